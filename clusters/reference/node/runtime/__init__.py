@@ -1,0 +1,99 @@
+"""The seam between the node and the machine: time, network, disk and randomness come through here.
+
+Node code reads monotonic time as ``asyncio.get_running_loop().time()`` and sleeps with
+``asyncio.sleep``; it starts tasks on the running loop. Everything else that is not computation it
+gets from a ``Runtime``. The real one is ``runtime.real``; a simulated one gives the same node
+virtual time, a network and a disk that fail on order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class ConnectionLost(Exception):
+    """The connection is gone: refused, reset, closed, timed out or over its queue limit."""
+
+
+class DiskError(Exception):
+    """The disk refused a write, a sync or a read; a node that sees one on its log must stop."""
+
+
+class Connection(Protocol):
+    """A two-way stream of whole frames (``wire`` frames; the payload is opaque here)."""
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end, for messages to a person."""
+
+    def send(self, payload: bytes) -> None:
+        """Queue one frame. Raises ``ConnectionLost`` if closed or if its send queue is full."""
+
+    async def recv(self) -> bytes:
+        """The next frame's payload. Raises ``ConnectionLost``; a corrupt frame ends the
+        connection.
+        """
+
+    def close(self) -> None:
+        """Drop it now. Idempotent."""
+
+
+class Listener(Protocol):
+    """An open port."""
+
+    def close(self) -> None:
+        """Stop accepting and drop every accepted connection."""
+
+
+class Network(Protocol):
+    """Dial and listen."""
+
+    async def listen(
+        self, host: str, port: int, serve: Callable[[Connection], Awaitable[None]]
+    ) -> Listener:
+        """Accept on (host, port); each connection gets a task running ``serve``, closed when it
+        returns.
+        """
+
+    async def dial(self, host: str, port: int, limit_s: float) -> Connection:
+        """Connect within ``limit_s``. Raises ``ConnectionLost``."""
+
+
+class Disk(Protocol):
+    """The node's own directory: flat names, no paths. All calls are coroutines; one disk thread
+    serves them.
+    """
+
+    async def names(self) -> tuple[str, ...]:
+        """Every file, sorted."""
+
+    async def read(self, name: str) -> bytes:
+        """The whole file; empty if absent."""
+
+    async def append(self, name: str, data: bytes, *, sync: bool) -> None:
+        """Append; with ``sync`` return only when it is durable (file data, and the name when
+        new).
+        """
+
+    async def replace(self, name: str, data: bytes) -> None:
+        """Write atomically and durably: temporary name, sync, rename, sync of the directory."""
+
+    async def truncate(self, name: str, size_bytes: int) -> None:
+        """Cut to ``size_bytes``, durably."""
+
+    async def delete(self, name: str) -> None:
+        """Remove if present, durably."""
+
+
+class Runtime(Protocol):
+    """What a node is handed. ``boot`` is unlike for every start of the process."""
+
+    boot: str
+    network: Network
+    disk: Disk
+    random: random.Random
+
+    def wall_ns(self) -> int:
+        """Wall clock in ns: for people and event logs, never for leases or order."""

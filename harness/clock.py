@@ -1,0 +1,54 @@
+"""One time axis a run: the controller's monotonic nanoseconds since the run began.
+
+The core takes time only from the running loop and wall clock and entropy only from
+the objects passed in, so that the same code runs on a virtual-time loop
+(``docs/design.md``, "One loop"). This module is the one place of the core that touches the
+machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections.abc import Callable
+
+NS_PER_S = 1_000_000_000
+
+
+class RunClock:
+    """Nanoseconds since ``begin`` on the axis of the loop that it was made on."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, wall_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        """``wall_ns`` is injected where wall time must be virtual too."""
+        self._loop = loop
+        self._origin_s = loop.time()
+        self.wall_ns = wall_ns
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began; never goes back."""
+        return int((self._loop.time() - self._origin_s) * NS_PER_S)
+
+    def loop_time(self, at_ns: int) -> float:
+        """The loop's time (seconds) at which the axis reads ``at_ns``: for
+        ``asyncio.timeout_at``.
+        """
+        return self._origin_s + at_ns / NS_PER_S
+
+    async def sleep_until(self, at_ns: int) -> None:
+        """Return when the axis reads at least ``at_ns``."""
+        delay_s = self.loop_time(at_ns) - self._loop.time()
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+
+
+def substream(seed: int, purpose: str, *parts: int | str) -> random.Random:
+    """A random stream of its own for (seed, purpose, parts), equal on every machine and hash seed.
+
+    Streams are independent: drawing more from one leaves the others as they were.
+    """
+    label = "\x1f".join([str(seed), purpose, *map(str, parts)])
+    return random.Random(int.from_bytes(hashlib.sha256(label.encode()).digest()[:16], "big"))

@@ -1,0 +1,215 @@
+"""Nodes as values, and the two protocols behind them: who provides them, and what runs on them.
+
+Order of calls in a run::
+
+    provider.provision(names, system.ports)  -> Cluster         (machines are up, no store yet)
+    provider.install(node, system.program(node, cluster))        for every node
+    provider.start(node) ...; system.ready(cluster)
+    ... drive and break ...
+    system.collect(cluster, clock); provider.collect(node, directory); provider.teardown()
+
+The nemesis decides with values; the provider acts. Every call has a deadline of its own inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+import msgspec
+
+from harness.capability import Capability
+from harness.client import Client, ErrorMeaning
+from harness.clock import RunClock
+from harness.promise import Declaration
+from harness.records import StoreEvent
+
+Link = tuple[str, str]
+Grudge = tuple[Link, ...]
+"""Directed links (source, destination) whose packets are dropped: sorted, without repetition."""
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A port that a system's node opens. ``between_nodes``: nodes dial it, so cuts apply to it."""
+
+    name: str
+    between_nodes: bool
+
+
+@attrs.frozen(kw_only=True)
+class Cluster:
+    """The nodes of a run and how each is reached, from where.
+
+    ``bind[node][port]`` where the node listens; ``peer[(source, destination)][port]`` how one node
+    dials another (a proxy of its own per link under some providers); ``client[node][port]`` how the
+    controller dials it; ``work_dir[node]`` a directory in the node's own file system for its data.
+    """
+
+    nodes: tuple[str, ...]
+    bind: Mapping[str, Mapping[str, Address]]
+    peer: Mapping[Link, Mapping[str, Address]]
+    client: Mapping[str, Mapping[str, Address]]
+    work_dir: Mapping[str, str]
+
+
+class PythonTree(msgspec.Struct, frozen=True, kw_only=True):
+    """Python code that a node needs: ``source`` on the controller, importable as ``package`` on the
+    node.
+    """
+
+    source: str
+    package: str
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run on a node, independent of where.
+
+    ``argv[0]`` may be ``"python3"``: the provider puts the interpreter it has there. ``files`` are
+    written into the work directory before the first start (relative path -> bytes).
+    ``python`` trees and ``requirements`` (a hashed lock file's path on the controller) are made
+    importable.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str] = {}
+    files: dict[str, bytes] = {}
+    python: tuple[PythonTree, ...] = ()
+    requirements: str | None = None
+    log: str = "node.log"
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What an independent look at a node shows now. ``boot`` changes with every start of the
+    program.
+    """
+
+    node: str
+    running: bool
+    paused: bool = False
+    pid: int | None = None
+    boot: str | None = None
+    exit_text: str = ""
+
+
+class Provider(Protocol):
+    """Where nodes come from and who acts on them. ``name`` is its entry point's name."""
+
+    name: str
+
+    async def capabilities(self) -> frozenset[Capability]:
+        """What this provider can do on this machine, found by trying."""
+
+    async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
+        """Bring up machines for ``nodes``; nothing of the system runs on them yet."""
+
+    async def install(self, node: str, program: Program) -> None:
+        """Put the program's code and files on the node."""
+
+    async def start(self, node: str) -> NodeStatus:
+        """Start the installed program (again)."""
+
+    async def stop(self, node: str) -> NodeStatus:
+        """SIGTERM, wait, and SIGKILL past the limit."""
+
+    async def kill(self, node: str) -> NodeStatus:
+        """SIGKILL the program; the machine stays, so peers see resets."""
+
+    async def pause(self, node: str) -> NodeStatus:
+        """SIGSTOP the program."""
+
+    async def resume(self, node: str) -> NodeStatus:
+        """SIGCONT the program."""
+
+    async def lose(self, node: str) -> NodeStatus:
+        """Take the machine away: no reset reaches anyone."""
+
+    async def restore(self, node: str) -> NodeStatus:
+        """Bring a lost machine back, its disk as it was; the program is not started."""
+
+    async def cut(self, grudge: Grudge) -> None:
+        """Make ``grudge`` the whole set of cut links; ``()`` heals all. Idempotent."""
+
+    async def probe(self, node: str) -> NodeStatus:
+        """Look at the node by another way than the one that acted on it."""
+
+    async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
+        """For each directed link, whether what the source sends reaches the destination, by
+        trying.
+        """
+
+    async def collect(self, node: str, into: Path) -> None:
+        """Copy the node's logs into ``into`` (created), size-capped."""
+
+    async def teardown(self) -> None:
+        """Remove everything of this run. Idempotent; never waits for a frozen node."""
+
+
+class Roles(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds which role now: leader or primary and voters per partition; the metastorage leader.
+
+    A partition without a known leader is absent from ``leaders``.
+    """
+
+    leaders: dict[int, str] = {}
+    voters: dict[int, tuple[str, ...]] = {}
+    metastorage_leader: str | None = None
+
+
+class System(Protocol):
+    """A store under test. Built by its entry point from the plan's ``[system]`` table and the
+    seed.
+    """
+
+    name: str
+    ports: tuple[PortSpec, ...]
+    errors: dict[str, ErrorMeaning]
+
+    @property
+    def declaration(self) -> Declaration:
+        """What the store promises, as data."""
+
+    def versions(self) -> dict[str, str]:
+        """What exactly is under test: versions and content hashes, for the manifest."""
+
+    def program(self, node: str, cluster: Cluster) -> Program:
+        """What runs on ``node``."""
+
+    async def ready(self, cluster: Cluster, deadline_s: float) -> None:
+        """Return when every partition serves; raise ``HarnessError`` naming what is missing at the
+        deadline.
+        """
+
+    async def connect(self, cluster: Cluster, node: str, process: int) -> Client:
+        """A connection of logical process ``process`` to ``node``. Raises ``StoreError``."""
+
+    async def roles(self, cluster: Cluster) -> Roles:
+        """Who leads what, as the nodes tell; partial where nodes don't answer."""
+
+    async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
+        """After all faults are healed: do what an operator would, until the cluster is whole and
+        quiet.
+        """
+
+    async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
+        """New events since the last call, mapped to the run's axis. Nodes that don't answer are
+        skipped.
+        """
+
+    def partition_of(self, key: int) -> int | None:
+        """The partition of ``key``, or ``None`` where the store does not tell."""
+
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions there are, where the store tells."""

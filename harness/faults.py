@@ -1,0 +1,99 @@
+"""The protocol of fault kinds and of the nemesis that applies them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+import msgspec
+
+from harness.capability import Capability
+from harness.clock import RunClock
+from harness.cluster import Cluster, Grudge, Provider, Roles, System
+
+
+class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a materialised schedule.
+
+    ``target`` is a role (``leader of partition 3``, ``minority``, ``n1``), resolved and recorded
+    just before acting. ``at_s`` counts from the start of the drive phase; healing starts ``hold_s``
+    later.
+    """
+
+    at_s: float
+    kind: str
+    target: str
+    hold_s: float = 5.0
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What an independent look showed: ``holds`` or not, and the sentence that says so."""
+
+    holds: bool
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Scene:
+    """What a fault may look at and act through."""
+
+    provider: Provider
+    system: System
+    cluster: Cluster
+    clock: RunClock
+
+
+@attrs.frozen(kw_only=True)
+class Victims:
+    """A resolved target. ``grudge`` is empty for faults that act on nodes alone."""
+
+    nodes: tuple[str, ...]
+    roles: tuple[str, ...]
+    grudge: Grudge = ()
+
+
+class Fault(Protocol):
+    """One kind of fault: what it needs, and its four verbs. Stateless: state is in the arguments.
+
+    The nemesis calls, each with a deadline: resolve, (journal), inject, prove, ..., heal,
+    prove_healed. Network faults do not cut by themselves: they return a grudge from ``resolve``,
+    and the nemesis keeps the union of the active grudges in force, so that faults overlap without
+    undoing each other.
+    """
+
+    kind: str
+    needs: frozenset[Capability]
+
+    def resolve(
+        self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
+    ) -> Victims | None:
+        """Who is hit, or ``None`` where the target can't be resolved now. ``draw`` decides what is
+        random.
+        """
+
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Break it."""
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """Show by another way that it is broken."""
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Mend it. Idempotent."""
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """Show by another way that it is mended."""
+
+
+class Nemesis(Protocol):
+    """Applies a schedule. Built by the wiring; the run's life cycle only sees this."""
+
+    async def run(self, scene: Scene, started_ns: int) -> None:
+        """Apply the whole schedule, offsets counted from ``started_ns``; returns when it is
+        over.
+        """
+
+    async def heal_all(self, scene: Scene) -> None:
+        """Heal what is active and prove it. Idempotent, also after cancellation of ``run``."""
+
+    def active(self) -> tuple[str, ...]:
+        """Short names of the faults in force, for display."""

@@ -1,0 +1,24 @@
+"""Plugins by name, through entry points: a user's own workload or system is a package with one
+line.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from harness.errors import UnknownPlugin
+
+GROUPS = ("workloads", "faults", "checkers", "providers", "systems")
+
+
+def names(group: str) -> tuple[str, ...]:
+    """Every installed plugin of ``group`` (one of ``GROUPS``), sorted."""
+    return tuple(sorted({point.name for point in entry_points(group=f"firedrill.{group}")}))
+
+
+def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own protocol)
+    """The factory that the plugin's entry point names. Raises ``UnknownPlugin``."""
+    for point in entry_points(group=f"firedrill.{group}", name=name):
+        return point.load()
+    raise UnknownPlugin(group.removesuffix("s"), name, names(group))
