@@ -4,7 +4,7 @@ Order of calls in a run::
 
     provider.provision(names, system.ports)  -> Cluster         (machines are up, no store yet)
     provider.install(node, system.program(node, cluster))        for every node
-    provider.start(node) ...; system.ready(cluster)
+    system.set_up(cluster, provider)                             (it starts the nodes)
     ... drive and break ...
     system.collect(cluster, clock); provider.collect(node, directory); provider.teardown()
 
@@ -186,9 +186,9 @@ class System(Protocol):
     def program(self, node: str, cluster: Cluster) -> Program:
         """What runs on ``node``."""
 
-    async def ready(self, cluster: Cluster, deadline_s: float) -> None:
-        """Return when every partition serves; raise ``HarnessError`` naming what is missing at the
-        deadline.
+    async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
+        """Start the installed nodes in the order the store likes, and return when every partition
+        serves; raise ``HarnessError`` naming what is missing at loop time ``deadline_s``.
         """
 
     async def connect(self, cluster: Cluster, node: str, process: int) -> Client:

@@ -85,7 +85,14 @@ class Fault(Protocol):
 
 
 class Nemesis(Protocol):
-    """Applies a schedule. Built by the wiring; the run's life cycle only sees this."""
+    """Applies a schedule. Built by the wiring; the run's life cycle only sees this.
+
+    ``trouble`` collects sentences on what it could not do or prove.
+    """
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What makes the run inconclusive, a sentence each."""
 
     async def run(self, scene: Scene, started_ns: int) -> None:
         """Apply the whole schedule, offsets counted from ``started_ns``; returns when it is

@@ -1,0 +1,27 @@
+# `make drill` and `make test` do all the set-up that they need.
+.PHONY: drill test lint format set-up clean
+
+PLAN ?= scenarios/reference/drill.toml
+
+drill:
+	@scripts/set-up run
+	@scripts/prepare-containers
+	@.venv/bin/firedrill run $(PLAN)
+
+test:
+	@scripts/set-up dev
+	@.venv/bin/python -m pytest $(TESTS)
+
+lint:
+	@scripts/set-up dev
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+
+format:
+	@scripts/set-up dev
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
