@@ -1,0 +1,273 @@
+"""The life of one run, from an empty directory to a sealed history.
+
+plan -> provision -> set up -> drive and break -> heal -> quiesce -> final reads -> collect -> seal
+
+Whatever happens on the way, what was recorded is sealed and what was brought up is removed: a
+broken environment, the user's Ctrl-C and a frozen node end here with a readable run directory. What
+could not be done is a sentence of the manifest's ``trouble``, and makes the verdict inconclusive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import attrs
+import msgspec
+
+from harness.clock import NS_PER_S, RunClock
+from harness.cluster import Cluster, Provider, System
+from harness.driver import Driver
+from harness.errors import FiredrillError
+from harness.faults import Nemesis, Scene
+from harness.generators import paced
+from harness.history.chunks import ChunkWriter
+from harness.history.seal import seal
+from harness.plan import Plan, dumps
+from harness.progress import Progress
+from harness.records import PhaseMark, Record
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory, write_manifest
+from harness.workload import Workload
+
+T = TypeVar("T")
+
+EVENT_POLL_S = 0.5  # a killed node takes the events since the last poll with it
+HEAL_LIMIT_S = 60.0
+COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
+TEARDOWN_LIMIT_S = 60.0
+SETTLE_LIMIT_S = 5.0  # for tasks that were told to end
+
+
+@attrs.frozen(kw_only=True)
+class Parts:
+    """What the wiring puts together for ``execute``: the four plugins of a run.
+
+    ``make_nemesis`` gets the sink of the history, since faults are recorded in it.
+    """
+
+    provider: Provider
+    system: System
+    workload: Workload
+    make_nemesis: Callable[[Callable[[Record], None]], Nemesis]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+
+
+class Stop:
+    """The user's wish to end a run early: set once, seen at every phase."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def ask(self) -> None:
+        """Ask for an orderly end: heal, collect, seal."""
+        self._event.set()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the end was asked for."""
+        return self._event.is_set()
+
+    async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of ``work``, or ``None`` as soon as the end is asked for (work is
+        cancelled).
+        """
+        task = asyncio.ensure_future(work)
+        asked = asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            return None
+        finally:
+            await end(task)
+            await end(asked)
+
+
+async def execute(
+    plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
+) -> Manifest:
+    """Run ``plan`` into ``run`` and return the sealed manifest.
+
+    ``run.root`` exists and is empty. Raises ``HarnessError`` when the environment failed; the
+    history up to then is sealed all the same, and the manifest says what went wrong.
+    """
+    manifest = _first_manifest(run, parts)
+    run.plan.write_text(dumps(plan))
+    write_manifest(run, manifest)
+    session = _Session(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
+    try:
+        await session.live()
+    except Exception as error:
+        session.trouble.append(f"the run broke off: {error}")
+        raise
+    finally:
+        session.enter("seal")
+        session.writer.close()
+        trouble = (*session.trouble, *session.nemesis.trouble)
+        manifest = msgspec.structs.replace(manifest, interrupted=stop.asked, trouble=trouble)
+        write_manifest(run, manifest)
+        manifest = seal(run, partition_of=parts.system.partition_of)
+    return manifest
+
+
+def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id=run.root.name,
+        state="running",
+        versions=parts.versions | parts.system.versions(),
+        machine=parts.machine,
+        declaration=parts.system.declaration,
+        workload=parts.workload.name,
+        checkers=parts.workload.checkers,
+    )
+
+
+class _Session:
+    """One run while it lives: the parts, the clock, the open history, and what went wrong."""
+
+    def __init__(
+        self, *, plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
+    ) -> None:
+        self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
+        self.provider, self.system, self.workload = parts.provider, parts.system, parts.workload
+        self.clock = RunClock(asyncio.get_running_loop())
+        self.writer = ChunkWriter(run.chunks)
+        self.nemesis = parts.make_nemesis(self.writer.append)
+        self.trouble: list[str] = []
+
+    def enter(self, phase: str) -> None:
+        """Begin ``phase``, in the history and on the display."""
+        self.writer.append(PhaseMark(name=phase, at_ns=self.clock.now_ns()))
+        self.progress.phase(phase)
+
+    async def live(self) -> None:
+        """Everything between the first container and the last; what was brought up is removed."""
+        try:
+            cluster = await self.stop.unless(self._bring_up())
+            if cluster is not None:
+                await self._exercise(cluster)
+        finally:
+            await self._attempt("teardown", TEARDOWN_LIMIT_S, self.provider.teardown())
+
+    async def _bring_up(self) -> Cluster:
+        """Machines, programs, a cluster that serves."""
+        self.enter("provision")
+        names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
+        cluster = await self.provider.provision(names, self.system.ports)
+        await asyncio.gather(
+            *(self.provider.install(n, self.system.program(n, cluster)) for n in names)
+        )
+        self.enter("set-up")
+        await self.system.set_up(cluster, self.provider, self._deadline(self.plan.limits.ready_s))
+        return cluster
+
+    async def _exercise(self, cluster: Cluster) -> None:
+        """Drive and break, then heal; final reads once the cluster is quiet; collect in any
+        case.
+        """
+        scene = Scene(provider=self.provider, system=self.system, cluster=cluster, clock=self.clock)
+        driver = self._driver(cluster)
+        watch = asyncio.ensure_future(self._watch(cluster))
+        try:
+            try:
+                await self._drive_and_break(scene, driver)
+            finally:
+                self.enter("heal")
+                await self._attempt("heal", HEAL_LIMIT_S, self.nemesis.heal_all(scene))
+            if not self.stop.asked:
+                await self._read_the_rest(scene, driver)
+        finally:
+            await end(watch)
+            self.enter("collect")
+            await self._collect(cluster)
+
+    def _driver(self, cluster: Cluster) -> Driver:
+        return Driver(
+            clock=self.clock,
+            system=self.system,
+            cluster=cluster,
+            workload=self.workload,
+            write=self.writer.append,
+            concurrency=self.plan.drive.concurrency,
+            op_deadline_s=self.plan.drive.op_deadline_s,
+            observe=lambda done: self.progress.completed(done.type, done.error),
+        )
+
+    async def _drive_and_break(self, scene: Scene, driver: Driver) -> None:
+        """The drive phase: clients and nemesis side by side, for the plan's duration."""
+        self.enter("drive")
+        started_ns = self.clock.now_ns()
+        until_ns = started_ns + int(self.plan.drive.duration_s * NS_PER_S)
+        breaking = asyncio.ensure_future(self.nemesis.run(scene, started_ns))
+        try:
+            generator = paced(self.workload.main(), self.plan.drive.rate_per_s, self.plan.seed)
+            await self.stop.unless(driver.drive(generator, until_ns))
+        finally:
+            if not breaking.done() and not self.stop.asked:
+                self.trouble.append("the fault schedule was not over when the drive phase ended")
+            await end(breaking)
+        if not breaking.cancelled() and (error := breaking.exception()):
+            self.trouble.append(f"the nemesis broke off: {error}")
+
+    async def _read_the_rest(self, scene: Scene, driver: Driver) -> None:
+        """Wait until the cluster is whole and quiet, then read every key that was touched."""
+        self.enter("quiesce")
+        limit_s = self.plan.limits.quiesce_s
+        deadline_s = self._deadline(limit_s)
+        work = self.system.recover(scene.cluster, self.provider, deadline_s)
+        await self._attempt("quiesce", limit_s + SETTLE_LIMIT_S, work)
+        if self.stop.asked:
+            return
+        self.enter("final-reads")
+        until_ns = self.clock.now_ns() + int(self.plan.limits.final_reads_s * NS_PER_S)
+        await self.stop.unless(driver.drive(self.workload.final(driver.touched_keys()), until_ns))
+
+    async def _watch(self, cluster: Cluster) -> None:
+        """Fetch the store's events and show the active faults, until cancelled."""
+        while True:
+            await self._fetch_events(cluster)
+            self.progress.faults(self.nemesis.active())
+            await asyncio.sleep(EVENT_POLL_S)
+
+    async def _fetch_events(self, cluster: Cluster) -> None:
+        for event in await self.system.events(cluster, self.clock):
+            self.writer.append(event)
+
+    async def _collect(self, cluster: Cluster) -> None:
+        """Last events and every node's logs; a node that does not give them is trouble, no more."""
+        await self._attempt("collect events", COLLECT_LIMIT_S, self._fetch_events(cluster))
+        await asyncio.gather(
+            *(
+                self._attempt(
+                    f"collect logs of {node}",
+                    COLLECT_LIMIT_S,
+                    self.provider.collect(node, self.run.node(node)),
+                )
+                for node in cluster.nodes
+            )
+        )
+
+    async def _attempt(self, what: str, limit_s: float, work: Coroutine[Any, Any, None]) -> None:
+        """Await ``work``; when it fails or outlasts its limit, that is trouble, and the run goes
+        on.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                await work
+        except TimeoutError:
+            self.trouble.append(f"{what}: not done within {limit_s:g} s")
+        except FiredrillError as error:
+            self.trouble.append(f"{what}: {error}")
+
+    def _deadline(self, limit_s: float) -> float:
+        return asyncio.get_running_loop().time() + limit_s
+
+
+async def end(task: asyncio.Future[Any]) -> None:
+    """Cancel ``task`` and wait, within a limit, until it is over; its result is left in it."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=SETTLE_LIMIT_S)
