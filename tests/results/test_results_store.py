@@ -1,0 +1,83 @@
+"""The run store: identifiers, and what a person may call a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError, UsageError
+from results.store import RunStore, UnknownRun, run_id
+
+NOON_NS = 1_780_000_000_000_000_000  # 2026-05-28 20:26:40 UTC
+
+
+def test_an_identifier_sorts_by_time_and_is_safe_as_a_label() -> None:
+    assert (
+        run_id("Drill: kill & cut!", NOON_NS, b"\x00\xff") == "20260528-202640-drill-kill-cut-00ff"
+    )
+
+
+def test_a_name_without_a_letter_still_gets_an_identifier() -> None:
+    assert run_id("***", NOON_NS, b"\x12\x34").endswith("-run-1234")
+
+
+def test_a_created_run_is_empty_and_latest(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs")
+
+    store.create("drill", NOON_NS, b"\x00\x01")
+    second = store.create("drill", NOON_NS + 1_000_000_000, b"\x00\x02")
+
+    assert list(second.root.iterdir()) == []
+    assert store.resolve("latest").root == second.root.resolve()
+    assert [run.root.name[-4:] for run in store.runs()] == ["0001", "0002"]
+
+
+def test_a_taken_identifier_gives_way_to_the_next(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+
+    first = store.create("drill", NOON_NS, b"\xff\xff")
+    second = store.create("drill", NOON_NS, b"\xff\xff")
+
+    assert (first.root.name[-4:], second.root.name[-4:]) == ("ffff", "0000")
+
+
+def test_a_run_answers_to_its_path_its_identifier_and_a_unique_beginning(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run = store.create("drill", NOON_NS, b"\x00\x01")
+
+    for name in (str(run.root), run.root.name, run.root.name[:8]):
+        assert store.resolve(name) == run
+
+
+def test_a_beginning_of_two_runs_is_refused_naming_both(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    store.create("drill", NOON_NS, b"\x00\x01")
+    store.create("drill", NOON_NS, b"\x00\x02")
+
+    with pytest.raises(UnknownRun, match=r"means 2 runs .*-0001, .*-0002"):
+        store.resolve("20260528")
+
+
+@pytest.mark.parametrize("name", ["nope", "latest", "some/where/else", ""])
+def test_a_run_that_is_not_there_is_misuse_said_in_one_sentence(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RunStore(tmp_path / "runs").resolve(name)
+
+    assert "\n" not in str(caught.value)
+    assert repr(name) in str(caught.value)
+
+
+def test_latest_survives_a_copy_without_links(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run = store.create("drill", NOON_NS, b"\x00\x01")
+    (tmp_path / "latest").unlink()
+
+    assert store.resolve("latest") == run
+
+
+def test_a_store_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+
+    with pytest.raises(HarnessError, match=r"run store .*runs"):
+        RunStore(tmp_path / "runs").create("drill", NOON_NS, b"\x00\x01")
