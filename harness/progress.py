@@ -20,7 +20,7 @@ class Progress(Protocol):
     def completed(self, type: OpType, error: str | None) -> None:
         """One operation ended so; ``error`` is its code."""
 
-    def fault(self, active: tuple[str, ...]) -> None:
+    def faults(self, active: tuple[str, ...]) -> None:
         """The faults now in force, by their short names; ``()`` when the last was healed."""
 
     def note(self, text: str) -> None:
@@ -36,7 +36,7 @@ class Silent:
     def completed(self, type: OpType, error: str | None) -> None:
         """See ``Progress``."""
 
-    def fault(self, active: tuple[str, ...]) -> None:
+    def faults(self, active: tuple[str, ...]) -> None:
         """See ``Progress``."""
 
     def note(self, text: str) -> None:
