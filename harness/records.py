@@ -39,7 +39,7 @@ class OpType(enum.StrEnum):
 Phase = Literal["connect", "begin", "step", "commit"]
 
 
-class Invoke(msgspec.Struct, frozen=True, kw_only=True, tag="invoke"):
+class Invoke(msgspec.Struct, frozen=True, kw_only=True, tag="invoke", tag_field="record"):
     """A transaction is about to be sent; on its way to the disk before the request is."""
 
     index: int
@@ -53,7 +53,7 @@ class Invoke(msgspec.Struct, frozen=True, kw_only=True, tag="invoke"):
     ops: tuple[MicroOp, ...]
 
 
-class Complete(msgspec.Struct, frozen=True, kw_only=True, tag="complete"):
+class Complete(msgspec.Struct, frozen=True, kw_only=True, tag="complete", tag_field="record"):
     """The outcome of the invoke with index ``invoke``. ``ops`` is what was observed."""
 
     index: int
@@ -68,7 +68,7 @@ class Complete(msgspec.Struct, frozen=True, kw_only=True, tag="complete"):
     commit_ts: int | None = None
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note", tag_field="record"):
     """Something worth keeping that is no outcome: a late answer, a reconnect, a warning."""
 
     at_ns: int
@@ -76,7 +76,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
     text: str
 
 
-class PhaseMark(msgspec.Struct, frozen=True, kw_only=True, tag="phase"):
+class PhaseMark(msgspec.Struct, frozen=True, kw_only=True, tag="phase", tag_field="record"):
     """The run entered ``name``: set-up, drive, heal, quiesce, final-reads, collect, seal."""
 
     name: str
@@ -96,7 +96,7 @@ class FaultState(enum.StrEnum):
     UNPROVEN = "unproven"
 
 
-class FaultTransition(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
+class FaultTransition(msgspec.Struct, frozen=True, kw_only=True, tag="fault", tag_field="record"):
     """Fault ``fault`` entered ``state``.
 
     ``effective`` and ``healed`` carry the proof in words; ``skipped`` and ``unproven`` the reason.
@@ -135,7 +135,7 @@ class EventKind(enum.StrEnum):
     STORAGE_ERROR = "storage-error"
 
 
-class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
+class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_field="record"):
     """Something the store did, in node wall time, mapped to the axis with its uncertainty.
 
     Mapped time joins and explains; it never proves an anomaly.
