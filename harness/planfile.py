@@ -1,0 +1,189 @@
+"""From TOML text and overrides to validated structs, and errors that name the key.
+
+Every problem is a ``PlanError`` with the dotted path of the key, what was expected and what was
+found; an unknown key comes with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import re
+import tomllib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from harness.errors import PlanError
+
+T = TypeVar("T")
+
+MAX_PLAN_BYTES = 1 << 20  # a plan is written by people; ten thousand faults fit in this
+MAX_SHOWN = 60  # characters of a wrong value in a message
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"unknown field `(?P<key>.*)`", re.DOTALL)
+_MISSING = re.compile(r"missing required field `(?P<key>.*)`")
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d*)(?:\.\.\.)?\]")
+_TOML_AT = re.compile(r"^(?P<reason>.*) \(at (?P<where>.*)\)$", re.DOTALL)
+_TYPE_WORDS = {
+    "object": "a table",
+    "array": "an array",
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+}
+
+Step = str | int
+
+
+def read_text(path: Path) -> str:
+    """The text of a plan file. Raises ``PlanError`` naming the file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PLAN_BYTES + 1)
+    except OSError as error:
+        raise PlanError("", f"{path}: {error.strerror or error}") from error
+    if len(data) > MAX_PLAN_BYTES:
+        raise PlanError("", f"{path}: a plan has at most {MAX_PLAN_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise PlanError("", f"{path}: line {line}: not UTF-8 text") from error
+
+
+def parse(text: str, source: str) -> dict[str, Any]:
+    """The tables of TOML ``text``. Raises ``PlanError`` with source, line and reason."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        match = _TOML_AT.match(str(error))
+        where, reason = (match["where"], match["reason"]) if match else ("", str(error))
+        raise PlanError("", ": ".join(filter(None, (source, where, reason)))) from error
+    except RecursionError as error:
+        raise PlanError("", f"{source}: nested too deeply") from error
+
+
+def override(table: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
+    """``table`` with the key at dotted ``path`` set to ``value``; tables on the way are made."""
+    head, _, rest = path.partition(".")
+    if not head:
+        raise PlanError(path, "expected a key such as drive.duration_s")
+    changed = dict(table)
+    if not rest:
+        changed[head] = copy.deepcopy(value)
+        return changed
+    inner = table.get(head, {})
+    if not isinstance(inner, Mapping):
+        raise PlanError(path, f"{head} is not a table (got {shown(inner)})")
+    changed[head] = override(inner, rest, value)
+    return changed
+
+
+def convert(cls: type[T], table: object, path: str) -> T:
+    """``table`` as a ``cls``. Raises ``PlanError`` with the key's path below ``path``."""
+    try:
+        return msgspec.convert(table, cls)
+    except msgspec.ValidationError as error:
+        raise _explained(cls, table, path, str(error)) from error
+
+
+def shown(value: object) -> str:
+    """A value as it looks in a plan, cut to what fits into a sentence."""
+    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def nearest(word: str, known: tuple[str, ...]) -> str:
+    """`` (did you mean 'x'?)`` where one of ``known`` is near, else what there is."""
+    near = difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return f" (known: {', '.join(known)})" if known else ""
+
+
+def dotted(path: str, steps: tuple[Step, ...]) -> str:
+    """``path`` and the steps below it as one dotted path: ``nemesis.schedule[2].kind``."""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _explained(cls: type, table: object, path: str, message: str) -> PlanError:
+    match = _AT.match(message)
+    what, at = (match["what"], match["path"] or "") if match else (message, "")
+    steps = _steps(at)
+    if unknown := _UNKNOWN.search(what):
+        key = unknown["key"]
+        hint = nearest(key, _keys(_type_at(cls, steps)))
+        return PlanError(dotted(path, (*steps, key)), f"unknown key{hint}")
+    if missing := _MISSING.search(what):
+        return PlanError(dotted(path, (*steps, missing["key"])), "required, but not given")
+    found = _value_at(table, steps)
+    choices = _choices(_type_at(cls, steps))
+    expected = f"one of {', '.join(map(repr, choices))}" if choices else _expectation(what)
+    return PlanError(dotted(path, steps), f"expected {expected} (got {shown(found)})")
+
+
+def _expectation(what: str) -> str:
+    """msgspec's ``Expected `int` <= 5, got ...`` in a plan's words: ``an integer <= 5``."""
+    match = re.match(r"Expected `(?P<types>[^`]*)`(?P<bound>.*?)(?:, got .*)?$", what, re.DOTALL)
+    if not match:
+        return what[:1].lower() + what[1:]
+    types = [_TYPE_WORDS.get(t, t) for t in match["types"].split(" | ") if t != "null"]
+    return " or ".join(types) + match["bound"]
+
+
+def _steps(at: str) -> tuple[Step, ...]:
+    """msgspec's ``$.a.b[1]`` as ``("a", "b", 1)``."""
+    return tuple(
+        m["name"] if m["name"] is not None else int(m["index"] or 0)
+        for m in _STEP.finditer(at.removeprefix("$"))
+    )
+
+
+def _value_at(table: object, steps: tuple[Step, ...]) -> object:
+    for step in steps:
+        try:
+            table = table[step]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return table
+
+
+def _type_at(kind: Any, steps: tuple[Step, ...]) -> Any:  # noqa: ANN401 (type expressions)
+    """The declared type at ``steps`` below type ``kind``; ``None`` where it can't be told."""
+    for step in steps:
+        kind = _bare(kind)
+        if isinstance(step, int):
+            kind = next(iter(typing.get_args(kind)), None)
+        elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            kind = typing.get_type_hints(kind, include_extras=True).get(step)
+        else:
+            return None
+    return _bare(kind)
+
+
+def _bare(kind: Any) -> Any:  # noqa: ANN401
+    """``kind`` without ``Annotated`` and without ``| None``."""
+    if typing.get_origin(kind) is typing.Annotated:
+        return _bare(typing.get_args(kind)[0])
+    options = [a for a in typing.get_args(kind) if a is not type(None)]
+    if type(None) in typing.get_args(kind) and len(options) == 1:
+        return _bare(options[0])
+    return kind
+
+
+def _keys(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return tuple(field.encode_name for field in msgspec.structs.fields(kind))
+    return ()
+
+
+def _choices(kind: Any) -> tuple[object, ...]:  # noqa: ANN401
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
