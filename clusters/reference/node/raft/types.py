@@ -53,7 +53,7 @@ class VoteReply(msgspec.Struct, frozen=True, array_like=True, tag="vote!"):
 class Append(msgspec.Struct, frozen=True, array_like=True, tag="append?"):
     """Entries after (previous_index, previous_term); without entries it is a heartbeat or a probe.
 
-    ``context`` is echoed: the leader counts rounds with it for check-quorum, lease and read index.
+    ``context`` is the leader's tick at sending, echoed: check-quorum and the lease count from it.
     """
 
     sender: str
@@ -66,7 +66,9 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append?"):
 
 
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
-    """``match_index`` is durable here up to it; if refused, ``hint_index`` is where to try next."""
+    """Accepted: everything up to ``match_index`` is durable here. Refused: the entry before those
+    sent, repeated as ``match_index``, is not here; ``hint_index`` is where to try next.
+    """
 
     sender: str
     term: int

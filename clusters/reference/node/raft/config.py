@@ -1,0 +1,54 @@
+"""The settings of one raft member, each with the failure it allows."""
+
+from __future__ import annotations
+
+import msgspec
+
+from clusters.reference.node.raft.errors import RaftConfigError
+
+LEASE_MARGIN_TICKS = 2
+"""How much earlier than its followers' patience ends a leader's lease does.
+
+One tick because a leader sends somewhere inside its tick, one because a follower's first tick may
+come right after a message. At 10 election ticks the rest allows clocks that differ in rate by a
+tenth; with more drift than that a lease may outlive the leadership.
+"""
+
+
+class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of one group. Raises ``RaftConfigError`` naming what can't work.
+
+    ``election_ticks``: a follower that hears nothing for this long, and up to twice as long, asks
+    for votes; a leader that hears from no quorum for this long steps down. ``max_append_entries``
+    and ``max_append_bytes`` bound one message (a single larger entry still travels),
+    ``max_inflight`` the unanswered messages per follower, ``max_apply_entries`` what one ``Ready``
+    hands out.
+    ``bugs`` names planted mistakes: see ``Raft``.
+    """
+
+    node: str
+    voters: tuple[str, ...]
+    election_ticks: int = 10
+    heartbeat_ticks: int = 1
+    max_append_entries: int = 256
+    max_append_bytes: int = 1 << 20
+    max_inflight: int = 64
+    max_apply_entries: int = 1024
+    bugs: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.voters or len(set(self.voters)) != len(self.voters):
+            raise RaftConfigError(f"voters must be distinct, at least one (got {self.voters})")
+        if self.heartbeat_ticks < 1:
+            raise RaftConfigError(f"heartbeat_ticks must be >= 1 (got {self.heartbeat_ticks})")
+        least = self.heartbeat_ticks + LEASE_MARGIN_TICKS + 1
+        if self.election_ticks < least:
+            raise RaftConfigError(f"election_ticks must be >= {least} (got {self.election_ticks})")
+        for name in (
+            "max_append_entries",
+            "max_append_bytes",
+            "max_inflight",
+            "max_apply_entries",
+        ):
+            if getattr(self, name) < 1:
+                raise RaftConfigError(f"{name} must be >= 1 (got {getattr(self, name)})")

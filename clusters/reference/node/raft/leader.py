@@ -1,0 +1,122 @@
+"""A leader's work for one term: sending the log, counting answers, its quorum and its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusters.reference.node.raft import quorum
+from clusters.reference.node.raft.config import LEASE_MARGIN_TICKS, RaftConfig
+from clusters.reference.node.raft.log import Log
+from clusters.reference.node.raft.progress import Progress
+from clusters.reference.node.raft.status import PeerStatus
+from clusters.reference.node.raft.types import Append, AppendReply
+
+
+class Leadership:
+    """Begins with an election and ends with it; a new term starts from nothing.
+
+    Every append carries the tick at which it was sent, and the answer echoes it. The greatest tick
+    that a majority has echoed is therefore a moment at which a quorum still followed, counted from
+    the *sending*: lease and check-quorum both rest on it.
+    """
+
+    def __init__(self, *, config: RaftConfig, term: int, log: Log, now: int) -> None:
+        self._config, self._term, self._log = config, term, log
+        self._elected_tick = self._beat_tick = now
+        # Optimistic: most followers of a new leader have all that it has; one that lacks
+        # something refuses, and is probed.
+        self._peers = {
+            name: Progress(log.last_index + 1) for name in config.voters if name != config.node
+        }
+
+    @property
+    def peers(self) -> tuple[tuple[str, Progress], ...]:
+        """The followers in the order of the voters."""
+        return tuple(self._peers.items())
+
+    def heartbeat_due(self, now: int) -> bool:
+        """Whether it is time for the next round."""
+        return now - self._beat_tick >= self._config.heartbeat_ticks
+
+    def heartbeats(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
+        """An append without entries for everyone, right behind what was sent last.
+
+        It is more than a sign of life: a follower that missed the last message refuses it, and so
+        a loss is found without another timer.
+        """
+        self._beat_tick = now
+        for name, progress in self._peers.items():
+            yield name, self._append(progress, now, commit, with_entries=False)
+
+    def replicate(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
+        """Everything that may leave now, for every follower."""
+        for name, progress in self._peers.items():
+            while progress.next_index <= self._log.last_index and progress.may_send(
+                self._config.max_inflight
+            ):
+                message = self._append(progress, now, commit, with_entries=True)
+                progress.sent(message.entries[-1].index)
+                yield name, message
+
+    def _append(self, progress: Progress, now: int, commit: int, *, with_entries: bool) -> Append:
+        previous = progress.next_index - 1
+        limits = self._config.max_append_entries, self._config.max_append_bytes
+        return Append(
+            sender=self._config.node,
+            term=self._term,
+            previous_index=previous,
+            previous_term=self._log.term(previous) or 0,
+            commit=commit,
+            context=now,
+            entries=self._log.bounded(progress.next_index, *limits) if with_entries else (),
+        )
+
+    def answered(self, reply: AppendReply) -> None:
+        """Take a follower's answer; a refusal too says that it follows."""
+        progress = self._peers.get(reply.sender)
+        if progress is None:
+            return
+        progress.heard_tick = max(progress.heard_tick, reply.context)
+        if reply.refused:
+            progress.refused(reply.match_index, reply.hint_index)
+        else:
+            progress.accepted(reply.match_index)
+
+    def quorum_index(self) -> int:
+        """The greatest index that is durable on a majority; our own disk counts like another."""
+        return quorum.reached(self._config.voters, self._match)
+
+    def _match(self, name: str) -> int:
+        progress = self._peers.get(name)
+        return progress.match_index if progress else self._log.durable_index
+
+    def _quorum_tick(self, now: int) -> int:
+        def heard(name: str) -> int:
+            return self._peers[name].heard_tick if name in self._peers else now
+
+        return quorum.reached(self._config.voters, heard)
+
+    def has_quorum(self, now: int) -> bool:
+        """Whether a quorum followed within the last election timeout (a new leader has one)."""
+        last = max(self._elected_tick, self._quorum_tick(now))
+        return now - last < self._config.election_ticks
+
+    def lease_holds(self, now: int) -> bool:
+        """Whether no one else can have been elected yet: a quorum still refuses its votes."""
+        tick = self._quorum_tick(now)
+        limit = self._config.election_ticks - LEASE_MARGIN_TICKS
+        return tick >= 0 and now - tick < limit
+
+    def statuses(self, now: int) -> tuple[PeerStatus, ...]:
+        """The followers as values, for people."""
+        return tuple(
+            PeerStatus(
+                node=name,
+                match_index=peer.match_index,
+                next_index=peer.next_index,
+                probing=peer.probing,
+                inflight=len(peer.inflight),
+                silent_ticks=None if peer.heard_tick < 0 else now - peer.heard_tick,
+            )
+            for name, peer in self._peers.items()
+        )
