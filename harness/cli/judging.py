@@ -1,0 +1,102 @@
+"""From a run directory to its verdict: what ``run`` and ``check`` have in common."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from harness.checking import Anomaly, Verdict
+from harness.cli.session import say
+from harness.errors import FiredrillError, PlanError
+from harness.history.files import write_atomically
+from harness.history.manifest import RUNNING, read_manifest
+from harness.outcome import Outcome, worst
+from harness.rundir import RunDirectory
+from harness.text import inert
+
+EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
+REASONS_SHOWN = 10
+DEFAULT_EXECUTOR = "spark"
+
+
+def judge(run: RunDirectory, executor: str | None) -> Verdict:
+    """Analyze ``run`` and write its verdict, last and in one step.
+
+    A run whose controller died is recovered first. ``executor`` ``None`` takes the plan's. Raises
+    ``MalformedHistory`` for what is no history.
+    """
+    from checkers.analyze import analyze, encode
+
+    if read_manifest(run).state == RUNNING:
+        from harness.history.recover import recover
+
+        say(f"{run.root.name} was not sealed: recovering what was written")
+        recover(run)
+    verdict = analyze(run, executor=executor or planned_executor(run))
+    run.analysis.mkdir(exist_ok=True)
+    write_atomically(run.verdict, encode(verdict))
+    return verdict
+
+
+def planned_executor(run: RunDirectory) -> str:
+    """The executor that the run's plan asks for; a history without a readable plan takes the
+    default.
+    """
+    from harness import plan
+
+    try:
+        return plan.load(run.plan).check.executor
+    except PlanError:
+        return DEFAULT_EXECUTOR
+
+
+def publish(run: RunDirectory) -> Outcome | None:
+    """Write the report. What goes wrong is said and never touches the verdict: it returns the
+    outcome to weigh against the verdict's, ``None`` where all went well.
+    """
+    from results.report import write_report
+
+    try:
+        write_report(run)
+    except FiredrillError as error:
+        say(f"no report was written: {error}")
+        return Outcome.HARNESS_ERROR
+    except Exception as error:
+        say(f"no report was written: unexpected {type(error).__name__}: {error}")
+        return Outcome.HARNESS_ERROR
+    return None
+
+
+def announce(run: RunDirectory, verdict: Verdict, outcome: Outcome, report: bool) -> None:
+    """Say on stdout what was found; the last line is outcome, meaning and path."""
+    for name, anomaly in verdict.anomalies.items():
+        _announce_anomaly(name, anomaly)
+    if verdict.observed:
+        kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
+        click.echo(f"observed, ruled out by no promise: {inert(kinds)}")
+    for reason in verdict.reasons[:REASONS_SHOWN]:
+        click.echo(f"because: {inert(reason)}")
+    if len(verdict.reasons) > REASONS_SHOWN:
+        click.echo(f"and {len(verdict.reasons) - REASONS_SHOWN} more reasons")
+    click.echo(last_line(run, outcome, report))
+    sys.stdout.flush()
+
+
+def last_line(run: RunDirectory, outcome: Outcome, report: bool) -> str:
+    """``OUTCOME: meaning: path``."""
+    path = run.report if report else run.root
+    return f"{outcome.value.upper()}: {outcome.meaning}: {path}"
+
+
+def settle(verdict: Verdict, *others: Outcome | None) -> Outcome:
+    """The worst of the verdict's outcome and what else went wrong."""
+    return worst([verdict.outcome, *(other for other in others if other is not None)])
+
+
+def _announce_anomaly(name: str, anomaly: Anomaly) -> None:
+    click.echo(f"{inert(name)}: {anomaly.count}")
+    for example in anomaly.examples[:EXAMPLES_SHOWN]:
+        click.echo(f"  {inert(str(example.get('text', '')))}")
+    if anomaly.count > EXAMPLES_SHOWN:
+        click.echo(f"  and {anomaly.count - EXAMPLES_SHOWN} more")

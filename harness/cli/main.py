@@ -1,0 +1,95 @@
+"""The command line: its commands, and the one place where an error becomes an exit code.
+
+Exit codes are those of ``harness.outcome``: what Python and click would exit with (1 and 2) would
+read as a verdict here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from harness.cli.check import check
+from harness.cli.cleanup import cleanup
+from harness.cli.doctor import doctor
+from harness.cli.report import report
+from harness.cli.run import run
+from harness.cli.session import Session, say
+from harness.cli.signals import interrupt_on_terminate
+from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
+from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome
+
+EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
+EXIT_NO_READER = 141  # what a shell shows for a process that SIGPIPE ended
+
+EPILOG = """\b
+Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,
+130 interrupted, 254 misuse (plan, flags, history), 255 harness error."""
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="firedrill")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_obj
+def cli(session: Session, debug: bool) -> None:
+    """Break a replicated store on purpose, and say which promises held."""
+    session.debug = debug
+
+
+for command in (run, check, report, doctor, cleanup):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The console script."""
+    interrupt_on_terminate()
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; nothing is raised, no traceback is shown
+    unasked.
+    """
+    session = Session()
+    try:
+        code = cli.main(list(arguments), prog_name="firedrill", standalone_mode=False, obj=session)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        return _failed(session, Interrupted("interrupted"))
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (BrokenPipeError, SystemExit):  # click leaves by SystemExit(1) when its reader is gone
+        return _reader_gone()
+    except KeyboardInterrupt:
+        return _failed(session, Interrupted("interrupted"))
+    except Exception as error:
+        return _failed(session, error)
+    return int(code or 0)
+
+
+def _failed(session: Session, error: Exception) -> int:
+    """Say it in one sentence, keep the traceback where it can be found, and pick the code."""
+    if session.debug:
+        traceback.print_exception(error)
+    if isinstance(error, FiredrillError) and not isinstance(error, HarnessBug):
+        say(str(error))
+    else:
+        kept = session.keep_traceback(error)
+        where = f"the traceback is in {kept}" if kept else "--debug shows where"
+        say(f"unexpected {type(error).__name__}: {error} ({where})")
+    if isinstance(error, UsageError):
+        return EXIT_USAGE
+    return EXIT_INTERRUPTED if isinstance(error, Interrupted) else EXIT_HARNESS_ERROR
+
+
+def _reader_gone() -> int:
+    """Nobody reads what we print: not an error, and Python must not find out again at its exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    return EXIT_NO_READER

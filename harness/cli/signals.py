@@ -1,0 +1,78 @@
+"""Ctrl-C and SIGTERM while a run goes on: the first ends it in order, the second at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+
+from harness.outcome import EXIT_INTERRUPTED
+
+WATCHED = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = "\x1b[?25h"  # the live display hides it, and won't get to undo that
+
+
+class Stoppable(Protocol):
+    """What can be asked to end in order: see ``harness.run.Stop``."""
+
+    def ask(self) -> None:
+        """Heal, collect, seal."""
+
+
+@contextmanager
+def stopping(stop: Stoppable, say: Callable[[str], None], hint: str) -> Iterator[None]:
+    """Within the block the first signal asks ``stop`` to end the run and tells ``say`` so.
+
+    The second leaves the process at once with exit code 130, ``hint`` on stderr: nothing of Python
+    is unwound, since that would wait for the same nodes again. What was recorded is already with
+    the operating system.
+    """
+    asked = False
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            _leave(hint)
+        asked = True
+        _on_loop(stop.ask)
+        _on_loop(lambda: say("stopping: heal, collect, seal; once more to stop at once"))
+
+    before = {number: signal.signal(number, handle) for number in WATCHED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def interrupt_on_terminate() -> None:
+    """Outside of runs SIGTERM unwinds as Ctrl-C does, so that children (a JVM) don't outlive us."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _on_loop(act: Callable[[], None]) -> None:
+    """Have the running loop call ``act``: it may be asleep in ``select`` under this handler, and
+    ``act`` may need what the interrupted code holds.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # before it started or after it ended
+        act()
+    else:
+        loop.call_soon_threadsafe(act)
+
+
+def _leave(hint: str) -> None:
+    cursor = _SHOW_CURSOR if os.isatty(2) else ""
+    try:
+        os.write(2, f"{cursor}\nstopped at once; {hint}\n".encode())
+    finally:
+        os._exit(EXIT_INTERRUPTED)
