@@ -1,0 +1,363 @@
+"""The nemesis: applies a schedule, and answers for what it broke.
+
+Every fault goes through one life: planned, resolved, journalled, injected, proven, held, healed,
+proven healed. Faults overlap, but never on one node; network faults only say what they want cut,
+and the union of all that is in force is what the provider is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+import attrs
+
+from harness.capability import Capability
+from harness.clock import NS_PER_S, substream
+from harness.cluster import Roles
+from harness.errors import HarnessError, MissingCapability
+from harness.faults import Fault, PlannedFault, Proof, Scene, Victims
+from harness.records import FaultState, FaultTransition, Note, Record
+from nemesis import grudges
+from nemesis.journal import Intent, Journal
+
+T = TypeVar("T")
+
+_NAMED_NODES = 3  # a display has one line for all active faults
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """How long the nemesis waits for others, in seconds."""
+
+    # One verb of a fault or provider: a container's SSH answers in well under a second, a node's
+    # start may replay a log first.
+    verb_s: float = 15.0
+    # Until an injected fault shows: beyond it the fault has no effect.
+    proof_s: float = 10.0
+    # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (twice:
+    # cut and heal) it stays below what the life cycle grants to heal everything.
+    healed_s: float = 25.0
+    # Asking who leads; a cluster in trouble is slow to tell, and counting targets don't need it.
+    roles_s: float = 2.0
+    # A target without an answer, or busy with another fault, is tried for this long.
+    wait_s: float = 5.0
+    # Between two looks of a proof, or two tries of a target.
+    poll_s: float = 0.2
+
+
+@attrs.define(kw_only=True)
+class _Active:
+    """A fault that may be in force: from before its injection until its heal is proven."""
+
+    number: int
+    planned: PlannedFault
+    fault: Fault
+    victims: Victims
+    mending: bool = False
+
+
+class _Failed(Exception):
+    """A verb did not do its work; the text says why."""
+
+
+def refuse_missing(
+    schedule: Sequence[PlannedFault],
+    faults: Mapping[str, Fault],
+    capabilities: Collection[Capability],
+) -> None:
+    """Raise ``MissingCapability`` for the first fault of ``schedule`` that can't be done here."""
+    for kind in dict.fromkeys(planned.kind for planned in schedule):
+        for capability in sorted(faults[kind].needs):
+            if capability not in capabilities:
+                raise MissingCapability(
+                    f"fault {kind!r}", capability.value, "leave it out or choose another provider"
+                )
+
+
+class Nemesis:
+    """``harness.faults.Nemesis`` for a materialised schedule.
+
+    It never raises for what a fault, the provider or the store fails to do: that stands in the
+    records, and in ``trouble`` where it makes the run inconclusive. A heal that is not proven in
+    time is tried again by ``heal_all``.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: Sequence[PlannedFault],
+        faults: Mapping[str, Fault],
+        seed: int,
+        write: Callable[[Record], None],
+        journal: Journal,
+        limits: Limits | None = None,
+    ) -> None:
+        """``faults`` holds every kind in ``schedule``; ``write`` appends to the history."""
+        self._schedule = tuple(schedule)
+        self._faults = faults
+        self._seed = seed
+        self._write = write
+        self._journal = journal
+        self._limits = limits or Limits()
+        self._draws = _draws(self._schedule, seed)
+        self._active: dict[int, _Active] = {}
+        self._cutting = asyncio.Lock()
+        self._trouble: dict[tuple[int, str], str] = {}
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What makes the run inconclusive, a sentence each, by fault."""
+        return tuple(text for _, text in sorted(self._trouble.items()))
+
+    def active(self) -> tuple[str, ...]:
+        """Short names of the faults in force, in schedule order."""
+        return tuple(_short(active) for _, active in sorted(self._active.items()))
+
+    async def run(self, scene: Scene, started_ns: int) -> None:
+        """Apply the whole schedule, offsets counted from ``started_ns``; return when it is over.
+
+        After cancellation ``heal_all`` mends what was left in force.
+        """
+        for number, planned in enumerate(self._schedule):
+            self._record(scene, number, planned, FaultState.PLANNED)
+        async with asyncio.TaskGroup() as group:
+            for number, planned in enumerate(self._schedule):
+                group.create_task(self._apply(scene, number, planned, started_ns))
+
+    async def heal_all(self, scene: Scene) -> None:
+        """Heal what is in force and prove it; not to be called while ``run`` goes on. Idempotent:
+        what could not be proven is tried again with the next call.
+        """
+        left = [active for _, active in sorted(self._active.items())]
+        await asyncio.gather(*(self._mend(scene, active, final=True) for active in left))
+
+    async def _apply(
+        self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
+    ) -> None:
+        await scene.clock.sleep_until(started_ns + int(planned.at_s * NS_PER_S))
+        active = await self._claim(scene, number, planned)
+        if active is None:
+            return
+        begun_ns = scene.clock.now_ns()
+        if await self._break(scene, active):
+            await scene.clock.sleep_until(begun_ns + int(planned.hold_s * NS_PER_S))
+        await self._mend(scene, active, final=False)
+
+    async def _claim(self, scene: Scene, number: int, planned: PlannedFault) -> _Active | None:
+        """The fault with its victims, its nodes taken; ``None`` once it was recorded as skipped."""
+        fault = self._faults[planned.kind]
+        until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
+        while True:
+            roles = await self._roles(scene)
+            victims, reason = self._resolve(scene, number, planned, roles)
+            if victims is not None:
+                # No await between the look at who is busy and the claim.
+                active = _Active(number=number, planned=planned, fault=fault, victims=victims)
+                self._active[number] = active
+                return active
+            if scene.clock.now_ns() >= until_ns:
+                text = f"{reason} for {self._limits.wait_s:g} s"
+                self._record(scene, number, planned, FaultState.SKIPPED, text=text)
+                return None
+            await asyncio.sleep(self._limits.poll_s)
+
+    def _resolve(
+        self, scene: Scene, number: int, planned: PlannedFault, roles: Roles
+    ) -> tuple[Victims | None, str]:
+        """Victims that nobody else holds, or why there are none."""
+        fault = self._faults[planned.kind]
+        draw = self._draws[number]
+        try:
+            victims = fault.resolve(planned.target, roles, scene.cluster.nodes, draw)
+        except Exception as error:
+            return None, f"resolving {planned.target!r} failed: {_reason(error)}"
+        if victims is None:
+            return None, f"target {planned.target!r} is nobody"
+        for other in self._active.values():
+            shared = [node for node in victims.nodes if node in other.victims.nodes]
+            if shared:
+                return None, f"{', '.join(shared)} is under {_short(other)}"
+        return victims, ""
+
+    async def _roles(self, scene: Scene) -> Roles:
+        """Who leads what; nobody, where the store does not tell in time."""
+        try:
+            return await self._call(
+                "roles", scene.system.roles(scene.cluster), self._limits.roles_s
+            )
+        except _Failed:
+            return Roles()
+
+    async def _break(self, scene: Scene, active: _Active) -> bool:
+        """Inject and prove; whether the fault is proven effective."""
+        self._note(scene, active, FaultState.INJECTING)
+        try:
+            await self._inject(scene, active)
+        except _Failed as failure:
+            return self._unproven(scene, active, "effect", f"not injected: {failure}")
+        self._note(scene, active, FaultState.INJECTED)
+        proof = await self._until(
+            lambda: active.fault.prove(scene, active.victims), self._limits.proof_s
+        )
+        if not proof.holds:
+            return self._unproven(scene, active, "effect", f"no effect: {proof.text}")
+        self._note(scene, active, FaultState.EFFECTIVE, proof.text)
+        return True
+
+    async def _inject(self, scene: Scene, active: _Active) -> None:
+        victims = active.victims
+        intent = Intent(
+            fault=active.number,
+            kind=active.planned.kind,
+            target=active.planned.target,
+            nodes=victims.nodes,
+            grudge=victims.grudge,
+            at_ns=scene.clock.now_ns(),
+        )
+        await self._call("the undo journal", self._journal.intend(intent))
+        if victims.grudge:
+            await self._call("cut", self._enforce(scene))
+        await self._call("inject", active.fault.inject(scene, victims))
+
+    async def _mend(self, scene: Scene, active: _Active, *, final: bool) -> None:
+        """Heal and prove it. Where that fails, the fault stays active for ``heal_all``, unless this
+        is it: then it is recorded as unproven (and stays, so that a person can try once more).
+        """
+        self._note(scene, active, FaultState.HEALING)
+        active.mending = True
+        try:
+            if active.victims.grudge:
+                await self._call("cut", self._enforce(scene))
+            await self._call("heal", active.fault.heal(scene, active.victims))
+            proof = await self._until(
+                lambda: active.fault.prove_healed(scene, self._own(active)), self._limits.healed_s
+            )
+        except _Failed as failure:
+            proof = Proof(holds=False, text=str(failure))
+        if proof.holds:
+            await self._close(scene, active, proof)
+        elif final:
+            self._unproven(scene, active, "heal", f"not healed: {proof.text}")
+        else:
+            text = f"fault {active.number} ({_short(active)}) not healed yet: {proof.text}"
+            self._write(Note(at_ns=scene.clock.now_ns(), text=text))
+
+    async def _close(self, scene: Scene, active: _Active, proof: Proof) -> None:
+        """The heal is proven: say so, free the nodes, and forget the intent."""
+        self._note(scene, active, FaultState.HEALED, proof.text)
+        del self._active[active.number]
+        self._trouble.pop((active.number, "heal"), None)
+        try:
+            await self._call("the undo journal", self._journal.clear(active.number))
+        except _Failed as failure:
+            self._trouble[active.number, "journal"] = f"fault {active.number}: {failure}"
+
+    async def _enforce(self, scene: Scene) -> None:
+        """Tell the provider the union of the grudges in force now. One at a time: a cut that was
+        under way with an older union must not land after this one.
+        """
+        async with self._cutting:
+            await scene.provider.cut(
+                grudges.union(a.victims.grudge for a in self._active.values() if not a.mending)
+            )
+
+    def _own(self, active: _Active) -> Victims:
+        """The victims, without the links that another fault keeps cut: they can't be seen to heal.
+
+        Computed anew for every look, since others come and go meanwhile.
+        """
+        others = grudges.union(
+            a.victims.grudge for a in self._active.values() if a is not active and not a.mending
+        )
+        return attrs.evolve(
+            active.victims, grudge=grudges.difference(active.victims.grudge, others)
+        )
+
+    async def _until(self, look: Callable[[], Awaitable[Proof]], limit_s: float) -> Proof:
+        """Look until the proof holds or ``limit_s`` passed; then the last look that was
+        finished.
+        """
+        last = Proof(holds=False, text="no look at it came to an end")
+        try:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    try:
+                        last = await look()
+                    except Exception as error:
+                        last = Proof(holds=False, text=f"the look failed: {_reason(error)}")
+                    if last.holds:
+                        return last
+                    await asyncio.sleep(self._limits.poll_s)
+        except TimeoutError:
+            return Proof(holds=False, text=f"{last.text} (after {limit_s:g} s)")
+
+    async def _call(self, what: str, work: Awaitable[T], limit_s: float | None = None) -> T:
+        """The result of ``work`` within a deadline. Raises ``_Failed`` for whatever goes wrong: a
+        fault may come from a user's package, and its bug must not keep the others from healing.
+        """
+        limit_s = self._limits.verb_s if limit_s is None else limit_s
+        try:
+            async with asyncio.timeout(limit_s) as timeout:
+                return await work
+        except Exception as error:
+            if isinstance(error, TimeoutError) and timeout.expired():
+                raise _Failed(f"{what} did not answer within {limit_s:g} s") from error
+            raise _Failed(f"{what} failed: {_reason(error)}") from error
+
+    def _unproven(self, scene: Scene, active: _Active, what: str, text: str) -> bool:
+        self._note(scene, active, FaultState.UNPROVEN, text)
+        self._trouble[active.number, what] = f"fault {active.number} ({_short(active)}): {text}"
+        return False
+
+    def _note(self, scene: Scene, active: _Active, state: FaultState, text: str = "") -> None:
+        self._record(scene, active.number, active.planned, state, active.victims, text)
+
+    def _record(
+        self,
+        scene: Scene,
+        number: int,
+        planned: PlannedFault,
+        state: FaultState,
+        victims: Victims | None = None,
+        text: str = "",
+    ) -> None:
+        self._write(
+            FaultTransition(
+                fault=number,
+                kind=planned.kind,
+                target=planned.target,
+                state=state,
+                at_ns=scene.clock.now_ns(),
+                nodes=victims.nodes if victims else (),
+                roles=victims.roles if victims else (),
+                text=text,
+            )
+        )
+
+
+def _draws(schedule: Sequence[PlannedFault], seed: int) -> tuple[int, ...]:
+    """What decides the random targets. Keyed by the fault, not by its place in the schedule: a
+    fault that is taken away leaves the draws of the others alone.
+    """
+    seen: dict[tuple[str, str, str], int] = {}
+    draws = []
+    for planned in schedule:
+        key = (planned.kind, planned.target, repr(planned.at_s))
+        again = seen[key] = seen.get(key, -1) + 1
+        stream = substream(seed, "nemesis target", *key, again)
+        draws.append(stream.getrandbits(63))
+    return tuple(draws)
+
+
+def _short(active: _Active) -> str:
+    nodes = active.victims.nodes
+    more = f"+{len(nodes) - _NAMED_NODES}" if len(nodes) > _NAMED_NODES else ""
+    return f"{active.planned.kind} {','.join(nodes[:_NAMED_NODES])}{more}"
+
+
+def _reason(error: Exception) -> str:
+    """Our own errors are sentences; of others the type is half of what there is to know."""
+    text = str(error)
+    return text if text and isinstance(error, HarnessError) else f"{type(error).__name__}: {text}"

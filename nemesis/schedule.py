@@ -1,0 +1,113 @@
+"""Schedules: one drawn from a seed, and the check of one that a person wrote."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Iterator, Sequence
+
+from harness.clock import substream
+from harness.errors import PlanError
+from harness.faults import PlannedFault
+from nemesis import targets
+
+# A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
+FAULTS_LIMIT = 10_000
+# What a random mix aims at, where the store tells who leads and where it does not.
+LEADER_TARGET = "leader of any partition"
+COUNTED_TARGETS = ("minority", "one", "half")
+# A hold varies by this share, and the start with it, so that faults don't fall into step with the
+# store's own timers.
+_JITTER = 0.25
+
+
+def materialise(
+    *,
+    mix: Sequence[str],
+    seed: int,
+    duration_s: float,
+    first_s: float,
+    hold_s: float,
+    quiet_s: float,
+    partitions: int | None,
+) -> tuple[PlannedFault, ...]:
+    """A random schedule of the kinds in ``mix``, one fault after the other, equal for equal
+    arguments.
+
+    The first fault comes at ``first_s``, each lasts at most ``hold_s``, and at least ``quiet_s``
+    pass after each, also after the last before ``duration_s`` ends. Every kind occurs as often as
+    any other, give or take one. Raises ``PlanError`` where not even one fault fits.
+    """
+    if not mix:
+        return ()
+    _check_times(duration_s, first_s, hold_s, quiet_s)
+    stream = substream(seed, "nemesis")
+    kinds = _bag(tuple(sorted(dict.fromkeys(mix))), stream)
+    aims = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
+    aim = {kind: _bag(aims, stream) for kind in sorted(dict.fromkeys(mix))}
+    faults = []
+    for number in range(min(FAULTS_LIMIT, _how_many(duration_s, first_s, hold_s + quiet_s))):
+        this_hold_s = round(hold_s * stream.uniform(1 - _JITTER, 1), 3)
+        slack_s = stream.uniform(0, hold_s - this_hold_s) if number else 0.0
+        at_s = round(first_s + number * (hold_s + quiet_s) + slack_s, 3)
+        kind = next(kinds)
+        faults.append(
+            PlannedFault(at_s=at_s, kind=kind, target=next(aim[kind]), hold_s=this_hold_s)
+        )
+    return tuple(faults)
+
+
+def check_schedule(
+    schedule: Sequence[PlannedFault],
+    *,
+    kinds: Collection[str],
+    nodes: tuple[str, ...],
+    duration_s: float,
+    partitions: int | None,
+    path: str = "nemesis.schedule",
+) -> None:
+    """Refuse what can't be applied. Raises ``PlanError`` with the place below ``path``."""
+    if len(schedule) > FAULTS_LIMIT:
+        raise PlanError(path, f"at most {FAULTS_LIMIT} faults (got {len(schedule)})")
+    for at, fault in enumerate(schedule):
+        here = f"{path}[{at}]"
+        if fault.kind not in kinds:
+            installed = ", ".join(sorted(kinds)) or "none"
+            raise PlanError(
+                f"{here}.kind", f"unknown fault {fault.kind!r} (installed: {installed})"
+            )
+        if not 0 <= fault.at_s < duration_s:
+            raise PlanError(
+                f"{here}.at_s", f"must be from 0 to below {duration_s:g} s (got {fault.at_s:g})"
+            )
+        if not (math.isfinite(fault.hold_s) and fault.hold_s > 0):
+            raise PlanError(f"{here}.hold_s", f"must be above 0 s (got {fault.hold_s:g})")
+        target = targets.parse(fault.target, f"{here}.target")
+        targets.check(target, nodes, partitions, f"{here}.target")
+
+
+def _check_times(duration_s: float, first_s: float, hold_s: float, quiet_s: float) -> None:
+    given = {"first_s": first_s, "hold_s": hold_s, "quiet_s": quiet_s}
+    for name, value in given.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise PlanError(f"nemesis.{name}", f"must be at least 0 s (got {value:g})")
+    if hold_s == 0:
+        raise PlanError("nemesis.hold_s", "must be above 0 s (got 0)")
+    least_s = first_s + hold_s + quiet_s
+    if least_s > duration_s:
+        raise PlanError(
+            "nemesis",
+            f"one fault needs {least_s:g} s (first_s {first_s:g} + hold_s {hold_s:g} + "
+            f"quiet_s {quiet_s:g}), but the drive phase lasts {duration_s:g} s",
+        )
+
+
+def _how_many(duration_s: float, first_s: float, period_s: float) -> int:
+    """How many periods fit; what is a whole number but for rounding counts as whole."""
+    return int((duration_s - first_s) / period_s + 1e-9)
+
+
+def _bag(items: tuple[str, ...], stream: random.Random) -> Iterator[str]:
+    """``items`` in random order, over and over: random, yet none is left out for long."""
+    while True:
+        yield from stream.sample(items, len(items))

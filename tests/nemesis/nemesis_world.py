@@ -1,0 +1,197 @@
+"""A small world for the nemesis: a cluster in memory whose verbs can be made to fail, and time that
+jumps to the next timer instead of passing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from harness.capability import Capability
+from harness.clock import RunClock
+from harness.cluster import Cluster, Grudge, Link, NodeStatus, PortSpec, Program, Roles
+from harness.errors import HarnessError
+from harness.faults import Fault, PlannedFault, Scene
+from harness.records import FaultState, FaultTransition, Record
+from nemesis.journal import MemoryJournal
+from nemesis.kill import Kill
+from nemesis.partition import Partition
+from nemesis.runner import Limits, Nemesis
+
+NODES = ("n1", "n2", "n3", "n4", "n5")
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Never waits: what would have been waited for is added to ``now``."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise AssertionError("everybody waits and no timer is set")
+        self.now += max(timeout, 0)
+        return super().select(0)
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """A loop on virtual time; only for code that uses no threads and no sockets."""
+
+    def __init__(self) -> None:
+        self.jumping = JumpingSelector()
+        super().__init__(self.jumping)
+
+    def time(self) -> float:
+        return self.jumping.now
+
+
+def in_virtual_time(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(work())
+
+
+class World:
+    """Provider and system in one: five nodes, who runs, what is cut, and what goes wrong.
+
+    ``broken`` holds the verbs that fail, ``hung`` those that never answer, ``deaf`` those that
+    answer and do nothing.
+    """
+
+    name = "world"
+    ports: tuple[PortSpec, ...] = ()
+
+    def __init__(self, roles: Roles | None = None) -> None:
+        self.running = dict.fromkeys(NODES, True)
+        self.boots = dict.fromkeys(NODES, 1)
+        self.cuts: Grudge = ()
+        self.cut_calls: list[Grudge] = []
+        self.calls: list[tuple[str, str]] = []
+        self.told = roles or Roles(leaders={0: "n2", 3: "n4"}, metastorage_leader="n1")
+        self.broken: list[str] = []
+        self.hung: list[str] = []
+        self.deaf: list[str] = []
+        self.pace_s = 0.01
+
+    async def _verb(self, verb: str, about: str, act: Callable[[], None]) -> None:
+        self.calls.append((verb, about))
+        await asyncio.sleep(self.pace_s)
+        if verb in self.broken:
+            raise HarnessError(f"{verb} of {about} is broken")
+        if verb in self.hung:
+            await asyncio.Event().wait()
+        if verb not in self.deaf:
+            act()
+
+    async def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.KILL, Capability.PARTITION})
+
+    async def kill(self, node: str) -> NodeStatus:
+        await self._verb("kill", node, lambda: self.running.update({node: False}))
+        return self._status(node)
+
+    async def start(self, node: str) -> NodeStatus:
+        def act() -> None:
+            self.running[node] = True
+            self.boots[node] += 1
+
+        await self._verb("start", node, act)
+        return self._status(node)
+
+    async def probe(self, node: str) -> NodeStatus:
+        await self._verb("probe", node, lambda: None)
+        return self._status(node)
+
+    async def cut(self, grudge: Grudge) -> None:
+        def act() -> None:
+            self.cuts = grudge
+
+        await self._verb("cut", "network", act)
+        self.cut_calls.append(grudge)
+
+    async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
+        await self._verb("probe_links", "network", lambda: None)
+        return {link: link not in self.cuts for link in links}
+
+    async def roles(self, cluster: Cluster) -> Roles:
+        await self._verb("roles", ",".join(cluster.nodes), lambda: None)
+        if len(cluster.nodes) == 1 and not self.running[cluster.nodes[0]]:
+            return Roles()
+        return self.told
+
+    def _status(self, node: str) -> NodeStatus:
+        return NodeStatus(
+            node=node, running=self.running[node], pid=7, boot=f"boot-{self.boots[node]}"
+        )
+
+    # What a nemesis never asks a provider for.
+    async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
+        raise NotImplementedError
+
+    async def install(self, node: str, program: Program) -> None:
+        raise NotImplementedError
+
+    async def collect(self, node: str, into: Path) -> None:
+        raise NotImplementedError
+
+    async def teardown(self) -> None:
+        raise NotImplementedError
+
+
+class Stage:
+    """A nemesis with its world, and what it recorded."""
+
+    def __init__(
+        self,
+        *schedule: PlannedFault,
+        world: World | None = None,
+        faults: dict[str, Fault] | None = None,
+        seed: int = 7,
+    ) -> None:
+        self.world = world or World()
+        self.records: list[Record] = []
+        self.journal = MemoryJournal()
+        self.nemesis = Nemesis(
+            schedule=schedule,
+            faults=faults or {"kill": Kill(), "partition": Partition()},
+            seed=seed,
+            write=self.records.append,
+            journal=self.journal,
+            limits=Limits(),
+        )
+        cluster = Cluster(nodes=NODES, bind={}, peer={}, client={}, work_dir={})
+        world_as: Any = self.world
+        self.scene = Scene(
+            provider=world_as,
+            system=world_as,
+            cluster=cluster,
+            clock=RunClock(asyncio.get_running_loop(), wall_ns=lambda: 0),
+        )
+
+    async def run(self) -> None:
+        await self.nemesis.run(self.scene, 0)
+
+    async def heal_all(self) -> None:
+        await self.nemesis.heal_all(self.scene)
+
+    def transitions(self, fault: int) -> list[FaultTransition]:
+        return [r for r in self.records if isinstance(r, FaultTransition) and r.fault == fault]
+
+    def states(self, fault: int = 0) -> list[str]:
+        return [t.state.value for t in self.transitions(fault)]
+
+    def last(self, fault: int, state: FaultState) -> FaultTransition:
+        return [t for t in self.transitions(fault) if t.state is state][-1]
+
+    async def until(self, what: Callable[[], bool], limit_s: float = 100.0) -> None:
+        async with asyncio.timeout(limit_s):
+            while not what():  # noqa: ASYNC110 (virtual time: polling costs nothing)
+                await asyncio.sleep(0.01)
+
+
+async def cancelled(work: Awaitable[None]) -> None:
+    """Cancel ``work`` and wait until it is over."""
+    task = asyncio.ensure_future(work)
+    task.cancel()
+    await asyncio.wait({task})

@@ -1,0 +1,405 @@
+"""The nemesis: what it records, what it refuses to believe, and that it leaves nothing broken."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
+
+from harness.capability import Capability
+from harness.cluster import Roles
+from harness.errors import MissingCapability
+from harness.faults import PlannedFault, Proof, Scene, Victims
+from harness.records import FaultState, Note
+from nemesis import grudges
+from nemesis.kill import Kill
+from nemesis.runner import refuse_missing
+
+WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
+
+
+def kill(target: str, at_s: float = 1.0, hold_s: float = 5.0) -> PlannedFault:
+    return PlannedFault(at_s=at_s, kind="kill", target=target, hold_s=hold_s)
+
+
+def partition(target: str, at_s: float = 1.0, hold_s: float = 5.0) -> PlannedFault:
+    return PlannedFault(at_s=at_s, kind="partition", target=target, hold_s=hold_s)
+
+
+def test_a_killed_leader_is_proven_dead_and_proven_back() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("leader of partition 3"))
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
+        effective = stage.last(0, FaultState.EFFECTIVE)
+        assert (effective.nodes, effective.roles) == (("n4",), ("leader of partition 3",))
+        assert effective.text == "n4 does not run"
+        assert "boot-2" in stage.last(0, FaultState.HEALED).text
+        assert stage.world.running["n4"]
+        assert (stage.nemesis.trouble, stage.nemesis.active()) == ((), ())
+
+    in_virtual_time(scenario)
+
+
+def test_a_fault_begins_at_its_time_and_holds_as_long_as_planned() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", at_s=2.5, hold_s=4.0))
+
+        await stage.run()
+
+        at_s = {t.state.value: t.at_ns / 1e9 for t in stage.transitions(0)}
+        assert at_s["planned"] == 0
+        assert at_s["injecting"] == pytest.approx(2.5, abs=0.1)
+        assert at_s["healing"] - at_s["injecting"] == pytest.approx(4.0, abs=0.1)
+
+    in_virtual_time(scenario)
+
+
+def test_a_partition_cuts_both_directions_and_heals() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("n1"))
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
+        assert stage.world.cut_calls == [grudges.isolate("n1", NODES), ()]
+
+    in_virtual_time(scenario)
+
+
+def test_everything_is_planned_before_anything_is_injected() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", at_s=0), kill("n2", at_s=9))
+
+        await stage.run()
+
+        assert [r.state.value for r in stage.records[:3]] == ["planned", "planned", "injecting"]
+
+    in_virtual_time(scenario)
+
+
+def test_overlapping_partitions_are_in_force_together_and_heal_apart() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("n1", at_s=1, hold_s=4), partition("n2", at_s=2, hold_s=9))
+
+        await stage.run()
+
+        alone = grudges.isolate("n1", NODES), grudges.isolate("n2", NODES)
+        assert stage.world.cut_calls == [alone[0], grudges.union(alone), alone[1], ()]
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+        assert stage.nemesis.trouble == ()
+
+    in_virtual_time(scenario)
+
+
+def test_a_kill_under_a_partition_of_others_goes_ahead() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("n1,n2", hold_s=10), kill("n3", at_s=2))
+
+        await stage.run()
+
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+
+    in_virtual_time(scenario)
+
+
+def test_a_fault_waits_for_a_busy_node_and_then_goes_ahead() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", hold_s=4), kill("n1", at_s=2))
+
+        await stage.run()
+
+        assert stage.states(1) == WHOLE_LIFE
+        healed = stage.last(0, FaultState.HEALED).at_ns
+        assert stage.last(1, FaultState.INJECTING).at_ns >= healed
+
+    in_virtual_time(scenario)
+
+
+def test_a_fault_whose_node_stays_busy_is_skipped_with_the_reason() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("n1,n2", hold_s=30), kill("n2", at_s=2))
+
+        await stage.run()
+
+        assert stage.states(1) == ["planned", "skipped"]
+        assert stage.last(1, FaultState.SKIPPED).text == "n2 is under partition n1,n2 for 5 s"
+        assert ("kill", "n2") not in stage.world.calls
+
+    in_virtual_time(scenario)
+
+
+def test_a_leader_that_nobody_knows_is_waited_for() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("leader of partition 9"))
+        run = asyncio.ensure_future(stage.run())
+        await stage.until(lambda: stage.scene.clock.now_ns() > 3e9)
+        stage.world.told = Roles(leaders={9: "n5"})
+
+        await run
+
+        assert stage.states() == WHOLE_LIFE
+        assert stage.last(0, FaultState.INJECTED).nodes == ("n5",)
+
+    in_virtual_time(scenario)
+
+
+def test_a_leader_that_nobody_ever_knows_is_skipped() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("leader of partition 9"))
+
+        await stage.run()
+
+        assert stage.states() == ["planned", "skipped"]
+        assert "'leader of partition 9' is nobody" in stage.last(0, FaultState.SKIPPED).text
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("how", ["broken", "hung"])
+def test_counting_targets_need_no_answer_of_the_store(how: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("minority"))
+        getattr(stage.world, how).append("roles")
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
+        assert len(stage.last(0, FaultState.HEALED).nodes) == 2
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize(("fault", "verb"), [(kill("n1"), "kill"), (partition("n1"), "cut")])
+def test_a_fault_without_effect_is_unproven_and_trouble(fault: PlannedFault, verb: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault)
+        stage.world.deaf.append(verb)
+
+        await stage.run()
+
+        assert stage.states() == [*WHOLE_LIFE[:3], "unproven", *WHOLE_LIFE[4:]]
+        assert len(stage.nemesis.trouble) == 1
+        assert f"fault 0 ({fault.kind} n1): no effect:" in stage.nemesis.trouble[0]
+        assert "after 10 s" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("verb", ["kill", "probe"])
+def test_a_verb_that_never_answers_ends_at_its_limit(verb: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1"), partition("n3", at_s=2))
+        stage.world.hung.append(verb)
+
+        await stage.run()
+
+        assert "unproven" in stage.states(0)
+        assert stage.states(1) == WHOLE_LIFE
+        assert stage.nemesis.trouble
+        assert stage.scene.clock.now_ns() < 90e9
+
+    in_virtual_time(scenario)
+
+
+def test_a_failing_verb_is_trouble_with_the_providers_words() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1"))
+        stage.world.broken.append("kill")
+
+        await stage.run()
+
+        assert stage.states() == ["planned", "injecting", "unproven", "healing", "healed"]
+        assert stage.nemesis.trouble == (
+            "fault 0 (kill n1): not injected: inject failed: kill of n1 is broken",
+        )
+
+    in_virtual_time(scenario)
+
+
+def test_a_heal_that_fails_at_first_is_tried_again_at_the_end() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1"), kill("n2", at_s=2))
+        stage.world.broken.append("start")
+
+        await stage.run()
+
+        assert stage.nemesis.active() == ("kill n1", "kill n2")
+        assert [r for r in stage.records if isinstance(r, Note) and "not healed yet" in r.text]
+
+        stage.world.broken.clear()
+        await stage.heal_all()
+
+        assert stage.states()[-2:] == ["healing", "healed"]
+        assert (stage.nemesis.active(), stage.nemesis.trouble) == ((), ())
+        assert all(stage.world.running.values())
+        assert stage.journal.intents == {}
+
+    in_virtual_time(scenario)
+
+
+def test_a_heal_that_fails_for_good_is_trouble_once_and_stays_in_the_journal() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1"))
+        stage.world.broken.append("start")
+
+        await stage.run()
+        await stage.heal_all()
+        await stage.heal_all()
+
+        assert stage.states()[-1] == "unproven"
+        assert stage.nemesis.trouble == (
+            "fault 0 (kill n1): not healed: heal failed: start of n1 is broken",
+        )
+        assert stage.journal.intents[0].nodes == ("n1",)
+
+    in_virtual_time(scenario)
+
+
+def test_a_node_that_starts_and_dies_again_is_not_healed() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1"))
+        stage.world.deaf.append("start")
+
+        await stage.run()
+        await stage.heal_all()
+
+        assert stage.states()[-1] == "unproven"
+        assert "n1 does not run" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+def test_the_intent_is_durable_before_the_fault_and_gone_after_its_heal() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("n1"))
+        at_the_cut: list[bool] = []
+        real_cut = stage.world.cut
+
+        async def cut(grudge: grudges.Grudge) -> None:
+            at_the_cut.append(0 in stage.journal.intents)
+            await real_cut(grudge)
+
+        stage.world.cut = cut  # type: ignore[method-assign]
+        await stage.run()
+
+        assert at_the_cut == [True, True]
+        assert stage.journal.intents == {}
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("step", range(60))
+def test_cancelled_at_any_moment_heal_all_leaves_nothing_broken(step: int) -> None:
+    async def scenario() -> None:
+        stage = Stage(
+            kill("n1", at_s=0.1, hold_s=0.2),
+            partition("n2", at_s=0.1, hold_s=0.3),
+            kill("n3", at_s=0.2, hold_s=0.1),
+        )
+        run = asyncio.ensure_future(stage.run())
+        await asyncio.sleep(0.011 * step)
+        await cancelled(run)
+
+        await stage.heal_all()
+        await stage.heal_all()
+
+        assert all(stage.world.running.values())
+        assert stage.world.cuts == ()
+        assert stage.journal.intents == {}
+        assert (stage.nemesis.active(), stage.nemesis.trouble) == ((), ())
+        for fault in range(3):
+            assert stage.states(fault)[-1] in {"planned", "healed"}
+
+    in_virtual_time(scenario)
+
+
+def test_heal_all_itself_can_be_cancelled_and_called_again() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", hold_s=90), partition("n2", hold_s=90))
+        run = asyncio.ensure_future(stage.run())
+        await stage.until(lambda: stage.states(0)[-1:] == stage.states(1)[-1:] == ["effective"])
+        await cancelled(run)
+
+        await cancelled(stage.heal_all())
+        await stage.heal_all()
+
+        assert stage.world.running["n1"]
+        assert stage.world.cuts == ()
+
+    in_virtual_time(scenario)
+
+
+def test_a_bug_in_a_users_fault_is_trouble_and_the_others_go_on() -> None:
+    class Buggy(Kill):
+        kind = "buggy"
+
+        async def inject(self, scene: Scene, victims: Victims) -> None:
+            raise ZeroDivisionError("by nothing")
+
+        async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+            return Proof(holds=True, text="it was never there")
+
+    async def scenario() -> None:
+        buggy = PlannedFault(at_s=1, kind="buggy", target="n2")
+        stage = Stage(buggy, kill("n1"), faults={"buggy": Buggy(), "kill": Kill()})
+
+        await stage.run()
+
+        assert stage.states(1) == WHOLE_LIFE
+        assert "ZeroDivisionError: by nothing" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+def test_taking_a_fault_away_leaves_the_targets_of_the_others() -> None:
+    async def scenario() -> None:
+        first, second = partition("half", at_s=1, hold_s=1), partition("half", at_s=9)
+        both, alone = Stage(first, second), Stage(second)
+
+        await both.run()
+        await alone.run()
+
+        assert both.last(1, FaultState.HEALED).nodes == alone.last(0, FaultState.HEALED).nodes
+
+    in_virtual_time(scenario)
+
+
+def test_equal_seeds_give_equal_records_and_others_differ() -> None:
+    def records(seed: int) -> list[object]:
+        kept: list[object] = []
+
+        async def scenario() -> None:
+            stage = Stage(partition("minority"), kill("one", at_s=9), kill("half", 30), seed=seed)
+            await stage.run()
+            kept.extend(stage.records)
+
+        in_virtual_time(scenario)
+        return kept
+
+    assert records(1) == records(1)
+    assert len({tuple(map(repr, records(seed))) for seed in range(8)}) > 1
+
+
+def test_a_missing_capability_is_refused_before_anything_starts() -> None:
+    schedule = (kill("n1"),)
+
+    with pytest.raises(MissingCapability, match="fault 'kill' needs 'kill'"):
+        refuse_missing(schedule, {"kill": Kill()}, frozenset({Capability.PARTITION}))
+    refuse_missing(schedule, {"kill": Kill()}, frozenset({Capability.KILL}))
+
+
+def test_a_world_that_answers_shows_what_is_in_force() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("all", hold_s=20), world=World())
+        run = asyncio.ensure_future(stage.run())
+        await stage.until(lambda: bool(stage.nemesis.active()))
+
+        assert stage.nemesis.active() == ("partition n1,n2,n3+2",)
+        await run
+        assert stage.nemesis.active() == ()
+
+    in_virtual_time(scenario)

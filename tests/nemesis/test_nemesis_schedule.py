@@ -1,0 +1,139 @@
+"""Random mixes follow from their seed, and a schedule that can't be applied is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import PlanError
+from harness.faults import PlannedFault
+from nemesis import targets
+from nemesis.schedule import check_schedule, materialise
+
+MIX = ("kill", "partition")
+
+
+def mix(**given: Any) -> tuple[PlannedFault, ...]:
+    defaults: dict[str, Any] = {
+        "mix": MIX,
+        "seed": 1,
+        "duration_s": 30.0,
+        "first_s": 3.0,
+        "hold_s": 5.0,
+        "quiet_s": 4.0,
+        "partitions": 8,
+    }
+    return materialise(**(defaults | given))
+
+
+def refused(*schedule: PlannedFault) -> PlanError:
+    with pytest.raises(PlanError) as refusal:
+        check_schedule(schedule, kinds=MIX, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=4)
+    return refusal.value
+
+
+@given(st.integers(0, 2**64))
+def test_the_default_drill_has_both_kinds_and_three_faults(seed: int) -> None:
+    schedule = mix(seed=seed)
+
+    assert len(schedule) == 3
+    assert {fault.kind for fault in schedule} == set(MIX)
+
+
+@given(
+    seed=st.integers(0, 2**64),
+    duration_s=st.floats(20, 600),
+    hold_s=st.floats(0.5, 10),
+    quiet_s=st.floats(0, 9),
+)
+def test_faults_follow_each_other_with_quiet_between_and_at_the_end(
+    seed: int, duration_s: float, hold_s: float, quiet_s: float
+) -> None:
+    schedule = mix(seed=seed, duration_s=duration_s, first_s=1.0, hold_s=hold_s, quiet_s=quiet_s)
+
+    assert schedule[0].at_s == 1.0
+    last = schedule[-1]
+    assert last.at_s + last.hold_s + quiet_s <= duration_s + 0.002
+    for one, after in pairwise(schedule):
+        assert after.at_s - one.at_s - one.hold_s >= quiet_s - 0.002
+    assert all(0 < fault.hold_s <= hold_s + 0.001 for fault in schedule)
+
+
+@given(st.integers(0, 2**64))
+def test_kinds_and_targets_are_spread_evenly(seed: int) -> None:
+    schedule = mix(seed=seed, duration_s=600.0)
+
+    kinds = [fault.kind for fault in schedule]
+    assert abs(kinds.count("kill") - kinds.count("partition")) <= 1
+    for kind in MIX:
+        aimed = [fault.target for fault in schedule if fault.kind == kind]
+        assert {"leader of any partition", "minority", "one", "half"} == set(aimed)
+
+
+def test_equal_seeds_give_equal_schedules_and_others_differ() -> None:
+    assert mix(seed=5) == mix(seed=5)
+    assert len({mix(seed=seed) for seed in range(20)}) > 10
+
+
+def test_the_order_in_which_a_mix_is_written_does_not_matter() -> None:
+    assert mix(mix=("partition", "kill", "kill")) == mix(mix=MIX)
+
+
+def test_a_store_that_tells_no_partitions_is_not_asked_for_leaders() -> None:
+    aimed = {fault.target for fault in mix(partitions=None, duration_s=600.0)}
+
+    assert aimed == {"minority", "one", "half"}
+
+
+def test_every_target_of_a_mix_is_in_the_language() -> None:
+    for fault in mix(duration_s=600.0):
+        targets.parse(fault.target)
+
+
+def test_an_empty_mix_is_an_empty_schedule() -> None:
+    assert mix(mix=()) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"duration_s": 10.0}, "one fault needs 12 s"),
+        ({"hold_s": 0.0}, "nemesis.hold_s"),
+        ({"quiet_s": -1.0}, "nemesis.quiet_s"),
+        ({"first_s": float("nan")}, "nemesis.first_s"),
+    ],
+)
+def test_times_that_make_no_schedule_are_refused(given: dict[str, float], says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        mix(**given)
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "says"),
+    [
+        (PlannedFault(at_s=1, kind="flood", target="n1"), ".kind", "installed: kill, partition"),
+        (PlannedFault(at_s=30, kind="kill", target="n1"), ".at_s", "below 30 s (got 30)"),
+        (PlannedFault(at_s=-1, kind="kill", target="n1"), ".at_s", "got -1"),
+        (PlannedFault(at_s=1, kind="kill", target="n1", hold_s=0), ".hold_s", "got 0"),
+        (PlannedFault(at_s=1, kind="kill", target="boss!"), ".target", "one of"),
+        (PlannedFault(at_s=1, kind="kill", target="n7"), ".target", "n1, n2, n3"),
+        (PlannedFault(at_s=1, kind="kill", target="leader of partition 4"), ".target", "below 4"),
+    ],
+)
+def test_a_fault_that_cannot_be_applied_is_refused_with_its_place(
+    fault: PlannedFault, path: str, says: str
+) -> None:
+    fine = PlannedFault(at_s=1, kind="kill", target="n1")
+
+    refusal = refused(fine, fault)
+
+    assert refusal.path == f"nemesis.schedule[1]{path}"
+    assert says in str(refusal)
+
+
+def test_a_schedule_that_can_be_applied_passes() -> None:
+    check_schedule(mix(), kinds=MIX, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=8)
