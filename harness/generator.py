@@ -49,7 +49,7 @@ class Generator(Protocol):
     """A value that says what to do next."""
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
-        """The next operation for one of ``context.free``, and the generator after it.
+        """The next operation for one of ``context.free`` (never empty), and the generator after it.
 
         Every answer is used: an operation that is not due yet is held, its process with it, and
         nothing else is asked for until it started; so ``at_ns`` should not go back.
