@@ -1,7 +1,7 @@
 """Combinators of pure generators, and ``simulate``, which runs one without a cluster.
 
-A generator is a frozen value: asking it twice gives the same answer twice. All draws are keyed by what is drawn (the n-th arrival, the n-th operation
-of a slot), never by what else went on.
+A generator is a frozen value: asking it twice gives the same answer twice. All draws are keyed by
+what is drawn (the n-th arrival, the n-th operation of a slot), never by what else went on.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ MAX_SIMULATED_OPS = 1_000_000  # an endless generator without a time limit ends 
 
 
 def next_process(context: Context, after_slot: int) -> int:
-    """The idle process whose slot follows ``after_slot`` in a circle, so that all take turns.
-
-    ``context.free`` must not be empty.
-    """
+    """The idle process whose slot follows ``after_slot`` in a circle, so that all take turns."""
     slots = [process % context.concurrency for process in context.free]
     return context.free[bisect_right(slots, after_slot) % len(slots)]
 
@@ -52,8 +49,6 @@ class Repeat:
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
-        if not context.free:
-            return Wait.PENDING, self
         process = next_process(context, self.last_slot)
         operation = Operation(process=process, ops=self.ops, at_ns=context.now_ns)
         return operation, Repeat(self.ops, process % context.concurrency)
@@ -162,8 +157,6 @@ class Mix:
         """See ``Generator``."""
         if not self.parts:
             return Wait.EXHAUSTED, self
-        if not context.free:
-            return Wait.PENDING, self
         process = next_process(context, self.last_slot)
         slot = process % context.concurrency
         counts = self.counts or (0,) * context.concurrency
@@ -233,8 +226,6 @@ class UntilOk:
         fresh = self.begun < len(self.transactions)
         if not fresh and not self.again:
             return (Wait.PENDING if self.open else Wait.EXHAUSTED), self
-        if not context.free:
-            return Wait.PENDING, self
         ops = self.transactions[self.begun] if fresh else self.again[0]
         process = next_process(context, self.last_slot)
         after = attrs.evolve(
@@ -298,7 +289,11 @@ class _Simulation:
     def run(self, until_ns: int | None) -> list[Invoke | Complete]:
         """See ``simulate``."""
         while until_ns is None or self.now_ns < until_ns:
-            answer, self.generator = self.generator.op(self._context())
+            context = self._context()
+            if not context.free:
+                self._complete()
+                continue
+            answer, self.generator = self.generator.op(context)
             if isinstance(answer, Operation):
                 if until_ns is not None and answer.at_ns >= until_ns:
                     break

@@ -1,0 +1,394 @@
+"""The driver: logical processes that run a generator's operations against a store.
+
+One scheduler asks the generator, and one task a running operation calls the client; everything
+happens on the running loop, so that order of records is order of events. The invoke is written
+before anything is sent. No operation outlives its deadline, whatever its client does: at the
+deadline the outcome is recorded, and what the client says later is a note.
+
+Invocations and completions never share an instant unless the invocation was recorded first, so
+that an order by (time, invocations before completions) is the order of the records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections.abc import Callable
+from functools import partial
+
+from harness.client import Client, StoreError
+from harness.clock import RunClock
+from harness.cluster import Cluster, System
+from harness.errors import HarnessBug, UsageError
+from harness.flight import DEADLINE, INTERRUPTED, Ending, Flight, Slot, attempt
+from harness.generator import Context, Generator, Operation, Wait
+from harness.records import Complete, Invoke, Note, OpType, Record
+from harness.workload import Workload
+
+ROLLBACK_LIMIT_S = 1.0  # best effort: a store drops a transaction with its connection too
+CLOSE_LIMIT_S = 1.0
+BACKOFF_FIRST_S = 0.05  # a node that refuses connections must not fill the history with refusals
+BACKOFF_MOST_S = 1.0
+MAX_STUCK = 4  # cancelled calls of one slot that do not end, before it is taken out of service
+
+
+class Driver:
+    """Drives one store in one run. Made and used on one running loop; ``drive`` may be called again
+    (final reads): processes, connections and indices go on.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: RunClock,
+        system: System,
+        cluster: Cluster,
+        workload: Workload,
+        write: Callable[[Record], None],
+        concurrency: int,
+        op_deadline_s: float,
+        observe: Callable[[Complete], None] | None = None,
+    ) -> None:
+        """``write`` hands a record to the operating system before it returns; if it raises, so does
+        ``drive``. ``observe`` sees every completion after it was written.
+        """
+        if concurrency < 1:
+            raise UsageError(f"driver: concurrency must be at least 1 (got {concurrency})")
+        if not op_deadline_s > 0:
+            raise UsageError(f"driver: op_deadline_s must be more than 0 (got {op_deadline_s})")
+        self._clock, self._system, self._cluster = clock, system, cluster
+        self._workload, self._write, self._observe = workload, write, observe
+        self._op_deadline_s = op_deadline_s
+        self._loop = asyncio.get_running_loop()
+        self._slots = [Slot(number=n, process=n) for n in range(concurrency)]
+        self._free = list(range(concurrency))  # numbers of idle slots, ascending
+        self._flights: dict[int, Flight] = {}  # by the index of their invoke
+        self._abandoned: dict[int, asyncio.Task[None]] = {}  # cancelled, not ended yet
+        self._closing: dict[int, asyncio.Task[None]] = {}
+        self._completed: list[Complete] = []  # not yet seen by the generator
+        self._touched: dict[int, None] = {}
+        self._next_index = self._next_closing = 0
+        self._last_ns = self._last_complete_ns = 0
+        self._failure: Exception | None = None
+        self._news = False
+        self._waker: asyncio.Future[None] | None = None
+        self._driving = False
+
+    async def drive(self, generator: Generator, until_ns: int) -> None:
+        """Run operations of ``generator`` until it is exhausted or the clock reads ``until_ns``;
+        returns when the last one has completed.
+
+        When cancelled, operations that are still open are recorded as ``info``.
+        """
+        if self._driving:
+            raise HarnessBug("driver: drive was called while it was driving")
+        self._driving = True
+        try:
+            await self._schedule(generator, until_ns)
+        finally:
+            for flight in list(self._flights.values()):
+                if not flight.over:
+                    self._finish(flight, Ending(type=OpType.INFO, error=INTERRUPTED))
+                self._abandon(flight)
+            self._show_completed()
+            self._driving = False
+
+    def open_operations(self) -> tuple[Invoke, ...]:
+        """Invocations without a completion yet, in the order of their invocation."""
+        return tuple(flight.invoke for flight in self._flights.values() if not flight.over)
+
+    def touched_keys(self) -> tuple[int, ...]:
+        """Every key that an invoked operation named, ascending."""
+        return tuple(sorted(self._touched))
+
+    async def close(self) -> None:
+        """Drop every connection. Bounded; never raises what a client raises."""
+        for slot in self._slots:
+            self._disconnect(slot)
+        left = [*self._closing.values(), *self._abandoned.values()]
+        for task in self._abandoned.values():
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=CLOSE_LIMIT_S)
+
+    # -- the scheduler ---------------------------------------------------------------------------
+
+    async def _schedule(self, generator: Generator, until_ns: int) -> None:
+        held: Operation | None = None
+        while not self._reached(until_ns):
+            generator = self._absorb(generator)
+            if held is None and self._free:
+                answer, generator = generator.op(self._context())
+                if answer is Wait.EXHAUSTED:
+                    break
+                held = answer if isinstance(answer, Operation) else None
+            if held is not None and self._reached(held.at_ns):
+                generator = generator.update(self._context(), self._launch(held))
+                held = None
+            else:
+                await self._pause(until_ns if held is None else min(held.at_ns, until_ns))
+        while self._flights:
+            generator = self._absorb(generator)
+            await self._pause(None)
+        self._absorb(generator)
+
+    def _context(self) -> Context:
+        free = tuple([self._slots[number].process for number in self._free])
+        now_ns = self._clock.now_ns()
+        return Context(now_ns=now_ns, free=free, concurrency=len(self._slots))
+
+    def _reached(self, at_ns: int) -> bool:
+        """Whether the loop's time has come. Compared on the loop's axis: rounded to nanoseconds, a
+        timer that fired could look early, and on a virtual clock for ever.
+        """
+        return self._loop.time() >= self._clock.loop_time(at_ns)
+
+    def _absorb(self, generator: Generator) -> Generator:
+        """Let generator and watcher see what completed."""
+        if self._failure is not None:
+            raise self._failure
+        context = self._context() if self._completed else None
+        for complete in self._show_completed():
+            if context is not None:
+                generator = generator.update(context, complete)
+        return generator
+
+    def _show_completed(self) -> list[Complete]:
+        completed, self._completed = self._completed, []
+        if self._observe is not None:
+            for complete in completed:
+                self._observe(complete)
+        return completed
+
+    async def _pause(self, at_ns: int | None) -> None:
+        """Return at ``at_ns``, or before, as soon as something happened."""
+        if self._news:
+            self._news = False
+            return
+        self._waker = self._loop.create_future()
+        timer = self._loop.call_at(self._clock.loop_time(at_ns), self._wake) if at_ns else None
+        try:
+            await self._waker
+        finally:
+            self._waker, self._news = None, False
+            if timer is not None:
+                timer.cancel()
+
+    def _wake(self) -> None:
+        self._news = True
+        if self._waker is not None and not self._waker.done():
+            self._waker.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        """Remember what ends the run; ``drive`` raises it."""
+        self._failure = self._failure or error
+        self._wake()
+
+    # -- one operation ---------------------------------------------------------------------------
+
+    def _launch(self, operation: Operation) -> Invoke:
+        """Record the invocation, then send the operation on its way."""
+        slot = self._slots[operation.process % len(self._slots)]
+        if slot.process != operation.process or slot.number not in self._free:
+            raise HarnessBug(f"generator chose process {operation.process}, which is not idle")
+        at_ns = max(self._clock.now_ns(), operation.at_ns, self._last_ns)
+        self._last_ns = at_ns = max(at_ns, self._last_complete_ns + 1)
+        invoke = Invoke(
+            index=self._take_index(),
+            process=slot.process,
+            kind=operation.kind,
+            node=self._node(slot),
+            intended_ns=operation.at_ns,
+            at_ns=at_ns,
+            wall_ns=self._clock.wall_ns(),
+            ops=operation.ops,
+        )
+        self._record(invoke)
+        if self._failure is not None:
+            raise self._failure
+        self._free.remove(slot.number)
+        for step in operation.ops:
+            self._touched[step.key] = None
+        deadline_s = self._clock.loop_time(at_ns) + self._op_deadline_s
+        flight = Flight(invoke=invoke, slot=slot, deadline_s=deadline_s)
+        self._flights[invoke.index] = flight
+        flight.timer = self._loop.call_at(deadline_s, self._expire, flight)
+        flight.task = self._loop.create_task(self._fly(flight))
+        return invoke
+
+    async def _fly(self, flight: Flight) -> None:
+        """The life of one operation. Every error of ours in it ends the run."""
+        try:
+            ending = await attempt(flight, self._system, self._cluster, self._workload)
+            if flight.over:
+                self._note_late(flight, ending)
+                return
+            self._finish(flight, ending)
+            connected = await self._tidy(flight, ending)
+            if flight.invoke.index in self._flights:
+                self._settle(flight, ending, connected)
+        except Exception as error:
+            self._fail(error)
+
+    def _finish(self, flight: Flight, ending: Ending) -> None:
+        """Record the completion."""
+        flight.over, flight.uncertain = True, ending.type is OpType.INFO
+        if flight.timer is not None:
+            flight.timer.cancel()
+        now_ns = max(self._clock.now_ns(), self._last_ns)
+        self._last_ns = self._last_complete_ns = now_ns
+        ok = ending.type is OpType.OK
+        complete = Complete(
+            index=self._take_index(),
+            invoke=flight.invoke.index,
+            process=flight.invoke.process,
+            type=ending.type,
+            at_ns=now_ns,
+            ops=flight.invoke.ops if ending.ops is None else ending.ops,
+            error=ending.error,
+            phase=None if ok else flight.phase,
+            server_txn=flight.server_txn,
+            commit_ts=ending.commit_ts,
+        )
+        self._record(complete)
+        self._completed.append(complete)
+        if ending.is_client_bug:
+            self._note(flight.slot, f"{ending.error} in {flight.phase}: {ending.text}")
+        self._wake()
+
+    async def _tidy(self, flight: Flight, ending: Ending) -> bool:
+        """Roll back what a failed step left open; whether the connection can still be used."""
+        if ending.type is OpType.OK or flight.phase == "commit":
+            return True
+        if flight.phase != "step" or flight.tx is None:
+            return False
+        flight.timer = self._loop.call_later(ROLLBACK_LIMIT_S, self._expire, flight)
+        try:
+            await flight.tx.rollback()
+        except StoreError:
+            return False
+        except asyncio.CancelledError:
+            if flight.invoke.index not in self._flights:
+                raise
+            return False
+        except Exception as error:
+            self._note(flight.slot, f"rollback raised {type(error).__name__}: {error}")
+            return False
+        finally:
+            flight.timer.cancel()
+        return True
+
+    def _settle(self, flight: Flight, ending: Ending, connected: bool) -> None:
+        """Give the slot back: as it is, with a new process, or after a pause to reconnect."""
+        del self._flights[flight.invoke.index]
+        slot = flight.slot
+        if flight.uncertain:
+            self._end_process(slot)
+        elif not connected:
+            self._disconnect(slot)
+        if connected and not ending.is_client_bug:
+            slot.losses = 0
+            self._release(slot)
+            return
+        delay_s = min(BACKOFF_FIRST_S * 2**slot.losses, BACKOFF_MOST_S)
+        slot.losses = min(slot.losses + 1, 16)
+        why = f"{ending.error}: {ending.text}" if ending.text else ending.error
+        self._note(slot, f"connects to {self._node(slot)} again in {delay_s:g} s, after {why}")
+        self._loop.call_later(delay_s, self._release, slot)
+
+    def _expire(self, flight: Flight) -> None:
+        """The deadline of an operation, or of its rollback."""
+        try:
+            if not flight.over:
+                # Before commit was sent nothing can have happened, and nothing will: see ``enter``.
+                certain = flight.phase != "commit"
+                type_ = OpType.FAIL if certain else OpType.INFO
+                self._finish(flight, Ending(type=type_, error=DEADLINE))
+            self._abandon(flight)
+        except Exception as error:
+            self._fail(error)
+
+    def _abandon(self, flight: Flight) -> None:
+        """Cancel the client's call and go on without it, whether it ends or not. Its connection is
+        in the middle of something, so it is dropped.
+        """
+        index, slot, task = flight.invoke.index, flight.slot, flight.task
+        del self._flights[index]
+        if flight.timer is not None:
+            flight.timer.cancel()
+        if flight.uncertain:
+            self._end_process(slot)
+        self._disconnect(slot)
+        if task is not None and not task.done():
+            task.cancel()
+            slot.stuck += 1
+            self._abandoned[index] = task
+            task.add_done_callback(partial(self._ended, index, slot))
+        if slot.stuck > MAX_STUCK:
+            slot.parked = True
+            self._note(slot, f"out of service: {slot.stuck} cancelled calls of its client go on")
+        else:
+            self._release(slot)
+
+    def _ended(self, index: int, slot: Slot, task: asyncio.Task[None]) -> None:
+        """An abandoned call has ended after all."""
+        del self._abandoned[index]
+        slot.stuck -= 1
+        if slot.parked:
+            slot.parked = False
+            self._release(slot)
+
+    # -- slots and connections -------------------------------------------------------------------
+
+    def _node(self, slot: Slot) -> str:
+        """The node of the slot's process: every new process of a slot goes one node further."""
+        nodes = self._cluster.nodes
+        incarnation = slot.process // len(self._slots)
+        return nodes[(slot.number + incarnation) % len(nodes)]
+
+    def _release(self, slot: Slot) -> None:
+        insort(self._free, slot.number)
+        self._wake()
+
+    def _end_process(self, slot: Slot) -> None:
+        slot.process += len(self._slots)
+        self._disconnect(slot)
+
+    def _disconnect(self, slot: Slot) -> None:
+        client, slot.client = slot.client, None
+        if client is not None:
+            number = self._next_closing
+            self._next_closing += 1
+            task = self._loop.create_task(self._close(slot, client))
+            self._closing[number] = task
+            task.add_done_callback(lambda _: self._closing.pop(number))
+
+    async def _close(self, slot: Slot, client: Client) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await client.close()
+        except Exception as error:
+            self._note(slot, f"close raised {type(error).__name__}: {error}")
+
+    # -- records ---------------------------------------------------------------------------------
+
+    def _take_index(self) -> int:
+        self._next_index += 1
+        return self._next_index - 1
+
+    def _record(self, record: Record) -> None:
+        """Write ``record``; after the first that could not be written there are no more."""
+        if self._failure is None:
+            try:
+                self._write(record)
+            except Exception as error:
+                self._fail(error)
+
+    def _note(self, slot: Slot, text: str) -> None:
+        self._record(Note(at_ns=self._clock.now_ns(), process=slot.process, text=text))
+
+    def _note_late(self, flight: Flight, ending: Ending) -> None:
+        detail = ending.error or f"commit_ts={ending.commit_ts}"
+        invoke = flight.invoke
+        text = f"late {ending.type} ({detail}) of invoke {invoke.index}, process {invoke.process}"
+        self._note(flight.slot, text)

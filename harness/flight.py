@@ -1,0 +1,129 @@
+"""One operation on its way through a client: how far it came, and how it ended.
+
+The danger here is a client that ignores its cancellation: it must not carry a transaction on to
+commit after the driver recorded that it failed. So every phase is entered through ``Flight.enter``,
+which stops an operation that is already over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import attrs
+
+from harness.client import Client, StoreError, Tx, classify
+from harness.cluster import Cluster, System
+from harness.records import Invoke, MicroOp, OpType, Phase
+from harness.workload import Workload
+
+MAX_TEXT = 200  # characters of a client's message in a note
+DEADLINE = "deadline"
+INTERRUPTED = "interrupted"
+CLIENT_BUG = "client-bug:"
+
+
+@attrs.define(eq=False)
+class Slot:
+    """A place for logical processes, one after the other: ``process`` ends with an ``info``.
+
+    ``losses`` counts connections lost in a row; ``stuck`` calls that were cancelled and did not end
+    yet; ``parked`` says that the slot is out of service until one of them ends.
+    """
+
+    number: int
+    process: int
+    client: Client | None = None
+    losses: int = 0
+    stuck: int = 0
+    parked: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Ending:
+    """How an attempt ended. ``error`` and ``text`` are the store's code and message."""
+
+    type: OpType
+    ops: tuple[MicroOp, ...] | None = None
+    error: str | None = None
+    text: str = ""
+    commit_ts: int | None = None
+
+    @property
+    def is_client_bug(self) -> bool:
+        """Whether client code raised what is no ``StoreError``."""
+        return self.error is not None and self.error.startswith(CLIENT_BUG)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Flight:
+    """An operation between its invocation and the moment that its slot is idle again.
+
+    ``over`` is set once its completion is recorded: what the client does later is no outcome.
+    ``uncertain`` says that this completion was an ``info``.
+    """
+
+    invoke: Invoke
+    slot: Slot
+    deadline_s: float
+    phase: Phase = "connect"
+    tx: Tx | None = None
+    over: bool = False
+    uncertain: bool = False
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to ``phase``, unless the operation is over."""
+        if self.over:
+            raise asyncio.CancelledError
+        self.phase = phase
+
+    @property
+    def server_txn(self) -> str | None:
+        """The store's identifier of the transaction, where the client knows it."""
+        try:
+            return self.tx.server_txn if self.tx else None
+        except Exception:  # a client's property is client code: nothing it raises ends a run
+            return None
+
+
+async def attempt(flight: Flight, system: System, cluster: Cluster, workload: Workload) -> Ending:
+    """Take ``flight`` through connect, begin, step and commit, once.
+
+    Never raises what the client raised: an error of the store is classified, anything else is a
+    bug of the client, after which nothing is certain. A cancellation passes only when the
+    operation is over.
+    """
+    try:
+        client = flight.slot.client or await _connect(flight, system, cluster)
+        flight.enter("begin")
+        tx = flight.tx = await client.begin(flight.invoke.kind, flight.deadline_s)
+        flight.enter("step")
+        observed = await workload.execute(tx, flight.invoke.ops)
+        flight.enter("commit")
+        committed = await tx.commit()
+        return Ending(type=OpType.OK, ops=observed, commit_ts=committed.commit_ts)
+    except StoreError as error:
+        type_ = classify(flight.phase, error.code, system.errors)
+        return Ending(type=type_, error=error.code, text=error.message[:MAX_TEXT])
+    except asyncio.CancelledError as error:
+        if flight.over:
+            raise
+        return _client_bug(error)
+    except Exception as error:
+        return _client_bug(error)
+
+
+async def _connect(flight: Flight, system: System, cluster: Cluster) -> Client:
+    invoke = flight.invoke
+    client = await system.connect(cluster, invoke.node, invoke.process)
+    if flight.over:  # too late: the slot may have another connection by now
+        await client.close()
+        raise asyncio.CancelledError
+    flight.slot.client = client
+    return client
+
+
+def _client_bug(error: BaseException) -> Ending:
+    name = type(error).__name__
+    return Ending(type=OpType.INFO, error=CLIENT_BUG + name, text=str(error)[:MAX_TEXT])

@@ -1,0 +1,278 @@
+"""Transactions of reads and appends on lists: from the lists that reads see, a checker recovers the
+order of versions, and with it every dependency between transactions.
+
+The parameters are Elle's (Kingsbury and Alvaro, VLDB 2020; ``elle.list-append``): few live keys, of
+which some are much hotter than others, each retired after so many appends that its lists stay
+short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Annotated, Any, Literal
+
+import attrs
+import msgspec
+from msgspec import Meta
+
+from harness.client import Tx
+from harness.clock import substream
+from harness.errors import HarnessBug, HarnessError, PlanError
+from harness.generator import Context, Generator, Operation, Wait
+from harness.generators import UntilOk, next_process
+from harness.plan import options as plan_options
+from harness.records import Complete, Invoke, MicroOp
+from harness.workload import Workload, WorkloadSetting
+
+APPEND = "append"
+READ = "r"
+MAX_KEY_SEARCH = 1_000_000  # keys tried for one of a partition; a hash that needs more is broken
+
+_Length = Annotated[int, Meta(ge=1, le=100)]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan's ``[workload]`` table.
+
+    Transactions have ``min_length`` to ``max_length`` micro-operations, each a read with
+    probability ``read_fraction``. Each partition (where transactions may not span several; else
+    the whole cluster) has ``key_count`` live keys: chosen uniformly, or exponentially, each half
+    as often as the one before. A key makes place for a fresh one after ``max_appends``. Final
+    reads take up to ``final_keys`` keys in one transaction.
+    """
+
+    min_length: _Length = 1
+    max_length: _Length = 4
+    read_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    key_count: Annotated[int, Meta(ge=1, le=1000)] = 10
+    key_choice: Literal["exponential", "uniform"] = "exponential"
+    max_appends: Annotated[int, Meta(ge=1, le=1_000_000)] = 32
+    final_keys: _Length = 8
+
+
+def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
+    """The workload for the plan's option table. Raises ``PlanError``."""
+    chosen = plan_options(Options, options, "workload")
+    if chosen.min_length > chosen.max_length:
+        raise PlanError(
+            "workload.min_length",
+            f"expected at most max_length, {chosen.max_length} (got {chosen.min_length})",
+        )
+    return ListAppend(chosen, setting)
+
+
+class ListAppend:
+    """See the module."""
+
+    name = "list-append"
+    checkers: tuple[str, ...] = (
+        "list-append",
+        "lost-write",
+        "statistics",
+        "availability",
+        "evidence",
+    )
+
+    def __init__(self, options: Options, setting: WorkloadSetting) -> None:
+        self._recipe = Recipe.of(options, setting)
+        self._setting = setting
+
+    def main(self) -> Generator:
+        """See ``Workload``."""
+        recipe = self._recipe
+        return Appends(
+            recipe=recipe,
+            pools=fresh_pools(recipe),
+            begun=(0,) * recipe.concurrency,
+            appended=(0,) * recipe.concurrency,
+        )
+
+    def final(self, keys: tuple[int, ...]) -> Generator:
+        """See ``Workload``. Keys that may share a transaction do."""
+        groups: dict[int | None, list[int]] = {}
+        for key in keys:
+            groups.setdefault(self._recipe.pool_of(key), []).append(key)
+        together = self._recipe.keys_together
+        size = self._recipe.options.final_keys if together is None else together
+        return UntilOk(
+            tuple(
+                tuple(MicroOp(READ, key) for key in group[start : start + size])
+                for group in groups.values()
+                for start in range(0, len(group), size)
+            )
+        )
+
+    async def execute(self, tx: Tx, ops: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
+        """See ``Workload``."""
+        observed = []
+        for op in ops:
+            if op.f == APPEND and isinstance(op.value, int):
+                await tx.append(op.key, op.value)
+                observed.append(op)
+            elif op.f == READ:
+                observed.append(MicroOp(READ, op.key, _as_list(op.key, await tx.read(op.key))))
+            else:
+                raise HarnessBug(f"list-append: can't execute {op}")
+        return tuple(observed)
+
+
+def _as_list(key: int, value: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, int):
+        raise HarnessBug(f"list-append: expected a list at key {key} (got {value})")
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class Recipe:
+    """What stays the same over a run.
+
+    ``pools`` is how many sets of live keys there are; ``pool_of`` the one a key belongs to.
+    ``keys_together`` is 1 where two keys may not share a transaction, else ``None``.
+    """
+
+    options: Options
+    seed: int
+    concurrency: int
+    pools: int
+    pool_of: Callable[[int], int | None]
+    keys_together: int | None = None
+
+    @staticmethod
+    def of(options: Options, setting: WorkloadSetting) -> Recipe:
+        """A pool for each partition where transactions stay in one; where the store does not tell
+        which that is, one key a transaction is all that is safe.
+        """
+        bounded = setting.transaction_scope == "partition"
+        told = bounded and setting.partitions is not None
+        return Recipe(
+            options=options,
+            seed=setting.seed,
+            concurrency=setting.concurrency,
+            pools=setting.partitions if told and setting.partitions else 1,
+            pool_of=setting.partition_of if told else _one_pool,
+            keys_together=1 if bounded and not told else None,
+        )
+
+
+def _one_pool(_key: int) -> int:
+    return 0
+
+
+@attrs.frozen
+class Pool:
+    """The live keys of one partition, the hottest first, and how many appends each has had."""
+
+    number: int
+    keys: tuple[int, ...]
+    appends: tuple[int, ...]
+
+    def appended(self, recipe: Recipe, position: int) -> Pool:
+        """After an append to the key at ``position``, which may have been its last."""
+        count = self.appends[position] + 1
+        keys = self.keys
+        if count >= recipe.options.max_appends:
+            fresh = _next_key(recipe, self.number, max(keys))
+            keys, count = _replaced(keys, position, fresh), 0
+        return Pool(self.number, keys, _replaced(self.appends, position, count))
+
+
+def fresh_pools(recipe: Recipe) -> tuple[Pool, ...]:
+    """Pools of keys that nobody has touched: the first ``key_count`` of each, in one sweep."""
+    count = recipe.options.key_count
+    keys: list[list[int]] = [[] for _ in range(recipe.pools)]
+    missing = recipe.pools * count
+    for key in range(MAX_KEY_SEARCH):
+        number = recipe.pool_of(key)
+        if number is not None and len(keys[number]) < count:
+            keys[number].append(key)
+            missing -= 1
+        if not missing:
+            return tuple(Pool(n, tuple(own), (0,) * count) for n, own in enumerate(keys))
+    short = next(number for number, own in enumerate(keys) if len(own) < count)
+    raise _no_key(short, 0)
+
+
+@attrs.frozen(kw_only=True)
+class Appends:
+    """The generator. Draws are keyed by (slot, the slot's own count), so that what one slot draws
+    does not depend on how the others fare.
+
+    ``begun`` and ``appended`` count operations and elements by slot. The n-th element of a slot is
+    n x concurrency + slot: no two are equal.
+    """
+
+    recipe: Recipe
+    pools: tuple[Pool, ...]
+    begun: tuple[int, ...]
+    appended: tuple[int, ...]
+    last_slot: int = -1
+
+    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+        """See ``Generator``."""
+        process = next_process(context, self.last_slot)
+        slot = process % context.concurrency
+        draw = substream(self.recipe.seed, "ops", slot, self.begun[slot])
+        number = draw.randrange(len(self.pools))
+        ops, pool, elements = self._transaction(draw, self.pools[number], slot)
+        after = Appends(
+            recipe=self.recipe,
+            pools=_replaced(self.pools, number, pool),
+            begun=_replaced(self.begun, slot, self.begun[slot] + 1),
+            appended=_replaced(self.appended, slot, elements),
+            last_slot=slot,
+        )
+        return Operation(process=process, ops=ops, at_ns=context.now_ns), after
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``. A key's appends count when they are drawn, so nothing changes."""
+        return self
+
+    def _transaction(
+        self, draw: Random, pool: Pool, slot: int
+    ) -> tuple[tuple[MicroOp, ...], Pool, int]:
+        """The micro-operations, and the pool and the slot's element count after them."""
+        recipe, options = self.recipe, self.recipe.options
+        elements = self.appended[slot]
+        only = _position(draw, options) if recipe.keys_together == 1 else None
+        key = None if only is None else pool.keys[only]
+        ops = []
+        for _ in range(draw.randint(options.min_length, options.max_length)):
+            position = _position(draw, options) if only is None else only
+            target = pool.keys[position] if key is None else key
+            if draw.random() < options.read_fraction:
+                ops.append(MicroOp(READ, target))
+            else:
+                ops.append(MicroOp(APPEND, target, elements * recipe.concurrency + slot))
+                elements += 1
+                pool = pool.appended(recipe, position)
+        return tuple(ops), pool, elements
+
+
+def _position(draw: Random, options: Options) -> int:
+    """Which of the live keys. Exponentially: of 2^n - 1 lots, key i holds 2^(n-1-i); in integers,
+    so that it is the same on every machine.
+    """
+    count = options.key_count
+    if options.key_choice == "uniform":
+        return draw.randrange(count)
+    return count - draw.randint(1, (1 << count) - 1).bit_length()
+
+
+def _next_key(recipe: Recipe, pool: int, after: int) -> int:
+    for key in range(after + 1, after + 1 + MAX_KEY_SEARCH):
+        if recipe.pool_of(key) == pool:
+            return key
+    raise _no_key(pool, after)
+
+
+def _no_key(pool: int, after: int) -> HarnessError:
+    return HarnessError(
+        f"list-append: partition {pool} lacks keys among the {MAX_KEY_SEARCH} after {after}"
+    )
+
+
+def _replaced(values: tuple[Any, ...], position: int, value: object) -> tuple[Any, ...]:
+    return (*values[:position], value, *values[position + 1 :])
