@@ -1,0 +1,236 @@
+"""Appending records to write-ahead chunks while a run goes on.
+
+A record is with the operating system when ``append`` returns, so it survives a kill -9 of this
+process; a finished chunk is on the disk, so it survives the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from harness.errors import HarnessError, InvariantError, UsageError
+from harness.history import frames
+from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, sync_directory
+from harness.history.scan import Scan, Torn, scan
+from harness.records import Complete, Invoke, MicroOp, Record
+
+__all__ = ["CHUNK_BYTES", "RESERVE_BYTES", "ChunkWriter", "Scan", "Torn", "scan"]
+
+CHUNK_BYTES = 8 << 20
+"""About four milliseconds of fsync on an SSD, once in tens of thousands of operations."""
+
+RESERVE_BYTES = 16 << 20
+"""Room kept for the end of a run on a full disk: open operations, heals, marks, the manifest."""
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class _Chunk:
+    """One chunk file, open for appending. Methods raise ``OSError``."""
+
+    def __init__(self, path: Path, header: frames.Header) -> None:
+        self.path = path
+        self.size = 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._handle = os.open(path, flags, 0o644)
+        try:
+            self.write(header.pack())
+        except OSError:
+            self.discard()
+            raise
+
+    def write(self, content: bytes) -> None:
+        """Append all of ``content``, or nothing of it and raise."""
+        written = 0
+        try:
+            while written < len(content):
+                written += os.write(self._handle, content[written:])
+        except OSError:
+            if written:
+                os.ftruncate(self._handle, self.size)
+            raise
+        self.size += written
+
+    def finish(self) -> None:
+        """Make the chunk durable and close it."""
+        try:
+            os.fsync(self._handle)
+        finally:
+            os.close(self._handle)
+
+    def discard(self) -> None:
+        """Close the chunk and remove it."""
+        os.close(self._handle)
+        self.path.unlink(missing_ok=True)
+
+
+class ChunkWriter:
+    """One writer's stream of records in ``directory`` (created). Not for several threads.
+
+    While it is open nobody can seal or recover the run. When the disk is full it gives up its
+    reserve: from then on it refuses invocations, so that the workload ends, and still takes what
+    ends a run (completions, heals, marks) as long as the reserve lasts.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        writer: int = 0,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        """Open the stream of ``writer`` (0 to 65535) with an empty first chunk.
+
+        Raises ``UsageError`` where the stream exists already or the run is being sealed,
+        ``HarnessError`` where the disk refuses.
+        """
+        self._directory = directory
+        self._chunk_bytes = chunk_bytes
+        self._writer = writer
+        self._sequence = 0
+        self._chain = 0
+        self._full = False
+        self._reserve = directory / f"reserve-{writer}"
+        self._lock: int | None = None
+        first = directory / frames.chunk_name(writer, 0)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_directory(directory, shared=True)
+            if self._lock is None:
+                raise UsageError(f"{directory}: the run is being sealed, so it can't be written")
+            _allocate(self._reserve, reserve_bytes)
+            self._chunk = self._open_chunk(0, chain=0)
+        except FileExistsError as error:
+            self._unlock()
+            raise UsageError(
+                f"{first}: there is a history already; it is never replaced"
+            ) from error
+        except OSError as error:
+            self._unlock()
+            raise disk_failure("begin", first, error, "no record can be kept") from error
+
+    def append(self, record: Record) -> None:
+        """Hand ``record`` to the operating system.
+
+        Raises ``HarnessError`` where the disk refuses: the record is then not in the history, and
+        everything before it is. ``InvariantError`` for a record that no history can hold.
+        """
+        if self._lock is None:
+            raise InvariantError(f"{self._chunk.path}: a record was appended after the end")
+        if self._full and isinstance(record, Invoke):
+            reason = "the disk is full, so no operation is begun (its room ends the run)"
+            raise HarnessError(f"{self._chunk.path}: {reason}")
+        payload = _encode(record)
+        try:
+            if self._chunk.size >= self._chunk_bytes:
+                self._rotate()
+            crc = frames.frame_crc(len(payload), payload, self._chain)
+            self._chunk.write(frames.FRAME.pack(len(payload), crc) + payload)
+        except OSError as error:
+            if self._gave_up_reserve(error):
+                self.append(record)
+                return
+            missing = f"a record of {len(payload)} bytes is missing at offset {self._chunk.size}"
+            raise disk_failure("append to", self._chunk.path, error, missing) from error
+        self._chain = crc
+
+    def close(self) -> None:
+        """End the stream and make it durable. Idempotent.
+
+        Raises ``HarnessError`` where the disk refuses; the run can then be recovered as a prefix.
+        """
+        if self._lock is None:
+            return
+        mark, _ = frames.pack_mark(frames.END, self._chain)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                self._reserve.unlink()
+            try:
+                self._chunk.write(mark)
+            finally:
+                self._chunk.finish()
+        except OSError as error:
+            missing = "the mark of its end is missing, the records are there"
+            raise disk_failure("close", self._chunk.path, error, missing) from error
+        finally:
+            self._unlock()
+
+    def _rotate(self) -> None:
+        """Go on in a new chunk, or, where the disk refuses, stay in this one unharmed.
+
+        The next chunk is made first: one that says that there is more always has a successor.
+        """
+        mark, chain = frames.pack_mark(frames.MORE, self._chain)
+        successor = self._open_chunk(self._sequence + 1, chain=chain)
+        try:
+            self._chunk.write(mark)
+        except OSError:
+            successor.discard()
+            raise
+        finished, self._chunk = self._chunk, successor
+        self._sequence += 1
+        self._chain = chain
+        finished.finish()
+        sync_directory(self._directory)
+
+    def _open_chunk(self, sequence: int, *, chain: int) -> _Chunk:
+        header = frames.Header(frames.VERSION, self._writer, sequence, chain)
+        return _Chunk(self._directory / frames.chunk_name(self._writer, sequence), header)
+
+    def _gave_up_reserve(self, error: OSError) -> bool:
+        """Whether ``error`` is a full disk and there was a reserve to remove."""
+        if error.errno not in OUT_OF_ROOM or not self._reserve.exists():
+            return False
+        self._reserve.unlink()
+        self._full = True
+        return True
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _allocate(path: Path, size_bytes: int) -> None:
+    """Make a file that holds room and nothing else."""
+    if size_bytes == 0:
+        return
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(handle, 0, size_bytes)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _encode(record: Record) -> bytes:
+    if isinstance(record, Invoke | Complete):
+        for op in record.ops:
+            _require_int64(op, record)
+    try:
+        payload = frames.ENCODER.encode(record)
+    except (OverflowError, UnicodeEncodeError, TypeError, msgspec.EncodeError) as error:
+        raise InvariantError(f"a record can't be written: {error}: {record!r:.500}") from error
+    if len(payload) > frames.MAX_RECORD_BYTES:
+        limit = f"a record may have at most {frames.MAX_RECORD_BYTES} bytes (got {len(payload)})"
+        raise InvariantError(f"{limit}: {record!r:.500}")
+    return payload
+
+
+def _require_int64(op: MicroOp, record: Invoke | Complete) -> None:
+    value = op.value
+    if isinstance(value, tuple):
+        fits = not value or (min(value) >= INT64_MIN and max(value) <= INT64_MAX)
+    else:
+        fits = value is None or INT64_MIN <= value <= INT64_MAX
+    if not (fits and INT64_MIN <= op.key <= INT64_MAX):
+        raise InvariantError(
+            f"operation {record.index}: key and values must fit in 64 bits (got {op!r:.200})"
+        )

@@ -1,0 +1,85 @@
+"""The bytes of a write-ahead chunk.
+
+A writer's records form one stream, cut into chunks ``wW-NNNNNN.chunk`` (writer, sequence). All
+numbers are little-endian::
+
+    chunk   header frame* (more | end)?
+    header  magic "FDCHUNK\\n", u16 version, u16 writer, u32 sequence, u32 chain, u32 crc
+    frame   u32 length, u32 crc, payload: one record in msgpack
+    more    u32 0xFFFFFFFE, u32 crc       the stream goes on in the next chunk
+    end     u32 0xFFFFFFFF, u32 crc       the stream was closed
+
+A frame's crc is the CRC-32 of its length and payload *continued from the crc of the frame before
+it*, across chunks too (``chain`` in the header): a frame that was dropped, repeated or taken from
+another stream breaks the chain as a flipped bit does. The header's crc covers the header alone.
+A chunk that stops without a mark was being written when its writer died.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import attrs
+import msgspec
+
+from harness.records import Record
+
+MAGIC = b"FDCHUNK\n"
+VERSION = 1
+HEADER = struct.Struct("<8sHHIII")
+FRAME = struct.Struct("<II")
+LENGTH = struct.Struct("<I")
+MORE, END = 0xFFFFFFFE, 0xFFFFFFFF
+
+MAX_RECORD_BYTES = 16 << 20
+"""A record is some hundred bytes, a read of a long list some thousand; more is a fault of ours."""
+
+ENCODER = msgspec.msgpack.Encoder()
+DECODER = msgspec.msgpack.Decoder(Record)
+
+
+@attrs.frozen
+class Header:
+    """What a chunk says about itself. ``chain`` is the crc that its first frame continues."""
+
+    version: int
+    writer: int
+    sequence: int
+    chain: int
+
+    def pack(self) -> bytes:
+        """The header's bytes."""
+        return _with_crc(self, zlib.crc32(_with_crc(self, 0)[:-4]))
+
+
+def _with_crc(header: Header, crc: int) -> bytes:
+    return HEADER.pack(MAGIC, header.version, header.writer, header.sequence, header.chain, crc)
+
+
+def unpack_header(content: bytes) -> Header | str:
+    """The header, or why these bytes are none."""
+    if len(content) < HEADER.size:
+        return f"the header is cut off: expected {HEADER.size} bytes, found {len(content)}"
+    magic, version, writer, sequence, chain, crc = HEADER.unpack(content)
+    if magic != MAGIC:
+        return f"expected a chunk's first bytes {MAGIC!r}, found {magic!r}"
+    if crc != zlib.crc32(content[:-4]):
+        return "the header's checksum does not match"
+    return Header(version, writer, sequence, chain)
+
+
+def frame_crc(length: int, payload: bytes, chain: int) -> int:
+    """The crc of a frame that follows one whose crc is ``chain``."""
+    return zlib.crc32(payload, zlib.crc32(LENGTH.pack(length), chain))
+
+
+def pack_mark(mark: int, chain: int) -> tuple[bytes, int]:
+    """The bytes of a ``MORE`` or ``END`` mark, and the chain after it."""
+    crc = frame_crc(mark, b"", chain)
+    return FRAME.pack(mark, crc), crc
+
+
+def chunk_name(writer: int, sequence: int) -> str:
+    """The file name of a chunk."""
+    return f"w{writer}-{sequence:06d}.chunk"

@@ -1,0 +1,42 @@
+"""Which table stands in which file of a run directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from harness.history import schema
+from harness.rundir import RunDirectory
+
+TRANSACTIONS, FAULTS, EVENTS, NOTES = "transactions", "faults", "events", "notes"
+
+
+def micro_ops_name(split: int) -> str:
+    """The name of one split of the micro-operations."""
+    return f"micro_ops-{split:04d}"
+
+
+def table_names(splits: int) -> tuple[str, ...]:
+    """Every table of a sealed run, in the order of writing."""
+    return (TRANSACTIONS, *map(micro_ops_name, range(splits)), FAULTS, EVENTS, NOTES)
+
+
+def table_path(run: RunDirectory, name: str) -> Path:
+    """The file of table ``name``."""
+    if name == FAULTS:
+        return run.faults
+    if name == EVENTS:
+        return run.events
+    return run.history / f"{name}.parquet"
+
+
+def table_schema(name: str) -> pa.Schema:
+    """The schema of table ``name``."""
+    fixed = {
+        TRANSACTIONS: schema.TRANSACTIONS,
+        FAULTS: schema.FAULTS,
+        EVENTS: schema.EVENTS,
+        NOTES: schema.NOTES,
+    }
+    return fixed.get(name, schema.MICRO_OPS)

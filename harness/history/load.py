@@ -1,0 +1,138 @@
+"""Loading a sealed history, after its checksums have shown that it is the one that was sealed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import MalformedHistory
+from harness.history import files, schema
+from harness.history.layout import (
+    EVENTS,
+    FAULTS,
+    NOTES,
+    TRANSACTIONS,
+    micro_ops_name,
+    table_names,
+    table_path,
+    table_schema,
+)
+from harness.history.manifest import RUNNING, read_manifest
+from harness.rundir import Manifest, RunDirectory
+
+
+@attrs.frozen
+class History:
+    """A sealed run whose files are what the manifest says. Tables are read when asked for."""
+
+    run: RunDirectory
+    manifest: Manifest
+
+    @property
+    def transactions_file(self) -> Path:
+        """The Parquet file of ``transactions``."""
+        return table_path(self.run, TRANSACTIONS)
+
+    @property
+    def micro_op_files(self) -> tuple[Path, ...]:
+        """The Parquet files of ``micro_ops``, by split."""
+        names = map(micro_ops_name, range(self.manifest.splits))
+        return tuple(table_path(self.run, name) for name in names)
+
+    def transactions(self) -> pa.Table:
+        """One row a transaction, in the order of invocation (``schema.TRANSACTIONS``)."""
+        return self._table(TRANSACTIONS)
+
+    def micro_ops(self, split: int | None = None) -> pa.Table:
+        """One row a micro-operation of ``split``, or of all splits one after the other.
+
+        A split is sorted by (txn, pos) and holds every row of its keys (``schema.MICRO_OPS``).
+        """
+        if split is not None:
+            return self._table(micro_ops_name(split))
+        return pa.concat_tables(
+            [self._table(micro_ops_name(number)) for number in range(self.manifest.splits)]
+        )
+
+    def faults(self) -> pa.Table:
+        """One row a fault (``schema.FAULTS``)."""
+        return self._table(FAULTS)
+
+    def events(self) -> pa.Table:
+        """One row an event of the store, by mapped time (``schema.EVENTS``)."""
+        return self._table(EVENTS)
+
+    def notes(self) -> pa.Table:
+        """One row a note, in the order of writing (``schema.NOTES``)."""
+        return self._table(NOTES)
+
+    def _table(self, name: str) -> pa.Table:
+        path = table_path(self.run, name)
+        try:
+            with pq.ParquetFile(path) as source:
+                return source.read()
+        except (OSError, pa.ArrowException) as error:
+            raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
+
+
+def load(run: RunDirectory) -> History:
+    """The history of a sealed run (or of a recovered one).
+
+    Raises ``MalformedHistory``, naming the file, what was expected and what was found, where the
+    run is not sealed, a file is missing or changed, or a version is not known here.
+    """
+    manifest = read_manifest(run)
+    _require_readable(run, manifest)
+    for name in table_names(manifest.splits):
+        path = table_path(run, name)
+        expected = manifest.checksums.get(path.relative_to(run.root).as_posix())
+        if expected is None:
+            reason = f"expected a checksum of {path.name}, found none"
+            raise MalformedHistory(str(run.manifest), "", reason)
+        _require_checksum(path, expected)
+        _require_schema(path, table_schema(name))
+    return History(run, manifest)
+
+
+def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
+    where = str(run.manifest)
+    if manifest.state == RUNNING:
+        reason = "expected a sealed run, found one that was never sealed (it can be recovered)"
+        raise MalformedHistory(where, "", reason)
+    if manifest.key_hash != schema.KEY_HASH:
+        reason = f"expected the key hash {schema.KEY_HASH!r}, found {manifest.key_hash!r}"
+        raise MalformedHistory(where, "", reason)
+    if not 1 <= manifest.splits <= schema.MAX_SPLITS:
+        reason = f"expected 1 to {schema.MAX_SPLITS} splits, found {manifest.splits}"
+        raise MalformedHistory(where, "", reason)
+
+
+def _require_checksum(path: Path, expected: str) -> None:
+    try:
+        found = files.sha256(path)
+    except FileNotFoundError as error:
+        reason = f"expected a file with SHA-256 {expected}, found none"
+        raise MalformedHistory(str(path), "", reason) from error
+    except OSError as error:
+        reason = f"it can't be read: {os.strerror(error.errno or 0)}"
+        raise MalformedHistory(str(path), "", reason) from error
+    if found != expected:
+        reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
+        raise MalformedHistory(str(path), "", reason)
+
+
+def _require_schema(path: Path, expected: pa.Schema) -> None:
+    """Only after the checksum: a Parquet reader is not made for bytes from strangers."""
+    try:
+        found = pq.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise MalformedHistory(str(path), "", f"it is no Parquet file: {error}") from error
+    if not found.equals(expected, check_metadata=True):
+        reason = f"expected the columns {expected.names}, found {found.names}"
+        if found.names == expected.names:
+            reason = "expected the types and version of the schema here, found others"
+        raise MalformedHistory(str(path), "", reason)

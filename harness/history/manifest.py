@@ -1,0 +1,83 @@
+"""Reading and writing ``manifest.json``.
+
+The file is JSON with sorted keys, and one key more than ``Manifest`` has: ``digest``, the SHA-256
+of the rest in canonical form, so that a damaged manifest is told from an honest one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from harness.errors import MalformedHistory
+from harness.history.files import write_atomically
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+
+RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
+STATES = (RUNNING, SEALED, PREFIX)
+
+MAX_MANIFEST_BYTES = 16 << 20
+"""A manifest is a few kilobytes; what is larger is something else."""
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+class _Stored(Manifest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    digest: str = ""
+
+
+def write_manifest(run: RunDirectory, manifest: Manifest) -> None:
+    """Replace the run's manifest in one step. Raises ``HarnessError`` where the disk refuses."""
+    fields = {name: getattr(manifest, name) for name in Manifest.__struct_fields__}
+    stored = _Stored(**fields, digest=_digest(manifest))
+    encoded = msgspec.json.encode(stored, order="sorted")
+    write_atomically(run.manifest, msgspec.json.format(encoded, indent=2) + b"\n")
+
+
+def read_manifest(run: RunDirectory) -> Manifest:
+    """The run's manifest. Raises ``MalformedHistory`` where there is none or it is damaged."""
+    path = run.manifest
+    content = _content(run)
+    try:
+        version = msgspec.json.decode(content, type=_Version).schema_version
+        _require_version(run, version)
+        stored = msgspec.json.decode(content, type=_Stored)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedHistory(str(path), "", f"expected a manifest, found {error}") from error
+    manifest = Manifest(**{name: getattr(stored, name) for name in Manifest.__struct_fields__})
+    if stored.digest and stored.digest != _digest(manifest):
+        reason = f"expected the digest {_digest(manifest)}, found {stored.digest}"
+        raise MalformedHistory(str(path), "", f"{reason}: it was changed after it was written")
+    if manifest.state not in STATES:
+        reason = f"expected a state of {', '.join(STATES)}, found {manifest.state!r}"
+        raise MalformedHistory(str(path), "", reason)
+    return manifest
+
+
+def _content(run: RunDirectory) -> bytes:
+    path = run.manifest
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_MANIFEST_BYTES + 1)
+    except FileNotFoundError as error:
+        reason = "there is no manifest, so this is no run (or it ended before it began)"
+        raise MalformedHistory(str(path), "", reason) from error
+    except OSError as error:
+        raise MalformedHistory(str(path), "", f"it can't be read: {error.strerror}") from error
+    if len(content) > MAX_MANIFEST_BYTES:
+        reason = f"expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found more"
+        raise MalformedHistory(str(path), "", reason)
+    return content
+
+
+def _require_version(run: RunDirectory, version: int) -> None:
+    if version != SCHEMA_VERSION:
+        reason = f"expected schema version {SCHEMA_VERSION}, found {version}"
+        raise MalformedHistory(str(run.manifest), "", reason)
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(msgspec.json.encode(manifest, order="sorted")).hexdigest()

@@ -1,0 +1,97 @@
+"""Writing the tables of a run as Parquet files that appear all at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.history import files
+from harness.history.layout import table_names, table_path, table_schema
+from harness.rundir import RunDirectory
+
+
+class ParquetSink:
+    """Writes tables piece by piece under partial names. Methods raise ``OSError``."""
+
+    def __init__(self, run: RunDirectory, splits: int) -> None:
+        """Open every table of ``run`` for writing."""
+        self._run = run
+        self._paths = {name: table_path(run, name) for name in table_names(splits)}
+        self._late: dict[str, list[pa.Table]] = {}
+        run.history.mkdir(parents=True, exist_ok=True)
+        self._writers = {
+            name: _writer(files.partial(path), table_schema(name))
+            for name, path in self._paths.items()
+        }
+
+    def put(self, name: str, piece: pa.Table, *, late: bool = False) -> None:
+        """Append rows; ``late`` ones are merged into their place by ``publish``."""
+        if piece.num_rows == 0:
+            return
+        if late:
+            self._late.setdefault(name, []).append(piece)
+        else:
+            self._writers[name].write_table(piece, row_group_size=piece.num_rows)
+
+    def publish(self) -> dict[str, str]:
+        """Finish the files and give them their names; returns their checksums by relative path."""
+        self._close()
+        for name, pieces in self._late.items():
+            _merge(files.partial(self._paths[name]), pa.concat_tables(pieces))
+        for path in self._paths.values():
+            files.publish(path)
+        self._forget_others()
+        root = self._run.root
+        return {
+            path.relative_to(root).as_posix(): files.sha256(path) for path in self._paths.values()
+        }
+
+    def abandon(self) -> None:
+        """Remove what was written. Never raises."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._close()
+        for path in self._paths.values():
+            with contextlib.suppress(OSError):
+                files.partial(path).unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        writers, self._writers = self._writers, {}
+        for writer in writers.values():
+            writer.close()
+
+    def _forget_others(self) -> None:
+        """An attempt that died may have left more splits than there are now."""
+        for path in sorted(self._run.history.glob("*.parquet")):
+            if path not in self._paths.values():
+                path.unlink()
+
+
+def _writer(path: Path, like: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(str(path), like, compression="zstd")
+
+
+def _merge(path: Path, late: pa.Table) -> None:
+    """Rewrite ``path`` with the rows of ``late`` in their places; both are sorted."""
+    merged = files.partial(path)
+    with pq.ParquetFile(path) as source, _writer(merged, late.schema) as writer:
+        for piece in _woven(source, late):
+            writer.write_table(piece, row_group_size=max(1, piece.num_rows))
+    merged.replace(path)
+
+
+def _woven(source: pq.ParquetFile, late: pa.Table) -> Iterator[pa.Table]:
+    order = [(name, "ascending") for name in ("txn", "pos") if name in late.column_names]
+    txns = late.column("txn").to_numpy()
+    taken = 0
+    for number in range(source.num_row_groups):
+        group = source.read_row_group(number)
+        until = int(np.searchsorted(txns, pc.max(group.column("txn")).as_py()))
+        yield pa.concat_tables([group, late.slice(taken, until - taken)]).sort_by(order)
+        taken = until
+    yield late.slice(taken)

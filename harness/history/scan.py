@@ -1,0 +1,200 @@
+"""Reading write-ahead chunks back, as far as they are whole.
+
+Nothing here trusts a file: whatever does not match its checksum, its chain or its place ends the
+stream there, and ``Torn`` says where and why.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import attrs
+import msgspec
+
+from harness.errors import MalformedHistory
+from harness.history import frames
+from harness.records import Complete, Invoke, PhaseMark, Record
+
+_NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
+_BUFFER_BYTES = 1 << 20
+
+
+@attrs.frozen
+class Torn:
+    """Where a stream stops being readable.
+
+    ``cut_off``: as a writer that died leaves it; otherwise the bytes are damaged.
+    """
+
+    file: Path
+    offset: int
+    reason: str
+    cut_off: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.name} at byte {self.offset}: {self.reason}"
+
+
+class Stream:
+    """One writer's records, in the order of writing. Iterate once.
+
+    ``file`` and ``offset`` say where the record last yielded stands. After the iteration, ``torn``
+    says where the stream stopped short, if it did, and ``last_ns`` when it was last written.
+    """
+
+    def __init__(self, directory: Path, writer: int) -> None:
+        self.writer = writer
+        self.file = directory / frames.chunk_name(writer, 0)
+        self.offset = 0
+        self.torn: Torn | None = None
+        self.last_ns = 0
+        self.records = 0
+        self._directory = directory
+        self._chain = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        """Raises ``MalformedHistory`` for a chunk of a version that is not known here."""
+        sequence = 0
+        while (yield from self._chunk(sequence)):
+            sequence += 1
+
+    def _chunk(self, sequence: int) -> Generator[Record, None, bool]:
+        """The records of one chunk; returns whether the stream goes on."""
+        self.file = self._directory / frames.chunk_name(self.writer, sequence)
+        self.offset = 0
+        try:
+            with self.file.open("rb", buffering=_BUFFER_BYTES) as source:
+                if self._header_is_good(source, sequence):
+                    return (yield from self._frames(source))
+        except FileNotFoundError:
+            self._tear("the chunk is missing")
+        except OSError as error:
+            self._tear(f"it can't be read: {os.strerror(error.errno or 0)}")
+        return False
+
+    def _header_is_good(self, source: BinaryIO, sequence: int) -> bool:
+        content = source.read(frames.HEADER.size)
+        header = frames.unpack_header(content)
+        if isinstance(header, str):
+            self._tear(header, cut_off=len(content) < frames.HEADER.size)
+            return False
+        if header.version != frames.VERSION:
+            reason = f"expected chunk format {frames.VERSION}, found {header.version}"
+            raise MalformedHistory(str(self.file), "byte 8", reason)
+        if (header.writer, header.sequence, header.chain) != (self.writer, sequence, self._chain):
+            self._tear("the chunk is not the successor of the one before it")
+            return False
+        return True
+
+    def _frames(self, source: BinaryIO) -> Generator[Record, None, bool]:
+        offset = frames.HEADER.size
+        while True:
+            self.offset = offset
+            head = source.read(frames.FRAME.size)
+            if len(head) < frames.FRAME.size:
+                self._tear("the stream stops without a mark of its end", cut_off=True)
+                return False
+            length, crc = frames.FRAME.unpack(head)
+            if length >= frames.MORE:
+                return self._mark(source, length, crc)
+            record = self._record(source, length, crc)
+            if record is None:
+                return False
+            if isinstance(record, Invoke | Complete | PhaseMark) and record.at_ns > self.last_ns:
+                self.last_ns = record.at_ns
+            self.records += 1
+            yield record
+            offset += frames.FRAME.size + length
+
+    def _record(self, source: BinaryIO, length: int, crc: int) -> Record | None:
+        """The record of a frame, or ``None`` after tearing the stream."""
+        if length > frames.MAX_RECORD_BYTES:
+            self._tear(f"a record claims {length} bytes (at most {frames.MAX_RECORD_BYTES})")
+            return None
+        payload = source.read(length)
+        if len(payload) < length:
+            reason = f"a record is cut off: expected {length} bytes, found {len(payload)}"
+            self._tear(reason, cut_off=True)
+            return None
+        if frames.frame_crc(length, payload, self._chain) != crc:
+            self._tear("a record's checksum does not match")
+            return None
+        self._chain = crc
+        try:
+            record: Record = frames.DECODER.decode(payload)
+        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            self._tear(f"a record does not decode: {error}")
+            return None
+        return record
+
+    def _mark(self, source: BinaryIO, mark: int, crc: int) -> bool:
+        """Whether the stream goes on after a mark."""
+        if frames.frame_crc(mark, b"", self._chain) != crc:
+            self._tear("a mark's checksum does not match")
+            return False
+        self._chain = crc
+        if source.read(1):
+            self.offset += frames.FRAME.size
+            self._tear("there are bytes after the mark of the end")
+            return False
+        return mark == frames.MORE
+
+    def _tear(self, reason: str, *, cut_off: bool = False) -> None:
+        self.torn = Torn(self.file, self.offset, reason, cut_off)
+
+
+class Scan:
+    """The records of every writer of a run, merged by the time of writing. Iterate once."""
+
+    def __init__(self, streams: tuple[Stream, ...]) -> None:
+        self.streams = streams
+
+    def __iter__(self) -> Iterator[Record]:
+        return (record for _, record in self.placed())
+
+    @property
+    def torn(self) -> tuple[Torn, ...]:
+        """Where streams stopped short; complete once the iteration is over."""
+        return tuple(stream.torn for stream in self.streams if stream.torn is not None)
+
+    def placed(self) -> Iterator[tuple[Stream, Record]]:
+        """Every record with the stream that it comes from.
+
+        Between writers the order is (time, invocations first, writer); within one it is the order
+        of writing.
+        """
+        if len(self.streams) == 1:
+            only = self.streams[0]
+            return ((only, record) for record in only)
+        merged = heapq.merge(*map(_ranked, self.streams), key=lambda ranked: ranked[0])
+        return ((stream, record) for _, stream, record in merged)
+
+
+Rank = tuple[int, int, int]
+
+
+def _ranked(stream: Stream) -> Iterator[tuple[Rank, Stream, Record]]:
+    for record in stream:
+        later = 0 if isinstance(record, Invoke) else 1
+        yield (stream.last_ns, later, stream.writer), stream, record
+
+
+def scan(directory: Path) -> Scan:
+    """The records of the chunks in ``directory``, read as they are asked for.
+
+    Memory is bounded by a record a writer. Raises ``MalformedHistory`` where there is no chunk.
+    """
+    try:
+        names = sorted(path.name for path in directory.iterdir())
+    except OSError as error:
+        reason = f"expected the chunks of a run, found none ({os.strerror(error.errno or 0)})"
+        raise MalformedHistory(str(directory), "", reason) from error
+    writers = {int(found.group(1)) for name in names if (found := _NAME.fullmatch(name))}
+    if not writers:
+        raise MalformedHistory(str(directory), "", "expected the chunks of a run, found none")
+    return Scan(tuple(Stream(directory, writer) for writer in sorted(writers)))

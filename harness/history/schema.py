@@ -1,0 +1,134 @@
+"""The tables of a sealed history, version 1, and the hash that splits micro-operations by key.
+
+``transactions`` has one row a transaction, ``micro_ops`` one row a step of one, split into files by
+``split_of`` of the key, so that everything known about a key stands in one file. Both are sorted by
+``txn`` (then ``pos``); ``txn`` counts invocations from 0.
+
+What a read saw: ``elements`` is null where it is not known, ``[]`` where the key was empty; a
+register's read has its ``value`` and null ``elements``. ``error`` is the code alone.
+
+The hash, ``fibonacci-64``, for any language: take the key as 64 bits in two's complement, multiply
+by 0x9E3779B97F4A7C15 modulo 2**64, keep the upper 32 bits, multiply those by the number of splits
+and drop the lower 32 bits of the product.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.errors import UsageError
+from harness.rundir import SCHEMA_VERSION
+
+KEY_HASH = "fibonacci-64"
+MAX_SPLITS = 1024
+"""More files than any machine has tasks for only make opening them the main work."""
+
+_MULTIPLIER = 0x9E3779B97F4A7C15
+_MASK_64 = (1 << 64) - 1
+
+
+def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable)
+
+
+def _list(kind: pa.DataType) -> pa.DataType:
+    """A list whose elements are called what Parquet calls them, so that a file reads back equal."""
+    return pa.list_(pa.field("element", kind))
+
+
+def _schema(table: str, *columns: pa.Field) -> pa.Schema:
+    version = {"firedrill.table": table, "firedrill.schema_version": str(SCHEMA_VERSION)}
+    return pa.schema(columns, metadata=version)
+
+
+TRANSACTIONS = _schema(
+    "transactions",
+    _column("txn", pa.int64()),
+    _column("process", pa.int64()),
+    _column("kind", pa.string()),
+    _column("type", pa.string()),
+    _column("node", pa.string()),
+    _column("attempt", pa.int32()),
+    _column("server_txn", pa.string(), nullable=True),
+    _column("commit_ts", pa.int64(), nullable=True),
+    _column("intended_ns", pa.int64()),
+    _column("invoke_ns", pa.int64()),
+    _column("complete_ns", pa.int64()),
+    _column("invoke_index", pa.int64()),
+    _column("complete_index", pa.int64()),
+    _column("wall_ns", pa.int64()),
+    _column("error", pa.string(), nullable=True),
+    _column("phase", pa.string(), nullable=True),
+)
+
+MICRO_OPS = _schema(
+    "micro_ops",
+    _column("txn", pa.int64()),
+    _column("pos", pa.int32()),
+    _column("f", pa.string()),
+    _column("key", pa.int64()),
+    _column("partition", pa.int32(), nullable=True),
+    _column("value", pa.int64(), nullable=True),
+    _column("elements", _list(pa.int64()), nullable=True),
+    _column("type", pa.string()),
+)
+
+FAULTS = _schema(
+    "faults",
+    _column("fault", pa.int64()),
+    _column("kind", pa.string()),
+    _column("target", pa.string()),
+    _column("nodes", _list(pa.string())),
+    _column("roles", _list(pa.string())),
+    _column("planned_ns", pa.int64(), nullable=True),
+    _column("injecting_ns", pa.int64(), nullable=True),
+    _column("injected_ns", pa.int64(), nullable=True),
+    _column("effective_ns", pa.int64(), nullable=True),
+    _column("healing_ns", pa.int64(), nullable=True),
+    _column("healed_ns", pa.int64(), nullable=True),
+    _column("state", pa.string()),
+    _column("proof", pa.string(), nullable=True),
+    _column("heal_proof", pa.string(), nullable=True),
+    _column("reason", pa.string(), nullable=True),
+)
+
+EVENTS = _schema(
+    "events",
+    _column("kind", pa.string()),
+    _column("node", pa.string()),
+    _column("wall_ns", pa.int64()),
+    _column("boot", pa.string()),
+    _column("at_ns", pa.int64()),
+    _column("uncertainty_ns", pa.int64()),
+    _column("partition", pa.int32(), nullable=True),
+    _column("term", pa.int64(), nullable=True),
+    _column("text", pa.string()),
+)
+
+NOTES = _schema(
+    "notes",
+    _column("at_ns", pa.int64()),
+    _column("process", pa.int64(), nullable=True),
+    _column("text", pa.string()),
+)
+
+
+def check_splits(splits: int) -> None:
+    """Raise ``UsageError`` unless ``splits`` is a number of files that a history may have."""
+    if not 1 <= splits <= MAX_SPLITS:
+        raise UsageError(f"splits must be from 1 to {MAX_SPLITS} (got {splits})")
+
+
+def split_of(key: int, splits: int) -> int:
+    """The file, 0 to ``splits`` - 1, that holds the micro-operations on ``key`` (an int64)."""
+    spread = (key & _MASK_64) * _MULTIPLIER & _MASK_64
+    return (spread >> 32) * splits >> 32
+
+
+def splits_of(keys: npt.NDArray[np.int64], splits: int) -> npt.NDArray[np.int64]:
+    """``split_of`` of every key at once."""
+    spread = keys.astype(np.int64, copy=False).view(np.uint64) * np.uint64(_MULTIPLIER)
+    scaled = (spread >> np.uint64(32)) * np.uint64(splits) >> np.uint64(32)
+    return scaled.astype(np.int64)

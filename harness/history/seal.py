@@ -1,0 +1,154 @@
+"""Sealing: from write-ahead chunks to the Parquet tables that everything later reads.
+
+Sealing can be killed at any moment and done again: tables are written under other names first, the
+manifest says ``sealed`` only once every table is on the disk under its own, and the chunks go last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+
+import msgspec
+
+from harness.errors import MalformedHistory, UsageError
+from harness.history import files, schema
+from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
+from harness.history.parquet import ParquetSink
+from harness.history.scan import Scan, scan
+from harness.history.tables import Contradiction, PartitionOf, Tabulator
+from harness.rundir import Manifest, RunDirectory
+
+SPLITS = 4
+"""A task a core on the machine of most people; a run of a million operations has 10 MB a file."""
+
+
+def seal(run: RunDirectory, *, partition_of: PartitionOf | None, splits: int = SPLITS) -> Manifest:
+    """Turn the chunks of a run whose writers are closed into its tables; returns the manifest.
+
+    The manifest's state becomes ``sealed``, or ``prefix`` with a sentence in ``trouble`` where the
+    chunks are torn. ``partition_of`` tells the partition of a key, where the store does. A run that
+    is sealed already stays as it is.
+
+    Raises ``UsageError`` while a writer is open, ``HarnessError`` where the disk refuses (the
+    chunks stay, and sealing can be tried again), ``MalformedHistory`` where the run is none.
+    """
+    schema.check_splits(splits)
+    return seal_chunks(run, partition_of=partition_of, splits=splits, ended=True)
+
+
+def seal_chunks(
+    run: RunDirectory, *, partition_of: PartitionOf | None, splits: int, ended: bool
+) -> Manifest:
+    """As ``seal``. Where the run has not ``ended`` by itself, what there is counts as a prefix."""
+    with _alone(run):
+        manifest = read_manifest(run)
+        if manifest.state == RUNNING:
+            manifest = _tabulate(run, manifest, partition_of, splits, ended)
+            write_manifest(run, manifest)
+        shutil.rmtree(run.chunks, ignore_errors=True)
+        return manifest
+
+
+@contextlib.contextmanager
+def _alone(run: RunDirectory) -> Iterator[None]:
+    """Hold the run's chunks, where there are any, against writers and other sealers."""
+    if not run.chunks.is_dir():
+        yield
+        return
+    with files.locked(run.chunks) as alone:
+        if not alone:
+            reason = "the run is still going on, or somebody else is sealing it"
+            raise UsageError(f"{run.root}: {reason}")
+        yield
+
+
+def _tabulate(
+    run: RunDirectory,
+    manifest: Manifest,
+    partition_of: PartitionOf | None,
+    splits: int,
+    ended: bool,
+) -> Manifest:
+    """Write the tables; returns what the manifest is to say then."""
+    cut_ns = _cut_between_writers(run)
+    scanned = scan(run.chunks)
+    for reserve in sorted(run.chunks.glob("reserve-*")):
+        reserve.unlink()
+    sink = None
+    try:
+        sink = ParquetSink(run, splits)
+        tabulator = Tabulator(
+            sink,
+            partition_of=partition_of,
+            splits=splits,
+            cut_ns=cut_ns,
+            reindex=len(scanned.streams) > 1,
+        )
+        _feed(tabulator, scanned)
+        tabulator.finish(_end_ns(scanned))
+        checksums = sink.publish()
+    except OSError as error:
+        missing = "the tables are missing, the chunks are kept"
+        raise files.disk_failure("seal", run.history, error, missing) from error
+    finally:
+        if sink is not None:
+            sink.abandon()
+    trouble = _trouble(scanned, ended)
+    return msgspec.structs.replace(
+        manifest,
+        state=PREFIX if trouble else SEALED,
+        cut_ns=_end_ns(scanned) if trouble else None,
+        splits=splits,
+        key_hash=schema.KEY_HASH,
+        phases=tuple(tabulator.phases) or manifest.phases,
+        trouble=manifest.trouble + trouble,
+        checksums=checksums,
+    )
+
+
+def _feed(tabulator: Tabulator, scanned: Scan) -> None:
+    for stream, record in scanned.placed():
+        try:
+            tabulator.add(record, writer=stream.writer)
+        except Contradiction as error:
+            place = f"byte {stream.offset}"
+            raise MalformedHistory(str(stream.file), place, str(error)) from error
+    damaged = [torn for torn in scanned.torn if not torn.cut_off]
+    if damaged and not any(stream.records for stream in scanned.streams):
+        torn = damaged[0]
+        raise MalformedHistory(str(torn.file), f"byte {torn.offset}", torn.reason)
+
+
+def _cut_between_writers(run: RunDirectory) -> int | None:
+    """Where the first of several writers stopped short, the others must stop too.
+
+    What it sent after that is not known, so what the others saw after that can't be judged. One
+    writer alone needs no cut: what it did not record it did not send.
+    """
+    scanned = scan(run.chunks)
+    if len(scanned.streams) == 1:
+        return None
+    for _ in scanned:
+        pass
+    return _end_ns(scanned) if scanned.torn else None
+
+
+def _end_ns(scanned: Scan) -> int:
+    """The last time that every writer has accounted for."""
+    stopped_short = [stream.last_ns for stream in scanned.streams if stream.torn is not None]
+    if stopped_short:
+        return min(stopped_short)
+    return max(stream.last_ns for stream in scanned.streams)
+
+
+def _trouble(scanned: Scan, ended: bool) -> tuple[str, ...]:
+    """Why the history is no whole one, each reason a sentence; nothing where it is."""
+    end_s = _end_ns(scanned) / 1e9
+    found = [
+        f"the history is readable up to {end_s:.3f} s of the run: {torn}" for torn in scanned.torn
+    ]
+    if not ended:
+        found.insert(0, f"the run ended at about {end_s:.3f} s without being sealed")
+    return tuple(found)
