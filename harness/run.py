@@ -23,11 +23,12 @@ from harness.errors import FiredrillError
 from harness.faults import Nemesis, Scene
 from harness.generators import paced
 from harness.history.chunks import ChunkWriter
+from harness.history.manifest import RUNNING, write_manifest
 from harness.history.seal import seal
 from harness.plan import Plan, dumps
 from harness.progress import Progress
 from harness.records import PhaseMark, Record
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory, write_manifest
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.workload import Workload
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
     return Manifest(
         schema_version=SCHEMA_VERSION,
         run_id=run.root.name,
-        state="running",
+        state=RUNNING,
         versions=parts.versions | parts.system.versions(),
         machine=parts.machine,
         declaration=parts.system.declaration,
@@ -181,6 +182,7 @@ class _Session:
                 await self._read_the_rest(scene, driver)
         finally:
             await end(watch)
+            await driver.close()
             self.enter("collect")
             await self._collect(cluster)
 

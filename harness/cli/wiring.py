@@ -1,0 +1,197 @@
+"""Puts a plan's plugins together and runs it: the one place that knows every room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import secrets
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness import plugins
+from harness.cluster import Provider, System
+from harness.errors import UsageError
+from harness.faults import Fault, PlannedFault
+from harness.plan import Plan, resolved
+from harness.progress import Progress
+from harness.run import Parts, Stop, execute
+from harness.rundir import RunDirectory
+from harness.workload import Workload, WorkloadSetting
+
+LIBRARIES = ("firedrill", "msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
+
+
+def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunDirectory:
+    """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
+
+    What can be refused is refused before anything starts, and then leaves no directory behind.
+    Raises ``UsageError`` for that and ``HarnessError`` when the environment fails on the way.
+    """
+    from results.store import RunStore
+
+    plan, why = with_provider(plan)
+    progress.note(f"provider {plan.cluster.provider}: {why}")
+    system = build_system(plan)
+    workload = build_workload(plan, system)
+    faults = {kind: build_fault(kind) for kind in sorted(_kinds(plan))}
+    plan = resolved(plan, materialised(plan, system, faults))
+    run = RunStore(runs_dir).create(plan.name, time.time_ns(), secrets.token_bytes(2))
+    progress.note(f"run directory {run.root}")
+    try:
+        return _run(plan, run, system, workload, faults, progress, stop)
+    except UsageError:
+        _forget(run)
+        raise
+
+
+def _run(
+    plan: Plan,
+    run: RunDirectory,
+    system: System,
+    workload: Workload,
+    faults: Mapping[str, Fault],
+    progress: Progress,
+    stop: Stop,
+) -> RunDirectory:
+    from nemesis.journal import FileJournal
+    from nemesis.runner import Nemesis, refuse_missing
+
+    provider = build_provider(plan, run)
+
+    async def main() -> None:
+        refuse_missing(plan.nemesis.schedule, faults, await provider.capabilities())
+        parts = Parts(
+            provider=provider,
+            system=system,
+            workload=workload,
+            make_nemesis=lambda write: Nemesis(
+                schedule=plan.nemesis.schedule,
+                faults=faults,
+                seed=plan.seed,
+                write=write,
+                journal=FileJournal(run.undo),
+            ),
+            versions={name: version(name) for name in LIBRARIES},
+            machine=machine(),
+        )
+        await execute(plan, run, parts, progress, stop)
+
+    asyncio.run(main())
+    return run
+
+
+def with_provider(plan: Plan) -> tuple[Plan, str]:
+    """``plan`` with ``auto`` replaced by a provider, and the sentence that says why that one."""
+    if plan.cluster.provider != "auto":
+        return plan, "as the plan says"
+    name, why = choose_provider()
+    cluster = msgspec.structs.replace(plan.cluster, provider=name)
+    return msgspec.structs.replace(plan, cluster=cluster), why
+
+
+def choose_provider() -> tuple[str, str]:
+    """Containers where a Docker daemon answers, else local processes; and why."""
+    from clusters.providers.docker.doctor import daemon
+
+    answer = daemon()
+    if answer.ok:
+        return "docker", f"a Docker daemon answers ({answer.found})"
+    return "process", f"no Docker daemon answers ({answer.found}); nodes are local processes"
+
+
+def node_names(plan: Plan) -> tuple[str, ...]:
+    """``n1`` ... in the order that everything uses."""
+    return tuple(f"n{i + 1}" for i in range(plan.cluster.nodes))
+
+
+def build_system(plan: Plan) -> System:
+    """The system under test that the plan names."""
+    build = plugins.load("systems", plan.system.name)
+    system: System = build(plan.system.options, node_names(plan), plan.seed)
+    return system
+
+
+def build_workload(plan: Plan, system: System) -> Workload:
+    """The plan's workload, told what it may know of the system."""
+    build = plugins.load("workloads", plan.workload.name)
+    setting = WorkloadSetting(
+        seed=plan.seed,
+        concurrency=plan.drive.concurrency,
+        transaction_scope=system.declaration.transaction_scope,
+        partitions=system.partitions,
+        partition_of=system.partition_of,
+    )
+    workload: Workload = build(plan.workload.options, setting)
+    return workload
+
+
+def build_provider(plan: Plan, run: RunDirectory) -> Provider:
+    """The plan's provider, with the run's ``undo`` directory to keep what a clean-up needs."""
+    build = plugins.load("providers", plan.cluster.provider)
+    run.undo.mkdir(exist_ok=True)
+    provider: Provider = build(run.root.name, plan.cluster.options, run.undo)
+    return provider
+
+
+def build_fault(kind: str) -> Fault:
+    """The fault kind that the plan names."""
+    fault: Fault = plugins.load("faults", kind)()
+    return fault
+
+
+def materialised(
+    plan: Plan, system: System, faults: Mapping[str, Fault]
+) -> tuple[PlannedFault, ...]:
+    """The plan's schedule: as written, or drawn from its mix and seed. Raises ``PlanError``."""
+    from nemesis.schedule import check_schedule, materialise
+
+    given = plan.nemesis
+    schedule = given.schedule or materialise(
+        mix=given.mix,
+        seed=plan.seed,
+        duration_s=plan.drive.duration_s,
+        first_s=given.first_s,
+        hold_s=given.hold_s,
+        quiet_s=given.quiet_s,
+        partitions=system.partitions,
+    )
+    check_schedule(
+        schedule,
+        kinds=tuple(faults),
+        nodes=node_names(plan),
+        duration_s=plan.drive.duration_s,
+        partitions=system.partitions,
+    )
+    return schedule
+
+
+def machine() -> dict[str, Any]:
+    """What the controller ran on, for the manifest."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": memory_bytes >> 20,
+    }
+
+
+def _kinds(plan: Plan) -> set[str]:
+    return {*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)}
+
+
+def _forget(run: RunDirectory) -> None:
+    """Remove a directory in which nothing has started."""
+    for path in (run.undo, run.root):
+        try:
+            path.rmdir()
+        except OSError:
+            return
