@@ -1,0 +1,165 @@
+"""Any order of ticks, messages, writes and crashes keeps the four promises of figure 3."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from raft_net import Net
+
+from clusters.reference.node.raft import COMMIT_BEFORE_QUORUM, InvariantBroken, Role
+
+WIRE_LIMIT = 40  # beyond it the oldest message is lost, so that examples stay small
+PATIENCE = 4  # the least that leaves room for a lease: elections come often
+FATE = st.integers(0, 1 << 16)
+
+
+class Group(RuleBasedStateMachine):
+    """A group to which everything happens that a network and a disk may do.
+
+    The net checks election safety, log matching, leader completeness, state machine safety and the
+    members' own invariants after every step.
+    """
+
+    bugs: frozenset[str] = frozenset()
+
+    @initialize(size=st.sampled_from([3, 3, 5]), seed=FATE)
+    def begin(self, size: int, seed: int) -> None:
+        self.net = Net(
+            size,
+            seed=seed,
+            election_ticks=PATIENCE,
+            max_inflight=2,
+            max_append_entries=2,
+            bugs=self.bugs,
+        )
+        self.proposals = 0
+
+    def some(self, fate: int) -> str | None:
+        up = self.net.up()
+        return up[fate % len(up)] if up else None
+
+    @rule(fate=FATE, count=st.integers(1, 2 * PATIENCE))
+    def time_passes_for_one(self, fate: int, count: int) -> None:
+        if name := self.some(fate):
+            self.net.tick(*[name] * count)
+
+    @rule(fate=FATE)
+    def a_round_without_loss(self, fate: int) -> None:
+        """Random orders alone hardly ever finish an election."""
+        if name := self.some(fate):
+            for _ in range(2 * PATIENCE):
+                self.net.run(1, name)
+
+    @rule(fate=FATE, count=st.integers(1, 3))
+    def a_client_proposes(self, fate: int, count: int) -> None:
+        leaders = [n for n in self.net.up() if self.net.raft(n).role is Role.LEADER]
+        for _ in range(count if leaders else 0):
+            self.proposals += 1
+            self.net.raft(leaders[fate % len(leaders)]).propose(b"%d" % self.proposals)
+
+    @rule(fate=FATE)
+    def a_ready_is_taken(self, fate: int) -> None:
+        if (name := self.some(fate)) and self.net.raft(name).has_ready():
+            self.net.take(name)
+            del self.net.wire[:-WIRE_LIMIT]
+
+    @rule(fate=FATE)
+    def a_write_finishes(self, fate: int) -> None:
+        if (name := self.some(fate)) and self.net.members[name].writes:
+            self.net.finish_write(name)
+            self.net.check()
+
+    @rule()
+    def everything_at_hand_is_written(self) -> None:
+        for name in self.net.up():
+            if self.net.raft(name).has_ready():
+                self.net.take(name)
+            while self.net.members[name].writes:
+                self.net.finish_write(name)
+        del self.net.wire[:-WIRE_LIMIT]
+        self.net.check()
+
+    @precondition(lambda self: self.net.wire)
+    @rule(fate=FATE, count=st.integers(1, 8))
+    def messages_arrive_in_any_order(self, fate: int, count: int) -> None:
+        for _ in range(min(count, len(self.net.wire))):
+            self.net.deliver(fate % len(self.net.wire))
+
+    @precondition(lambda self: self.net.wire)
+    @rule(fate=FATE)
+    def a_message_is_lost(self, fate: int) -> None:
+        self.net.wire.pop(fate % len(self.net.wire))
+
+    @precondition(lambda self: self.net.wire)
+    @rule(fate=FATE)
+    def a_message_comes_twice(self, fate: int) -> None:
+        self.net.wire.append(self.net.wire[fate % len(self.net.wire)])
+
+    @rule(fate=FATE)
+    def the_network_is_cut(self, fate: int) -> None:
+        names = self.net.names
+        self.net.isolate(*(n for i, n in enumerate(names) if fate >> i & 1))
+
+    @rule()
+    def the_network_is_healed(self) -> None:
+        self.net.heal()
+
+    @rule(fate=FATE, landed=st.integers(0, 3))
+    def a_member_crashes(self, fate: int, landed: int) -> None:
+        if name := self.some(fate):
+            self.net.crash(name, landed=landed)
+
+    @rule(fate=FATE)
+    def a_member_restarts(self, fate: int) -> None:
+        down = [n for n in self.net.names if n not in self.net.up()]
+        if down:
+            self.net.restart(down[fate % len(down)])
+
+    def teardown(self) -> None:
+        """Whatever happened, a whole group serves again: it was not driven into a corner."""
+        if not hasattr(self, "net") or self.bugs:
+            return
+        net = self.net
+        net.heal()
+        for name in net.names:
+            if name not in net.up():
+                net.restart(name)
+        net.settle()
+        net.run(20 * PATIENCE)
+        net.raft(net.leader()).propose(b"last")
+        net.run(3)
+        logs = {tuple(net.data(name)) for name in net.names}
+        assert len(logs) == 1
+        assert next(iter(logs))[-1] == b"last"
+
+
+LIMITS = settings(
+    max_examples=150,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_no_order_of_events_breaks_a_promise_or_wedges_the_group() -> None:
+    run_state_machine_as_test(Group, settings=LIMITS)
+
+
+class Careless(Group):
+    """The same group with the planted bug."""
+
+    bugs = frozenset({COMMIT_BEFORE_QUORUM})
+
+
+def test_the_same_events_find_the_planted_bug() -> None:
+    with pytest.raises((AssertionError, InvariantBroken)):
+        run_state_machine_as_test(Careless, settings=settings(LIMITS, phases=[Phase.generate]))
