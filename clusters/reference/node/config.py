@@ -1,0 +1,79 @@
+"""A node's configuration file: JSON, every key known, every bound named."""
+
+from __future__ import annotations
+
+import msgspec
+
+from clusters.reference.node import bugs
+
+MAX_PARTITIONS = 1024
+MAX_MEMBERS = 100
+DEFAULT_TICK_MS = 100
+DEFAULT_ELECTION_TICKS = 6  # patience of 0.6 to 1.1 s at the default tick
+
+
+class ConfigError(Exception):
+    """The configuration says something that it can't say."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A host and a TCP port."""
+
+    host: str
+    port: int
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a node is told.
+
+    ``peers``: how this node dials each other member. ``partitions`` and ``replicas`` must be the
+    same on all members; the first leader of metastorage makes them the cluster's. ``data_dir`` is
+    relative to the working directory. A heartbeat is sent every tick, and a follower asks for votes
+    after ``election_ticks`` to twice that without one.
+    """
+
+    node: str
+    peer_bind: Endpoint
+    client_bind: Endpoint
+    peers: dict[str, Endpoint] = {}
+    data_dir: str = "data"
+    partitions: int = 8
+    replicas: int = 3
+    bugs: tuple[str, ...] = ()
+    tick_ms: int = DEFAULT_TICK_MS
+    election_ticks: int = DEFAULT_ELECTION_TICKS
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """All members of the cluster, sorted."""
+        return tuple(sorted([self.node, *self.peers]))
+
+
+def loads(data: bytes) -> Config:
+    """Read and check a configuration. Raises ``ConfigError`` naming key, expectation and actual."""
+    try:
+        config = msgspec.json.decode(data, type=Config)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(str(error)) from error
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Raises ``ConfigError`` unless ``config`` can be run."""
+    if not config.node or config.node in config.peers:
+        raise ConfigError(f"node: a name that is not among the peers (got {config.node!r})")
+    bounds = (
+        ("members", len(config.members), 1, MAX_MEMBERS),
+        ("partitions", config.partitions, 1, MAX_PARTITIONS),
+        ("replicas", config.replicas, 1, len(config.members)),
+        ("tick_ms", config.tick_ms, 1, 10_000),
+        ("election_ticks", config.election_ticks, 4, 1000),
+    )
+    for name, value, low, high in bounds:
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: {low} to {high} (got {value})")
+    try:
+        bugs.check(config.bugs)
+    except bugs.UnknownBug as error:
+        raise ConfigError(f"bugs: {error}") from error

@@ -1,0 +1,129 @@
+"""Metastorage's state machine: revisioned keys, conditional multi-invoke, watches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from clusters.reference.node.raft.types import Entry
+
+log = logging.getLogger("node.metastorage")
+
+
+class Versioned(msgspec.Struct, frozen=True, array_like=True):
+    """A value and the revision that wrote it."""
+
+    value: bytes
+    revision: int
+
+
+class Condition(msgspec.Struct, frozen=True, array_like=True):
+    """Holds if ``key`` is absent, present, or has exactly this value or this revision."""
+
+    key: str
+    test: Literal["absent", "present", "value", "revision"]
+    value: bytes = b""
+    revision: int = 0
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True):
+    """Put a value, or remove the key (``None``)."""
+
+    key: str
+    value: bytes | None
+
+
+class Invoke(msgspec.Struct, frozen=True, array_like=True):
+    """If all conditions hold do ``success``, else ``failure``: at once, as one revision."""
+
+    conditions: tuple[Condition, ...]
+    success: tuple[Operation, ...]
+    failure: tuple[Operation, ...] = ()
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What one revision changed: key to its new value, ``None`` where it was removed."""
+
+    revision: int
+    entries: dict[str, bytes | None]
+
+
+class Invoked(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of an invoke: which branch, and the revision after it."""
+
+    success: bool
+    revision: int
+
+
+Watcher = Callable[[Change], None]
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Invoke)
+
+
+def encode_invoke(invoke: Invoke) -> bytes:
+    """The log's form of ``invoke``."""
+    return _encoder.encode(invoke)
+
+
+class Metastorage:
+    """Applied state. A branch without operations makes no revision."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._keys: dict[str, Versioned] = {}
+        self._watchers: list[tuple[str, Watcher]] = []
+
+    def get(self, key: str) -> Versioned | None:
+        """The value of ``key`` at this revision."""
+        return self._keys.get(key)
+
+    def prefixed(self, prefix: str) -> dict[str, Versioned]:
+        """All keys that begin with ``prefix``, sorted."""
+        return {k: self._keys[k] for k in sorted(self._keys) if k.startswith(prefix)}
+
+    def watch(self, prefix: str, watcher: Watcher) -> None:
+        """Call ``watcher`` for every later revision that touches ``prefix``, in order, before the
+        next one is applied. It must not raise.
+        """
+        self._watchers.append((prefix, watcher))
+
+    def apply(self, entry: Entry) -> Invoked:
+        """Decide and do one invoke."""
+        invoke = _decoder.decode(entry.data)
+        success = all(self._holds(condition) for condition in invoke.conditions)
+        operations = invoke.success if success else invoke.failure
+        if operations:
+            self._do(operations)
+        return Invoked(success=success, revision=self.revision)
+
+    def foresee(self, entry: Entry) -> None:
+        """Nothing: metastorage never answers before it applies."""
+
+    def lead_lost(self) -> None:
+        """A leader keeps nothing of its own."""
+
+    def _holds(self, condition: Condition) -> bool:
+        held = self._keys.get(condition.key)
+        if condition.test == "absent":
+            return held is None
+        if held is None:
+            return False
+        if condition.test == "value":
+            return held.value == condition.value
+        return condition.test == "present" or held.revision == condition.revision
+
+    def _do(self, operations: tuple[Operation, ...]) -> None:
+        self.revision += 1
+        for operation in operations:
+            if operation.value is None:
+                self._keys.pop(operation.key, None)
+            else:
+                self._keys[operation.key] = Versioned(operation.value, self.revision)
+        change = {operation.key: operation.value for operation in operations}
+        for prefix, watcher in self._watchers:
+            seen = {key: value for key, value in change.items() if key.startswith(prefix)}
+            if seen:
+                watcher(Change(revision=self.revision, entries=seen))

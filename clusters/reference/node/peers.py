@@ -1,0 +1,276 @@
+"""Links to the other nodes: each node dials every peer and keeps that connection known to be alive.
+
+What a node sends to a peer, and the answers to its requests, travel on the connection that it
+dialed. Pings show within ``SILENCE_S`` that a link is dead although nobody reset it, so that a
+healed cut is dialed anew instead of waiting for TCP's back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from clusters.reference.node import codes
+from clusters.reference.node.raft.types import Message
+from clusters.reference.node.runtime import Connection, ConnectionLost, Network
+from clusters.reference.node.wire.messages import (
+    PROTOCOL,
+    BadMessage,
+    Codec,
+    Committed,
+    CommitTx,
+    Failed,
+    Hello,
+    PeerFrame,
+    PeerReply,
+    PeerRequest,
+    Ping,
+    Pong,
+    RaftBatch,
+    Read,
+    ReadKey,
+    decode,
+    encode,
+)
+
+DIAL_LIMIT_S = 1.0
+HELLO_LIMIT_S = 2.0
+PING_EVERY_S = 0.3
+SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
+REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
+REPLY_GRACE_S = 0.25  # the leader answers at its limit; the answer needs its way back
+MAX_REQUESTS = 4096  # open on one link
+
+log = logging.getLogger("node.peers")
+
+Body = ReadKey | CommitTx
+Answer = Read | Committed | Failed
+Reply = Callable[[Answer], None]
+
+
+class Local(Protocol):
+    """What the links deliver to."""
+
+    def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
+        """Messages for raft groups."""
+
+    def request(self, body: Body, reply: Reply) -> None:
+        """A request; ``reply`` is called once, now or later."""
+
+    def leads(self) -> tuple[tuple[int, int], ...]:
+        """What this node leads, to tell others."""
+
+    def heard(self, peer: str, leads: tuple[tuple[int, int], ...]) -> None:
+        """What ``peer`` leads."""
+
+
+class Address(Protocol):
+    """Where a peer listens."""
+
+    @property
+    def host(self) -> str:
+        """A name or an address."""
+
+    @property
+    def port(self) -> int:
+        """A TCP port."""
+
+
+class Link:
+    """The dialed side of one peer, whether connected or not."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.connection: Connection | None = None
+        self.heard_s = 0.0
+        self._next_id = 0
+        self._open: dict[int, asyncio.Future[Answer]] = {}
+
+    def send(self, frame: PeerFrame) -> bool:
+        """Whether it was queued; a link that is down drops it."""
+        if self.connection is None:
+            return False
+        try:
+            self.connection.send(encode(frame))
+        except ConnectionLost:
+            return False
+        return True
+
+    async def request(self, body: Body, limit_s: float) -> Answer:
+        """The peer's answer. ``UNREACHABLE``: it was not sent; ``PEER_LOST``: it was, and nobody
+        knows.
+        """
+        if len(self._open) >= MAX_REQUESTS:
+            return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
+        self._next_id += 1
+        number = self._next_id
+        if not self.send(PeerRequest(number, body)):
+            return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._open[number] = future
+        try:
+            async with asyncio.timeout(limit_s):
+                return await future
+        except TimeoutError:
+            return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
+        finally:
+            self._open.pop(number, None)
+
+    def answered(self, reply: PeerReply) -> None:
+        """Hand an answer to who waits; a late one is dropped."""
+        future = self._open.pop(reply.id, None)
+        if future is not None and not future.done():
+            future.set_result(reply.body)
+
+    def down(self, reason: str) -> None:
+        """The connection is gone, and with it every answer."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        for future in self._open.values():
+            if not future.done():
+                future.set_result(Failed(codes.PEER_LOST, f"{self.peer}: {reason}"))
+        self._open.clear()
+
+
+class Peers:
+    """All links of a node, dialed and accepted."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        incarnation: str,
+        addresses: Mapping[str, Address],
+        network: Network,
+        rng: random.Random,
+        accept: Callable[[str, str], Awaitable[bool]],
+        local: Local,
+    ) -> None:
+        """``accept(peer, incarnation)`` decides whether a peer is who it was."""
+        self._hello = Hello(node, incarnation)
+        self._addresses, self._network, self._rng = dict(addresses), network, rng
+        self._accept, self._local = accept, local
+        self.links = {peer: Link(peer) for peer in self._addresses}
+        self._accepted: dict[Connection, float] = {}
+
+    async def run(self) -> None:
+        """Keep every link dialed until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for peer in self.links:
+                tasks.create_task(self._keep(self.links[peer]))
+            tasks.create_task(self._watch())
+
+    def send_raft(self, peer: str, messages: tuple[tuple[str, Message], ...]) -> None:
+        """One frame of raft messages; lost if the link is down, raft repeats itself."""
+        self.links[peer].send(RaftBatch(messages))
+
+    def tell_leads(self) -> None:
+        """Tell every peer now what this node leads."""
+        ping = Ping(self._local.leads())
+        for link in self.links.values():
+            link.send(ping)
+
+    def reachable(self) -> tuple[str, ...]:
+        """Peers with a live link."""
+        return tuple(p for p, link in self.links.items() if link.connection is not None)
+
+    async def serve(self, connection: Connection) -> None:
+        """Serve one accepted connection until it ends."""
+        async with asyncio.timeout(HELLO_LIMIT_S):
+            hello = decode(Codec.peer, await connection.recv())
+        peer = await self._known(hello)
+        if peer is None:
+            log.warning("refused %s: %s is no member that is known here", connection.peer, hello)
+            return
+        connection.send(encode(self._hello))
+        loop = asyncio.get_running_loop()
+        self._accepted[connection] = loop.time()
+        try:
+            while True:
+                self._take(peer, connection, decode(Codec.peer, await connection.recv()))
+                self._accepted[connection] = loop.time()
+        except BadMessage as error:
+            log.warning("dropping %s: %s", peer, error)
+        finally:
+            del self._accepted[connection]
+
+    async def _known(self, hello: PeerFrame) -> str | None:
+        """The peer that introduced itself, if it is a member, unwiped, and speaks this protocol."""
+        if not isinstance(hello, Hello) or hello.node not in self.links:
+            return None
+        if hello.protocol != PROTOCOL or not await self._accept(hello.node, hello.incarnation):
+            return None
+        return hello.node
+
+    def _take(self, peer: str, connection: Connection, frame: PeerFrame) -> None:
+        if isinstance(frame, RaftBatch):
+            self._local.raft(frame.messages)
+        elif isinstance(frame, PeerRequest):
+            number = frame.id
+            self._local.request(frame.body, lambda body: _reply(connection, number, body))
+        elif isinstance(frame, Ping):
+            self._local.heard(peer, frame.leads)
+            connection.send(encode(Pong()))
+
+    async def _keep(self, link: Link) -> None:
+        """Dial, read answers until the link is dead, again."""
+        while True:
+            reason = "closed"
+            try:
+                await self._connect(link)
+                await self._read_answers(link)
+            except (ConnectionLost, BadMessage) as error:
+                reason = str(error)
+            except TimeoutError:
+                reason = "no introduction in time"
+            finally:
+                link.down(reason)
+            log.debug("link to %s: %s", link.peer, reason)
+            await asyncio.sleep(REDIAL_S * (1 + self._rng.random()))
+
+    async def _connect(self, link: Link) -> None:
+        address = self._addresses[link.peer]
+        connection = await self._network.dial(address.host, address.port, DIAL_LIMIT_S)
+        try:
+            connection.send(encode(self._hello))
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                hello = decode(Codec.peer, await connection.recv())
+            if await self._known(hello) != link.peer:
+                raise ConnectionLost(f"{address.host}:{address.port} is not {link.peer}: {hello}")
+        except BaseException:
+            connection.close()
+            raise
+        link.heard_s = asyncio.get_running_loop().time()
+        link.connection = connection
+        link.send(Ping(self._local.leads()))
+
+    async def _read_answers(self, link: Link) -> None:
+        loop = asyncio.get_running_loop()
+        while link.connection is not None:
+            frame = decode(Codec.peer, await link.connection.recv())
+            link.heard_s = loop.time()
+            if isinstance(frame, PeerReply):
+                link.answered(frame)
+
+    async def _watch(self) -> None:
+        """Ping, and close what has been silent for too long."""
+        while True:
+            await asyncio.sleep(PING_EVERY_S)
+            since_s = asyncio.get_running_loop().time() - SILENCE_S
+            self.tell_leads()
+            for link in self.links.values():
+                if link.connection is not None and link.heard_s < since_s:
+                    link.down(f"silent for {SILENCE_S:g} s")
+            for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:
+                connection.close()
+
+
+def _reply(connection: Connection, number: int, body: Answer) -> None:
+    try:
+        connection.send(encode(PeerReply(number, body)))
+    except ConnectionLost:
+        log.debug("%s is gone before its answer", connection.peer)

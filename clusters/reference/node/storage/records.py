@@ -1,0 +1,132 @@
+"""The bytes of the shared log: segments of CRC records, and what a damaged one means.
+
+A segment is ``magic | u32 version | u64 number`` and then records, ``magic | u32 length | u32 CRC |
+payload``. One record holds one group commit, and each is synced before the next is written: so at
+most the last record of the last segment can be torn. The CRC also covers the record's place
+(segment, offset), so that a copy of a record inside a user's value never counts as one.
+
+A record that is damaged with nothing readable behind it is taken for torn, since a tear and a flip
+in the last record look alike; damage anywhere else means that synced data is gone.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+
+from clusters.reference.node.raft.types import Entry, HardState
+
+FORMAT_VERSION = 1
+SEGMENT_MAGIC = b"FDLG"
+RECORD_MAGIC = b"\xf1REC"
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+_SEGMENT = struct.Struct("!4sIQ")
+_RECORD = struct.Struct("!4sII")
+_PLACE = struct.Struct("!QQ")
+SEGMENT_HEADER_BYTES = _SEGMENT.size
+RECORD_HEADER_BYTES = _RECORD.size
+
+
+class CorruptLog(Exception):
+    """Synced data is damaged: the node must not start, or it would break its word."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(f"{file} at byte {offset}: {reason}")
+        self.file, self.offset, self.reason = file, offset, reason
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True):
+    """What one group wants durable: its hard state, and entries that replace all from the first of
+    them on.
+    """
+
+    group: str
+    hard_state: HardState | None
+    entries: tuple[Entry, ...]
+
+
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a segment holds: its group commits, where the good part ends, and why no further."""
+
+    commits: tuple[tuple[Update, ...], ...]
+    end: int
+    torn: str | None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[Update, ...])
+
+
+def segment_header(number: int) -> bytes:
+    """The first bytes of segment ``number``."""
+    return _SEGMENT.pack(SEGMENT_MAGIC, FORMAT_VERSION, number)
+
+
+def encode_record(updates: tuple[Update, ...], number: int, offset: int) -> bytes:
+    """One group commit as a record at ``offset`` of segment ``number``."""
+    payload = _encoder.encode(updates)
+    if len(payload) > MAX_RECORD_BYTES:
+        raise ValueError(f"log record: at most {MAX_RECORD_BYTES} bytes (got {len(payload)})")
+    crc = zlib.crc32(payload, _seed(number, offset))
+    return _RECORD.pack(RECORD_MAGIC, len(payload), crc) + payload
+
+
+def scan(file: str, data: bytes, number: int, *, last: bool) -> Scan:
+    """Read segment ``number``. Raises ``CorruptLog`` unless it is whole, or torn and the last."""
+    header = segment_header(number)
+    if len(data) < len(header) and last:
+        return Scan(commits=(), end=0, torn="the segment's header is incomplete" if data else None)
+    if data[: len(header)] != header:
+        if last and not data.strip(b"\0"):
+            return Scan(commits=(), end=0, torn="the segment has a size and no content")
+        raise CorruptLog(file, 0, f"not segment {number} of a version {FORMAT_VERSION} log")
+    commits: list[tuple[Update, ...]] = []
+    offset = len(header)
+    while offset < len(data):
+        payload, problem = _record_at(data, number, offset)
+        if payload is None:
+            _refuse_unless_tail(file, data, number, offset, problem, last)
+            return Scan(commits=tuple(commits), end=offset, torn=problem)
+        try:
+            commits.append(_decoder.decode(payload))
+        except msgspec.DecodeError as error:
+            raise CorruptLog(file, offset, f"CRC holds, content does not: {error}") from error
+        offset += RECORD_HEADER_BYTES + len(payload)
+    return Scan(commits=tuple(commits), end=offset, torn=None)
+
+
+def _seed(number: int, offset: int) -> int:
+    return zlib.crc32(_PLACE.pack(number, offset))
+
+
+def _record_at(data: bytes, number: int, offset: int) -> tuple[bytes | None, str]:
+    """The payload of the record at ``offset``, or ``None`` and what is wrong with it."""
+    if len(data) - offset < RECORD_HEADER_BYTES:
+        return None, "a record's header is incomplete"
+    magic, length, crc = _RECORD.unpack_from(data, offset)
+    if magic != RECORD_MAGIC:
+        return None, "no record begins here"
+    if length > MAX_RECORD_BYTES:
+        return None, f"a record of {length} bytes can't be"
+    start = offset + RECORD_HEADER_BYTES
+    payload = data[start : start + length]
+    if len(payload) < length:
+        return None, f"a record has {len(payload)} of its {length} bytes"
+    if zlib.crc32(payload, _seed(number, offset)) != crc:
+        return None, "a record's CRC does not match"
+    return payload, ""
+
+
+def _refuse_unless_tail(
+    file: str, data: bytes, number: int, offset: int, problem: str, last: bool
+) -> None:
+    """Damage is a torn tail only in the last segment, with no good record anywhere behind it."""
+    if not last:
+        raise CorruptLog(file, offset, f"{problem}, in a segment that was closed")
+    later = data.find(RECORD_MAGIC, offset + 1)
+    while later >= 0:
+        if _record_at(data, number, later)[0] is not None:
+            raise CorruptLog(file, offset, f"{problem}, and a good record follows at byte {later}")
+        later = data.find(RECORD_MAGIC, later + 1)
