@@ -9,6 +9,7 @@ import docker
 import pytest
 import requests.exceptions
 from docker.errors import DockerException
+from docker.utils import kwargs_from_env
 
 DAEMON_LIMIT_S = 30
 
@@ -24,9 +25,7 @@ def lacking(reason: str) -> NoReturn:
 def docker_daemon() -> docker.APIClient:
     """A client of the Docker daemon that answers here."""
     try:
-        client = docker.APIClient(
-            version="auto", timeout=DAEMON_LIMIT_S, **docker.utils.kwargs_from_env()
-        )
+        client = docker.APIClient(version="auto", timeout=DAEMON_LIMIT_S, **kwargs_from_env())
         client.ping()
     except (DockerException, requests.exceptions.RequestException) as error:
         lacking(f"no Docker daemon answers: {error}")

@@ -1,0 +1,1 @@
+"""Nodes as containers on a private network of their own."""

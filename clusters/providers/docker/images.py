@@ -1,0 +1,221 @@
+"""The base image of every node: there, or made here once and kept.
+
+Where ``debian:bookworm-slim`` is there or can be pulled, the recipe is built on it; else
+``debootstrap`` makes it from the host's own Debian mirror, about 45 s.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+import requests.exceptions
+from docker.errors import DockerException, ImageNotFound
+
+from clusters.providers.docker import recipe
+from clusters.providers.docker.daemon import DaemonError, connect, doing
+from clusters.providers.remote.requirements import cache_root
+from harness.errors import FiredrillError, HarnessError, UsageError
+
+PULL_LIMIT_S = 120
+BUILD_LIMIT_S = 420  # the longest of building, debootstrap and import
+WAIT_LIMIT_S = 2 * BUILD_LIMIT_S  # for another run that is making the image
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+log = logging.getLogger("firedrill.docker")
+
+
+class NoBaseImage(UsageError):
+    """The base image is not there and can't be made on this machine."""
+
+    def __init__(self, reasons: str) -> None:
+        super().__init__(f"the base image {recipe.tag()} is missing and can't be made: {reasons}")
+
+
+def obstacles() -> tuple[str, ...]:
+    """What keeps ``debootstrap`` from making the image here, each with its remedy."""
+    found = []
+    if os.geteuid() != 0:
+        found.append("debootstrap needs root: run once as root, or pull " + recipe.PARENT)
+    if shutil.which("debootstrap") is None:
+        found.append("debootstrap is not installed: apt-get install debootstrap")
+    if not KEYRING.exists():
+        found.append("Debian's keys are not installed: apt-get install debian-archive-keyring")
+    return tuple(found)
+
+
+def present(client: docker.APIClient, image: str) -> bool:
+    """Whether the daemon has ``image``."""
+    with doing(f"looking for image {image}"):
+        try:
+            client.inspect_image(image)  # type: ignore[no-untyped-call]
+        except ImageNotFound:
+            return False
+    return True
+
+
+def ensure_base(client: docker.APIClient) -> str:
+    """The name of the base image, made if it is missing. Blocking, up to several minutes.
+
+    Raises ``NoBaseImage`` with every reason and its remedy.
+    """
+    image = recipe.tag()
+    if present(client, image):
+        return image
+    with _only_one_builder():
+        if not present(client, image):
+            log.info("making the base image %s (once, about a minute)", image)
+            _make(client, image)
+    return image
+
+
+def _make(client: docker.APIClient, image: str) -> None:
+    try:
+        _build_on_debian(client, image)
+    except (DaemonError, DockerException, requests.exceptions.RequestException) as error:
+        first = str(error)
+    else:
+        return
+    blocked = obstacles()
+    if blocked:
+        raise NoBaseImage("; ".join([first, *blocked]))
+    try:
+        _bootstrap(client, image)
+    except HarnessError as error:
+        raise NoBaseImage(f"{first}; {error}") from error
+
+
+def _build_on_debian(client: docker.APIClient, image: str) -> None:
+    patient = connect(BUILD_LIMIT_S)
+    if not present(client, recipe.PARENT):
+        repository, _, tag = recipe.PARENT.partition(":")
+        with doing(f"pulling {recipe.PARENT}"):
+            connect(PULL_LIMIT_S).pull(repository, tag=tag)
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        content = recipe.dockerfile().encode()
+        entry = tarfile.TarInfo("Dockerfile")
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
+    context.seek(0)
+    last = ""
+    with doing(f"building {image}"):
+        for line in patient.build(
+            fileobj=context, custom_context=True, tag=image, rm=True, forcerm=True, decode=True
+        ):
+            last = str(line.get("error", last))
+    if not present(client, image):
+        raise DaemonError(f"building {image} on {recipe.PARENT}", last or "no image came of it")
+
+
+def _bootstrap(client: docker.APIClient, image: str) -> None:
+    """Make the root file system with debootstrap and import it."""
+    parent = cache_root() / "base"
+    parent.mkdir(parents=True, exist_ok=True)
+    for stale in parent.glob("*.partial"):  # of a builder that was killed: we hold the lock
+        shutil.rmtree(stale, ignore_errors=True)
+    root = Path(tempfile.mkdtemp(suffix=".partial", dir=parent))
+    try:
+        root.chmod(0o755)
+        _command(
+            "debootstrap",
+            "--variant=minbase",
+            "--force-check-gpg",
+            f"--keyring={KEYRING}",
+            f"--include={','.join(recipe.PACKAGES)}",
+            recipe.SUITE,
+            str(root),
+            recipe.host_mirror(),
+        )
+        _command("chroot", str(root), "sh", "-c", recipe.FINISH)
+        _import(client, root, image)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _command(*argv: str) -> None:
+    """Run ``argv`` so that nothing of it, process or mount, outlives this process."""
+    caged = ["setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork"]
+    caged += ["--kill-child", *argv]
+    try:
+        done = subprocess.run(
+            caged,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=BUILD_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HarnessError(f"{argv[0]} took longer than {BUILD_LIMIT_S} s") from error
+    except OSError as error:
+        raise HarnessError(f"{caged[0]}: {error.strerror or error}") from error
+    if done.returncode != 0:
+        said = done.stdout.decode("utf-8", "replace").strip()[-400:]
+        raise HarnessError(f"{argv[0]} exited with {done.returncode} and said: {said}")
+
+
+def _import(client: docker.APIClient, root: Path, image: str) -> None:
+    repository, _, tag = image.partition(":")
+    packer = subprocess.Popen(
+        ["tar", "--create", "--numeric-owner", "--one-file-system", f"--directory={root}", "."],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with doing(f"importing {image}"):
+            connect(BUILD_LIMIT_S).import_image_from_stream(
+                packer.stdout, repository=repository, tag=tag
+            )
+        if packer.wait(timeout=BUILD_LIMIT_S) != 0 or not present(client, image):
+            raise HarnessError(f"docker: importing {image} left no image")
+    finally:
+        packer.kill()
+        packer.wait(timeout=BUILD_LIMIT_S)
+
+
+@contextmanager
+def _only_one_builder() -> Iterator[None]:
+    """Hold the cache's lock: of several runs that miss the image, one makes it."""
+    cache_root().mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + WAIT_LIMIT_S
+    with (cache_root() / "base.lock").open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > ends:
+                    raise HarnessError(
+                        f"another process has been making the base image for {WAIT_LIMIT_S} s"
+                    ) from None
+                time.sleep(0.5)
+        yield
+
+
+def main() -> int:
+    """Make the base image now, so that the first run need not: for set-up scripts."""
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    try:
+        print(ensure_base(connect()))
+    except FiredrillError as error:
+        print(error, file=sys.stderr)
+        return 254
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,329 @@
+"""Containers as machines: made, lost, brought back and removed through the Docker API.
+
+Everything here blocks, up to the client's own limit a call; the provider awaits it on lanes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv4Network
+from typing import Any
+
+import attrs
+import docker
+import msgspec
+from docker.errors import APIError, NotFound
+from docker.types import EndpointConfig, IPAMConfig, IPAMPool, LogConfig
+
+from clusters.providers.docker import labels, subnets
+from clusters.providers.docker.daemon import DaemonError, doing
+from harness.errors import HarnessError
+
+SUBNET_TRIES = 32
+CONTAINER_LOG_SIZE = "8m"  # of sshd and init; the program writes to a file of its own
+CONTROL_PORT = 22
+# What sshd needs to let root in, what rules and signals need, and nothing else (measured).
+CAPABILITIES = (
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "KILL",
+    "NET_ADMIN",
+    "NET_RAW",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+)
+KEY_DIRECTORY = "/etc/firedrill"
+_SSHD_OPTIONS = {
+    "AuthorizedKeysFile": f"{KEY_DIRECTORY}/authorized_keys",
+    "HostKey": f"{KEY_DIRECTORY}/host_key",
+    "KbdInteractiveAuthentication": "no",
+    "MaxSessions": "64",
+    "PasswordAuthentication": "no",
+    "PermitRootLogin": "prohibit-password",
+    "Port": str(CONTROL_PORT),
+    "UseDNS": "no",
+    "UsePAM": "no",
+}
+COMMAND = (
+    *("tini", "--", "/usr/sbin/sshd", "-D", "-e"),
+    *(word for name, value in _SSHD_OPTIONS.items() for word in ("-o", f"{name}={value}")),
+)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container may use at most."""
+
+    memory_mib: int = 1024
+    processes: int = 512
+
+
+def docker_name(*parts: str) -> str:
+    """``parts`` joined into a name that Docker accepts."""
+    return re.sub(r"[^a-zA-Z0-9_.-]", "-", "-".join(("firedrill", *parts)))
+
+
+def pack(files: Mapping[str, tuple[bytes, int]]) -> bytes:
+    """A tar of ``{name: (content, mode)}`` for ``put_archive``, owned by root."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, (content, mode) in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), mode
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@attrs.frozen(kw_only=True)
+class MachineState:
+    """What the daemon says about a container."""
+
+    exists: bool
+    running: bool = False
+    text: str = ""
+
+
+class Machines:
+    """The containers and the network of one run."""
+
+    def __init__(self, client: docker.APIClient, run_id: str, image: str, limits: Limits) -> None:
+        self._client, self._run_id, self._image, self._limits = client, run_id, image, limits
+        self._labels = labels.myself().labels(run_id)
+        self._network = docker_name(run_id)
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Make nothing more. What is being made at this moment is removed by who makes it."""
+        self._closed.set()
+
+    def _still_wanted(self, undo: Callable[[], None]) -> None:
+        """Called after something was made: take it back if the run ended meanwhile."""
+        if self._closed.is_set():
+            undo()
+            raise HarnessError(f"run {self._run_id} was torn down meanwhile")
+
+    def owned(self) -> tuple[str, ...]:
+        """Names of all containers of this run."""
+        with doing("listing the run's containers"):
+            found = self._client.containers(
+                all=True, filters={"label": f"{labels.RUN}={self._run_id}"}
+            )
+        return tuple(sorted(container["Names"][0].lstrip("/") for container in found))
+
+    def name(self, node: str) -> str:
+        """The container of ``node``."""
+        return docker_name(self._run_id, node)
+
+    def make_network(self) -> IPv4Network:
+        """The run's network, on a free /24; another run that takes it first makes it try the next.
+
+        Internal: nothing in it reaches beyond the host.
+        """
+        with doing("listing networks"):
+            taken = [*subnets.routed(), *_subnets_of(self._client.networks())]
+        clash = "every /24 is taken"
+        tries = subnets.candidates(self._run_id, taken)
+        for subnet, _ in zip(tries, range(SUBNET_TRIES), strict=False):
+            pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
+            try:
+                self._client.create_network(
+                    self._network,
+                    driver="bridge",
+                    ipam=IPAMConfig(pool_configs=[pool]),
+                    internal=True,
+                    check_duplicate=True,
+                    labels=self._labels,
+                )
+            except APIError as error:
+                clash = error.explanation or str(error)
+                if "overlap" not in clash.lower():
+                    raise DaemonError("making the run's network", clash) from error
+            else:
+                self._still_wanted(self.remove_network)
+                return subnet
+        raise DaemonError(f"finding a free /24 of {subnets.RANGE} for the run", clash)
+
+    def create(self, node: str, address: str, keys: Mapping[str, bytes]) -> None:
+        """Make and start the machine of ``node`` at ``address``; ``keys`` are files for sshd."""
+        with doing(f"making the container of {node}"):
+            self._client.create_container(
+                self._image,
+                command=list(COMMAND),
+                hostname=node,
+                name=self.name(node),
+                labels=self._labels | {labels.NODE: node},
+                host_config=self._host_config(self._network),
+                networking_config={
+                    "EndpointsConfig": {
+                        self._network: EndpointConfig(
+                            self._client.api_version, ipv4_address=address, aliases=[node]
+                        )
+                    }
+                },
+            )
+            self._still_wanted(lambda: self.remove(self.name(node)))
+            self._client.put_archive(
+                self.name(node),
+                KEY_DIRECTORY,
+                pack({name: (content, 0o600) for name, content in keys.items()}),
+            )
+            self._client.start(self.name(node))
+
+    def create_trial(self, node: str) -> None:
+        """A container without a network that only sleeps: to try out what containers can do."""
+        with doing("making a container to try things in"):
+            self._client.create_container(
+                self._image,
+                command=["tini", "--", "sleep", "60"],
+                name=self.name(node),
+                labels=self._labels | {labels.NODE: node},
+                host_config=self._host_config("none"),
+            )
+            self._still_wanted(lambda: self.remove(self.name(node)))
+            self._client.start(self.name(node))
+
+    def _host_config(self, network: str) -> Any:  # noqa: ANN401 (a dict of the SDK's)
+        memory_bytes = self._limits.memory_mib << 20
+        return self._client.create_host_config(
+            cap_drop=["ALL"],
+            cap_add=list(CAPABILITIES),
+            security_opt=["no-new-privileges"],
+            network_mode=network,
+            mem_limit=memory_bytes,
+            memswap_limit=memory_bytes,  # equal: no swap, which would stretch every pause
+            pids_limit=self._limits.processes,
+            log_config=LogConfig(
+                type="json-file", config={"max-size": CONTAINER_LOG_SIZE, "max-file": "1"}
+            ),
+        )
+
+    def lose(self, node: str) -> None:
+        """Take the machine away so that nobody hears of it.
+
+        First its interface goes, so that the resets and FINs of dying sockets have no way out; then
+        everything on it is killed. Its disk stays. Idempotent.
+        """
+        with doing(f"disconnecting {node}"):
+            try:
+                self._client.disconnect_container_from_network(
+                    self.name(node), self._network, force=True
+                )
+            except APIError as error:
+                if "is not connected" not in (error.explanation or ""):
+                    raise
+        if self.state(node).running:
+            with doing(f"killing the container of {node}"):
+                self._client.kill(self.name(node))
+
+    def restore(self, node: str, address: str) -> None:
+        """Bring a lost machine back at its address. Idempotent."""
+        if self.state(node).running:
+            return
+        with doing(f"bringing back the container of {node}"):
+            try:
+                self._client.connect_container_to_network(
+                    self.name(node), self._network, ipv4_address=address, aliases=[node]
+                )
+            except APIError as error:
+                if "already exists" not in (error.explanation or ""):
+                    raise
+            self._client.start(self.name(node))
+
+    def state(self, node: str) -> MachineState:
+        """Whether the container is there and runs."""
+        with doing(f"inspecting the container of {node}"):
+            try:
+                found = self._client.inspect_container(self.name(node))["State"]
+            except NotFound:
+                return MachineState(exists=False, text="no such container")
+        text = f"container {found['Status']}" + (", out of memory" if found["OOMKilled"] else "")
+        return MachineState(exists=True, running=bool(found["Running"]), text=text)
+
+    def execute(self, node: str, argv: list[str]) -> tuple[int, bytes]:
+        """Exit status and output of a short command, through the daemon: not through sshd."""
+        with doing(f"running {argv[0]} in the container of {node}"):
+            made = self._client.exec_create(self.name(node), argv)
+            output = self._client.exec_start(made["Id"])
+            code = self._client.exec_inspect(made["Id"])["ExitCode"]
+        return int(code if code is not None else -1), bytes(output)
+
+    def container_log(self, node: str, tail_lines: int) -> bytes:
+        """What sshd and init said last."""
+        with doing(f"reading the log of {node}", missing_is_fine=True):
+            return bytes(self._client.logs(self.name(node), tail=tail_lines, timestamps=True))
+        return b""
+
+    def file_tail(self, node: str, path: str, limit_bytes: int) -> bytes:
+        """The last ``limit_bytes`` of a file, whether the machine runs or not; empty if missing."""
+        with doing(f"reading {path} of {node}", missing_is_fine=True):
+            stream, _ = self._client.get_archive(self.name(node), path)
+            return _tail(stream, limit_bytes)
+        return b""
+
+    def remove(self, container: str) -> None:
+        """Remove one of ``owned``, whatever state it is in. Idempotent."""
+        remove_container(self._client, container)
+
+    def remove_network(self) -> None:
+        """Remove the run's network. Idempotent."""
+        remove_network(self._client, self._network)
+
+
+def remove_container(client: docker.APIClient, name: str) -> None:
+    """Kill and remove a container and its anonymous volumes; fine if it is gone or going."""
+    with doing(f"removing container {name}", missing_is_fine=True):
+        try:
+            client.remove_container(name, v=True, force=True)
+        except APIError as error:
+            if "already in progress" not in (error.explanation or ""):
+                raise
+
+
+def remove_network(client: docker.APIClient, name: str) -> None:
+    """Remove a network; fine if it is gone."""
+    with doing(f"removing network {name}", missing_is_fine=True):
+        client.remove_network(name)
+
+
+def _subnets_of(networks: list[dict[str, Any]]) -> Iterator[IPv4Network]:
+    for network in networks:
+        for pool in (network.get("IPAM") or {}).get("Config") or ():
+            if ":" not in pool.get("Subnet", ":"):
+                yield IPv4Network(pool["Subnet"], strict=False)
+
+
+class _Chunks(io.RawIOBase):
+    """An iterator of chunks as a readable stream."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 (any writable buffer)
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+        taken = min(len(buffer), len(self._rest))
+        buffer[:taken], self._rest = self._rest[:taken], self._rest[taken:]
+        return taken
+
+
+def _tail(chunks: Iterator[bytes], limit_bytes: int) -> bytes:
+    """The last ``limit_bytes`` of the first regular file in a tar that arrives in ``chunks``."""
+    with tarfile.open(fileobj=io.BufferedReader(_Chunks(chunks)), mode="r|") as tar:
+        for entry in tar:
+            content = tar.extractfile(entry) if entry.isfile() else None
+            if content is None:
+                continue
+            skipped = max(0, entry.size - limit_bytes)
+            while skipped > 0 and (dropped := len(content.read(min(skipped, 1 << 20)))):
+                skipped -= dropped
+            return content.read()
+    return b""

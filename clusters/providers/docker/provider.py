@@ -1,0 +1,335 @@
+"""The ``docker`` provider: containers as machines, SSH as the hand, the daemon as the other eye.
+
+What acts goes over SSH, as on any host; the daemon makes and removes machines, takes them away
+and brings them back, and looks at what SSH did. Keys live in this process only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from clusters.providers.docker import images, subnets, tasks
+from clusters.providers.docker.daemon import connect
+from clusters.providers.docker.machines import CONTROL_PORT, Limits, Machines
+from clusters.providers.remote import install, keys, links, program, requirements, rules
+from clusters.providers.remote.lanes import Lane, together
+from clusters.providers.remote.session import Endpoint, Session
+from harness.capability import Capability
+from harness.cluster import Address, Cluster, Grudge, Link, NodeStatus, PortSpec, Program
+from harness.errors import HarnessBug, PlanError, UsageError
+
+NAME = "docker"
+PLACES = install.Places(
+    code="/opt/firedrill", work="/var/lib/firedrill", pid_file="/run/firedrill/program.pid"
+)
+FIRST_PORT = 7400
+
+# Limits of what one awaited call may take. Acting ends earlier by itself; these are the backstop.
+IMAGE_LIMIT_S = 2.0 * images.WAIT_LIMIT_S
+CREATE_LIMIT_S = 45.0
+CONNECT_LIMIT_S = 20.0
+INSTALL_LIMIT_S = 60.0
+ACT_LIMIT_S = program.ACT_LIMIT_S + 10.0
+LOOK_LIMIT_S = 20.0
+CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
+COLLECT_LIMIT_S = 25.0
+REMOVE_LIMIT_S = 20.0
+NETWORK_LIMIT_S = 8.0
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan's ``[provider]`` table. ``image``: instead of the base image of our own."""
+
+    image: str | None = None
+    memory_mib: int = Limits().memory_mib
+    processes: int = Limits().processes
+
+
+@attrs.define(kw_only=True)
+class _Node:
+    """One machine and what was done on it."""
+
+    name: str
+    address: str
+    lane: Lane
+    session: Session
+    launch: program.Launch | None = None
+    process: program.Process | None = None
+    lost: bool = False
+
+
+def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> DockerProvider:
+    """The entry point. Touches nothing yet; raises ``PlanError`` for an option that is not known.
+
+    ``state_dir`` stays empty: what a killed run leaves is found by label, its keys die with it.
+    """
+    del state_dir
+    try:
+        wanted = msgspec.convert(options, Options)
+    except msgspec.ValidationError as error:
+        raise PlanError(f"provider.{NAME}", str(error)) from error
+    return DockerProvider(run_id, wanted)
+
+
+class DockerProvider:
+    """Nodes as containers of one run. See ``harness.cluster.Provider`` for the contract."""
+
+    name = NAME
+
+    def __init__(self, run_id: str, options: Options) -> None:
+        self._run_id, self._options = run_id, options
+        self._daemon = Lane("docker daemon")
+        self._machines: Machines | None = None
+        self._nodes: dict[str, _Node] = {}
+        self._grudge: Grudge = ()
+        self._cutting = asyncio.Lock()
+        self._probes = itertools.count(1)
+
+    async def capabilities(self) -> frozenset[Capability]:
+        """What containers can do here, tried in one of them. Makes the base image if need be.
+
+        Raises ``NoDaemon`` and ``NoBaseImage``.
+        """
+        machines = await self._ready()
+        return await self._daemon.call(
+            "trying faults", CREATE_LIMIT_S, tasks.try_capabilities, machines
+        )
+
+    async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
+        """Containers of ``nodes``, each with sshd, at fixed addresses of a network of their own."""
+        if len(nodes) > subnets.NODES_MAX:
+            raise UsageError(
+                f"provider {NAME}: at most {subnets.NODES_MAX} nodes (got {len(nodes)})"
+            )
+        machines = await self._ready()
+        subnet = await self._daemon.call("making the network", LOOK_LIMIT_S, machines.make_network)
+        key = keys.generate()
+        host_keys = {node: keys.generate() for node in nodes}
+        for node, address in subnets.addresses(subnet, nodes).items():
+            endpoint = Endpoint(
+                host=address,
+                port=CONTROL_PORT,
+                user="root",
+                key=key,
+                host_key_line=host_keys[node].public_line,
+            )
+            self._nodes[node] = _Node(
+                name=node, address=address, lane=Lane(node), session=Session(node, endpoint)
+            )
+        await together(
+            self._bring_up(machines, node, key, host_keys[node.name]) for node in self._every
+        )
+        return self._cluster(ports)
+
+    async def _bring_up(
+        self, machines: Machines, node: _Node, key: keys.Key, host_key: keys.Key
+    ) -> None:
+        files = {
+            "authorized_keys": key.public_line.encode("ascii"),
+            "host_key": host_key.private_text.encode("ascii"),
+        }
+        await node.lane.call(
+            "making its container",
+            CREATE_LIMIT_S,
+            lambda: machines.create(node.name, node.address, files),
+        )
+        await self._connect(node)
+
+    async def _connect(self, node: _Node) -> None:
+        await node.lane.call(
+            "opening its session",
+            CONNECT_LIMIT_S + 5,
+            node.session.connect,
+            CONNECT_LIMIT_S,
+        )
+
+    def _cluster(self, ports: tuple[PortSpec, ...]) -> Cluster:
+        bind = {
+            node.name: {
+                spec.name: Address(host=node.address, port=FIRST_PORT + i)
+                for i, spec in enumerate(ports)
+            }
+            for node in self._every
+        }
+        between = tuple(spec.name for spec in ports if spec.between_nodes)
+        return Cluster(
+            nodes=tuple(self._nodes),
+            bind=bind,
+            peer={
+                (source, destination): {name: bind[destination][name] for name in between}
+                for source in bind
+                for destination in bind
+                if source != destination
+            },
+            client=bind,
+            work_dir={node.name: PLACES.work for node in self._every},
+        )
+
+    async def install(self, node: str, program: Program) -> None:
+        """Unpack the program's code and files, and remember how to start it."""
+        at = self._node(node)
+        at.launch = await at.lane.call(
+            "installing the program",
+            INSTALL_LIMIT_S + requirements.FETCH_LIMIT_S,
+            install.install,
+            at.session,
+            program,
+            PLACES,
+        )
+
+    async def start(self, node: str) -> NodeStatus:
+        """Start the program; a program that runs already stays as it is."""
+        at = self._node(node)
+        if at.launch is None:
+            raise HarnessBug(f"{node}: start before install")
+        running = await self.probe(node)
+        if running.running:
+            return running
+        at.process = await at.lane.call(
+            "starting the program", ACT_LIMIT_S, program.start, at.session, at.launch
+        )
+        return await self.probe(node)
+
+    async def stop(self, node: str) -> NodeStatus:
+        """SIGTERM, and SIGKILL after ``STOP_GRACE_S``."""
+        return await self._act(node, "stop")
+
+    async def kill(self, node: str) -> NodeStatus:
+        """SIGKILL for the program and its children."""
+        return await self._act(node, "kill")
+
+    async def pause(self, node: str) -> NodeStatus:
+        """SIGSTOP for the program and its children."""
+        return await self._act(node, "pause")
+
+    async def resume(self, node: str) -> NodeStatus:
+        """SIGCONT for the program and its children."""
+        return await self._act(node, "resume")
+
+    async def _act(self, node: str, action: str) -> NodeStatus:
+        at = self._node(node)
+        stat = ""
+        if at.process is not None and not at.lost:
+            stat = await at.lane.call(
+                action, ACT_LIMIT_S, program.act, at.session, at.process, action
+            )
+        return program.status(node, at.process, stat, exit_text=f"not running after {action}")
+
+    async def lose(self, node: str) -> NodeStatus:
+        """Take the container off the network and kill it: nobody hears a reset."""
+        at = self._node(node)
+        at.lost, at.process = True, None
+        await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
+        at.session.close()
+        return NodeStatus(node=node, running=False, exit_text="machine lost")
+
+    async def restore(self, node: str) -> NodeStatus:
+        """Bring the container back at its address, with the cut that is in force now."""
+        at = self._node(node)
+        await at.lane.call(
+            "bringing the machine back", CREATE_LIMIT_S, self._ours.restore, node, at.address
+        )
+        async with self._cutting:
+            await self._connect(at)
+            await self._apply(at)
+            at.lost = False
+        return await self.probe(node)
+
+    async def cut(self, grudge: Grudge) -> None:
+        """Give every machine its rules. Machines that are lost get theirs when they come back.
+
+        Raises ``HarnessError`` naming the machines that could not be reached; the others are done.
+        """
+        for source, destination in grudge:
+            self._node(source)
+            self._node(destination)
+        async with self._cutting:
+            self._grudge = grudge
+            await together(self._apply(node) for node in self._every if not node.lost)
+
+    async def _apply(self, node: _Node) -> None:
+        addresses = {name: at.address for name, at in self._nodes.items()}
+        sources = rules.sources_of(self._grudge, node.name, addresses)
+        await node.lane.call(
+            "applying the cut", CUT_LIMIT_S, rules.apply, node.session, sources, CONTROL_PORT
+        )
+
+    async def probe(self, node: str) -> NodeStatus:
+        """Look through the daemon, which had no hand in starting, stopping or pausing."""
+        at = self._node(node)
+        return await at.lane.call(
+            "looking at it", LOOK_LIMIT_S, tasks.look, self._ours, node, at.process, at.launch
+        )
+
+    async def probe_links(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
+        """Send datagrams over each of ``wanted`` and tell what arrived. From and to a lost machine
+        nothing does.
+        """
+        stations = {
+            name: links.Station(lane=node.lane, session=node.session, address=node.address)
+            for name, node in self._nodes.items()
+            if not node.lost
+        }
+        return await links.probe(stations, wanted, f"{self._run_id}/{next(self._probes)}")
+
+    async def collect(self, node: str, into: Path) -> None:
+        """The program's log and the container's, through the daemon: also from a lost machine."""
+        at = self._node(node)
+        await at.lane.call(
+            "collecting logs", COLLECT_LIMIT_S, tasks.collect, self._ours, node, at.launch, into
+        )
+
+    async def teardown(self) -> None:
+        """Remove containers, then the network; needs no answer from any machine."""
+        machines = self._machines
+        if machines is None:
+            return
+        machines.close()
+        for node in self._every:
+            node.session.close()
+            node.lane.close()
+        # Lanes of their own: a node's may be full of calls that wait for it.
+        left = await self._daemon.call("listing containers", LOOK_LIMIT_S, machines.owned)
+        await together(
+            Lane(name).call("removing the container", REMOVE_LIMIT_S, machines.remove, name)
+            for name in left
+        )
+        await self._daemon.call("removing the network", NETWORK_LIMIT_S, machines.remove_network)
+        self._nodes.clear()
+        self._machines = None
+
+    @property
+    def _every(self) -> tuple[_Node, ...]:
+        return tuple(self._nodes.values())
+
+    @property
+    def _ours(self) -> Machines:
+        if self._machines is None:
+            raise HarnessBug("the docker provider was used before provisioning")
+        return self._machines
+
+    def _node(self, node: str) -> _Node:
+        try:
+            return self._nodes[node]
+        except KeyError:
+            known = ", ".join(self._nodes) or "none"
+            raise UsageError(f"no node {node!r} in this run (there are: {known})") from None
+
+    async def _ready(self) -> Machines:
+        """The daemon's client, with the image in place."""
+        if self._machines is None:
+            client = await self._daemon.call("answering", LOOK_LIMIT_S, connect)
+            image = self._options.image
+            if image is None:
+                image = await self._daemon.call(
+                    "making the base image", IMAGE_LIMIT_S, images.ensure_base, client
+                )
+            limits = Limits(memory_mib=self._options.memory_mib, processes=self._options.processes)
+            self._machines = Machines(client, self._run_id, image, limits)
+        return self._machines

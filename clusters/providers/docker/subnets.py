@@ -1,0 +1,43 @@
+"""Which /24 of the benchmarking range 198.18.0.0/15 a run's network gets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Network
+from pathlib import Path
+
+RANGE = IPv4Network("198.18.0.0/15")
+PREFIX_LENGTH = 24
+FIRST_NODE = 10  # .1 is the bridge, the controller's own address on the network
+NODES_MAX = 200
+
+
+def candidates(run_id: str, taken: Iterable[IPv4Network]) -> Iterator[IPv4Network]:
+    """Every free /24 of the range once, starting where ``run_id`` points: runs rarely clash."""
+    busy = tuple(taken)
+    every = tuple(RANGE.subnets(new_prefix=PREFIX_LENGTH))
+    first = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % len(every)
+    for subnet in every[first:] + every[:first]:
+        if not any(subnet.overlaps(other) for other in busy):
+            yield subnet
+
+
+def routed(table: Path = Path("/proc/net/route")) -> tuple[IPv4Network, ...]:
+    """The networks that this host has a route to, the default route aside."""
+    try:
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    except OSError:
+        return ()
+    found = []
+    for row in rows:
+        if len(row) > 7 and row[7] != "00000000":
+            address, mask = (bytes.fromhex(row[i])[::-1] for i in (1, 7))
+            length = int.from_bytes(mask, "big").bit_count()
+            found.append(IPv4Network((int.from_bytes(address, "big"), length), strict=False))
+    return tuple(found)
+
+
+def addresses(subnet: IPv4Network, nodes: tuple[str, ...]) -> dict[str, str]:
+    """A fixed address in ``subnet`` for each of ``nodes``, in their order."""
+    return {node: str(subnet[FIRST_NODE + i]) for i, node in enumerate(nodes)}

@@ -1,0 +1,71 @@
+"""What the provider does on a lane through the daemon: trying, looking, collecting. All blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clusters.providers.docker.machines import Machines
+from clusters.providers.remote import program
+from harness.capability import Capability
+from harness.cluster import NodeStatus
+
+LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is kept
+CONTAINER_LOG_LINES = 2000
+EXIT_TEXT_BYTES = 300
+TRIAL = "trial"
+
+# Each word is said only if the thing works: rules by address in a chain of our own, and signals.
+_TRY = """
+iptables -w 5 -N FIREDRILL && iptables -w 5 -A FIREDRILL -s 198.18.0.9/32 -j DROP \\
+  && iptables -w 5 -I INPUT 1 -j FIREDRILL && echo rules
+sleep 30 & pid=$!
+kill -STOP $pid && kill -CONT $pid && echo signals
+kill -KILL $pid
+exit 0
+"""
+_CAN = {
+    "rules": (Capability.PARTITION, Capability.ONE_WAY_PARTITION),
+    "signals": (Capability.KILL, Capability.PAUSE),
+}
+
+
+def try_capabilities(machines: Machines) -> frozenset[Capability]:
+    """What works in a container made to find out. Losing one needs no more than the daemon."""
+    try:
+        machines.create_trial(TRIAL)
+        said = machines.execute(TRIAL, ["sh", "-c", _TRY])[1].decode("utf-8", "replace").split()
+    finally:
+        machines.remove(machines.name(TRIAL))
+    found = {able for word, ables in _CAN.items() if word in said for able in ables}
+    return frozenset(found | {Capability.HOST_LOSS})
+
+
+def look(
+    machines: Machines,
+    node: str,
+    process: program.Process | None,
+    launch: program.Launch | None,
+) -> NodeStatus:
+    """What the kernel says about ``process``, asked for through the daemon."""
+    state = machines.state(node)
+    if not state.running:
+        return NodeStatus(node=node, running=False, exit_text=state.text)
+    if process is None:
+        return NodeStatus(node=node, running=False, exit_text="not started")
+    code, stat = machines.execute(node, ["cat", f"/proc/{process.pid}/stat"])
+    seen = program.status(node, process, stat.decode("utf-8", "replace") if code == 0 else "")
+    if seen.running or launch is None:
+        return seen
+    last = machines.execute(node, ["tail", f"--bytes={EXIT_TEXT_BYTES}", "--", launch.log])[1]
+    said = last.decode("utf-8", "replace").strip()
+    return NodeStatus(node=node, running=False, exit_text=f"ended; its log ends with: {said!r}")
+
+
+def collect(machines: Machines, node: str, launch: program.Launch | None, into: Path) -> None:
+    """Write the program's log and ``container.log`` into ``into``."""
+    into.mkdir(parents=True, exist_ok=True)
+    machine_log = machines.container_log(node, CONTAINER_LOG_LINES)
+    (into / "container.log").write_bytes(machine_log[-LOG_LIMIT_BYTES:])
+    if launch is not None:
+        content = machines.file_tail(node, launch.log, LOG_LIMIT_BYTES)
+        (into / Path(launch.log).name).write_bytes(content)

@@ -1,0 +1,1 @@
+"""Acting on machines over SSH, wherever they come from: sessions, programs, rules, probes."""

@@ -1,0 +1,61 @@
+"""Blocking calls on threads, each awaited with a deadline.
+
+One lane a node: a frozen node fills the threads of its own lane and no other, so it never delays
+another node's calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from harness.errors import DeadlineExceeded, FiredrillError, HarnessError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS_PER_LANE = 4  # a stuck call, the probe that looks at it, and the teardown still fit
+
+
+class Lane:
+    """The threads of one node (or of one daemon)."""
+
+    def __init__(self, name: str, threads: int = THREADS_PER_LANE) -> None:
+        self.name = name
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"lane-{name}")
+
+    async def call(
+        self, what: str, limit_s: float, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The result of ``work``. Raises ``DeadlineExceeded`` naming ``what`` after ``limit_s``.
+
+        A call past its deadline is left behind on its thread: ``work`` must be bounded by itself
+        as well.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"{self.name}: {what}", limit_s) from error
+
+    def close(self) -> None:
+        """Take no more calls; waits for none."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """All results, in order, once everything has ended: one failure does not abandon the rest.
+
+    Raises the failure, or a ``HarnessError`` that names all of several.
+    """
+    results = await asyncio.gather(*work, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    for failure in failures:
+        if len(failures) == 1 or not isinstance(failure, FiredrillError):
+            raise failure
+    if failures:
+        raise HarnessError("; ".join(map(str, failures))) from failures[0]
+    return [result for result in results if not isinstance(result, BaseException)]

@@ -1,0 +1,159 @@
+"""A program on a machine: started detached from the session, addressed by pid and start time.
+
+Pids are used again; (pid, start time in ticks) is not. It is what the kernel says about the
+process in ``/proc/PID/stat``, the same over SSH and by any other way of looking, so it serves as
+the boot id as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from clusters.providers.remote.session import Session
+from harness.cluster import NodeStatus
+
+START_LIMIT_S = 10.0
+STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
+ACT_LIMIT_S = STOP_GRACE_S + 10.0
+
+# The shell that becomes the program writes its own pid before it does, so that the pid is right and
+# complete. A session of its own: no hang-up when SSH goes, and orphaned, the init reaps it.
+_START = """
+set -eu
+cd -- "$1"; log=$2; pid_file=$3; shift 3
+mkdir -p -- "$(dirname -- "$pid_file")"
+rm -f -- "$pid_file"
+setsid sh -c '
+  pid_file=$1; shift
+  echo "$$" >"$pid_file.new"; mv -- "$pid_file.new" "$pid_file"
+  exec "$@"
+' sh "$pid_file" "$@" </dev/null >>"$log" 2>&1 &
+until [ -s "$pid_file" ]; do sleep 0.02; done
+cat "/proc/$(cat -- "$pid_file")/stat" 2>/dev/null || true
+"""
+
+# Acts on the whole process group, and only if the pid is still the process that was started.
+_ACT = """
+set -u
+pid=$1; ticks=$2; action=$3; grace=$4
+look() {
+  stat=$(cat "/proc/$pid/stat" 2>/dev/null) || return 1
+  set -- ${stat##*) }
+  state=$1
+  [ "${20}" = "$ticks" ] && [ "$state" != Z ] && [ "$state" != X ]
+}
+gone() { ! look; }
+halted() { ! look || [ "$state" = T ]; }
+moving() { ! look || [ "$state" != T ]; }
+within() {
+  tries=$(($1 * 50)); shift
+  until "$@"; do
+    tries=$((tries - 1)); [ "$tries" -gt 0 ] || return 1
+    sleep 0.02
+  done
+}
+look || exit 0
+case $action in
+  stop)
+    kill -s TERM -- "-$pid"; kill -s CONT -- "-$pid"
+    within "$grace" gone || { kill -s KILL -- "-$pid"; within 5 gone; } ;;
+  kill) kill -s KILL -- "-$pid"; within 5 gone ;;
+  pause) kill -s STOP -- "-$pid"; within 5 halted ;;
+  resume) kill -s CONT -- "-$pid"; within 5 moving ;;
+esac || { echo "the process is still in state $state" >&2; exit 1; }
+cat "/proc/$pid/stat" 2>/dev/null || true
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """How a program is started: all paths are the machine's."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    work_dir: str
+    log: str
+    pid_file: str
+
+
+@attrs.frozen(kw_only=True)
+class Process:
+    """A process that was started: its pid on its machine and its start time in kernel ticks."""
+
+    pid: int
+    ticks: int
+
+    @property
+    def boot(self) -> str:
+        """What tells this start from every other."""
+        return f"{self.pid}-{self.ticks}"
+
+
+@attrs.frozen(kw_only=True)
+class Sight:
+    """One reading of ``/proc/PID/stat``."""
+
+    process: Process
+    state: str
+
+    @property
+    def alive(self) -> bool:
+        """Neither a zombie nor dead."""
+        return self.state not in ("Z", "X", "x")
+
+    @property
+    def paused(self) -> bool:
+        """Stopped by a signal."""
+        return self.state == "T"
+
+
+def parse_stat(text: str) -> Sight | None:
+    """The process that ``/proc/PID/stat`` describes; ``None`` for an empty text (no process)."""
+    head, _, rest = text.rpartition(") ")
+    fields = rest.split()
+    if not head or len(fields) < 20:
+        return None
+    process = Process(pid=int(head.split(" ", 1)[0]), ticks=int(fields[19]))
+    return Sight(process=process, state=fields[0])
+
+
+def status(node: str, process: Process | None, stat: str, exit_text: str = "") -> NodeStatus:
+    """What a reading of ``/proc/PID/stat`` says about ``process``.
+
+    ``exit_text`` is what to say if it is gone.
+    """
+    sight = parse_stat(stat)
+    if process is None or sight is None or not sight.alive or sight.process != process:
+        return NodeStatus(node=node, running=False, exit_text=exit_text)
+    return NodeStatus(
+        node=node, running=True, paused=sight.paused, pid=process.pid, boot=process.boot
+    )
+
+
+def start(session: Session, launch: Launch) -> Process | None:
+    """Start the program; ``None`` if it ended at once. Blocking."""
+    environment = [f"{name}={value}" for name, value in sorted(launch.env.items())]
+    argv = ["env", *environment, *launch.argv]
+    said = session.run(
+        ["sh", "-c", _START, "sh", launch.work_dir, launch.log, launch.pid_file, *argv],
+        limit_s=START_LIMIT_S,
+        name=f"starting {launch.argv[0]}",
+    )
+    sight = parse_stat(said.decode("utf-8", "replace"))
+    return sight.process if sight is not None and sight.alive else None
+
+
+def act(session: Session, process: Process, action: str) -> str:
+    """``stop``, ``kill``, ``pause`` or ``resume`` the process and wait until it shows.
+
+    Returns ``/proc/PID/stat`` afterwards, empty if it is gone. Acting on a process that is gone
+    does nothing.
+    """
+    said = session.run(
+        ["sh", "-c", _ACT, "sh", str(process.pid), str(process.ticks), action, str(STOP_GRACE_S)],
+        limit_s=ACT_LIMIT_S,
+        name=f"{action} of pid {process.pid}",
+    )
+    return said.decode("utf-8", "replace")

@@ -1,0 +1,253 @@
+"""One SSH session to one machine: argument vectors in, bounded output back.
+
+paramiko has no useful default for any of its waits, so every one is given here: connecting, the
+banner, authentication, opening a channel, each read, and the exit status. On the machine a command
+runs under ``timeout``, so that what the controller gave up on ends there too.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import threading
+import time
+from collections.abc import Sequence
+
+import attrs
+import paramiko
+
+from clusters.providers.remote.keys import Key
+from harness.errors import DeadlineExceeded, HarnessError
+
+STEP_LIMIT_S = 5.0  # one step of connecting: TCP, banner, authentication, channel
+RETRY_S = 0.05  # sshd of a fresh container listens after about 0.1 s
+KEEPALIVE_S = 5  # well below the idle limits of firewalls and address translation
+KILL_AFTER_S = 2  # between the TERM and the KILL of `timeout`
+GRACE_S = 4.0  # the controller waits longer than `timeout`, so that its answer gets through
+OUTPUT_LIMIT_BYTES = 1 << 20
+READ_BYTES = 1 << 15
+TIMED_OUT = (124, 137)  # exit statuses of `timeout`: after its TERM, after its KILL
+
+
+class RemoteError(HarnessError):
+    """A command on a machine failed."""
+
+    def __init__(self, node: str, command: str, status: int, stderr: str) -> None:
+        said = stderr.strip()[-500:] or "nothing"
+        super().__init__(f"{node}: {command} exited with {status} and said: {said}")
+        self.node, self.status = node, status
+
+
+class Unreachable(HarnessError):
+    """No SSH session to a machine could be opened."""
+
+    def __init__(self, node: str, host: str, reason: str) -> None:
+        super().__init__(f"{node}: no SSH session to {host}: {reason}")
+        self.node = node
+
+
+@attrs.frozen(kw_only=True)
+class Endpoint:
+    """Where sshd listens, who logs in with which key, and the one host key that is accepted."""
+
+    host: str
+    user: str
+    key: Key
+    host_key_line: str
+    port: int = 22
+
+
+class Running:
+    """A command in progress on a machine; every method blocks up to ``limit_s`` of its start."""
+
+    def __init__(self, node: str, name: str, channel: paramiko.Channel, limit_s: float) -> None:
+        self._node, self._name, self._channel, self._limit_s = node, name, channel, limit_s
+        self._ends = time.monotonic() + limit_s
+        self._unread = b""
+
+    def _arm(self) -> None:
+        """Give the channel's next wait what is left of the time."""
+        left_s = self._ends - time.monotonic()
+        if left_s <= 0:
+            self._give_up()
+        self._channel.settimeout(left_s)
+
+    def _give_up(self) -> None:
+        self._channel.close()
+        raise DeadlineExceeded(f"{self._node}: {self._name}", self._limit_s)
+
+    def _receive(self) -> bytes:
+        self._arm()
+        try:
+            return self._channel.recv(READ_BYTES)
+        except TimeoutError:
+            self._give_up()
+            raise
+
+    def send(self, data: bytes) -> None:
+        """Write ``data`` to its standard input."""
+        self._arm()
+        try:
+            self._channel.sendall(data)
+        except TimeoutError:
+            self._give_up()
+        except OSError as error:
+            # It ended before reading everything; its exit status says more than a broken pipe.
+            if not self._channel.exit_status_ready():
+                raise Unreachable(self._node, "the machine", f"session lost: {error}") from error
+
+    def line(self) -> str:
+        """The next line of its output, without the newline; empty at the end of the output."""
+        while b"\n" not in self._unread:
+            received = self._receive()
+            if not received:
+                break
+            self._unread += received
+            self._check_size(len(self._unread), OUTPUT_LIMIT_BYTES)
+        first, _, self._unread = self._unread.partition(b"\n")
+        return first.decode("utf-8", "replace")
+
+    def _check_size(self, size: int, limit: int) -> None:
+        if size > limit:
+            self._channel.close()
+            raise HarnessError(
+                f"{self._node}: {self._name} wrote more than {limit} bytes (the limit)"
+            )
+
+    def finish(self, output_limit_bytes: int = OUTPUT_LIMIT_BYTES) -> bytes:
+        """End its input and return the rest of its output. Raises ``RemoteError`` on failure."""
+        self._channel.shutdown_write()
+        parts = [self._unread]
+        size = len(self._unread)
+        while received := self._receive():
+            parts.append(received)
+            size += len(received)
+            self._check_size(size, output_limit_bytes)
+        self._arm()
+        if not self._channel.status_event.wait(self._ends - time.monotonic()):
+            self._give_up()
+        status = self._channel.exit_status
+        # stderr beyond the channel's window stalls the command until `timeout` ends it.
+        stderr = self._channel.recv_stderr(READ_BYTES).decode("utf-8", "replace")
+        self._channel.close()
+        if status in TIMED_OUT:
+            raise DeadlineExceeded(f"{self._node}: {self._name}", self._limit_s)
+        if status != 0:
+            raise RemoteError(self._node, self._name, status, stderr)
+        return b"".join(parts)
+
+
+class Session:
+    """The session to one machine; connects by itself when it is needed. Safe between threads."""
+
+    def __init__(self, node: str, endpoint: Endpoint) -> None:
+        self.node = node
+        self._endpoint = endpoint
+        self._client: paramiko.SSHClient | None = None
+        self._lock = threading.Lock()
+
+    def connect(self, limit_s: float) -> None:
+        """Open the session, trying until ``limit_s`` while sshd comes up. Raises
+        ``Unreachable``."""
+        self._connected(time.monotonic() + limit_s)
+
+    def _connected(self, ends: float) -> paramiko.SSHClient:
+        if not self._lock.acquire(timeout=max(0.0, ends - time.monotonic())):
+            raise Unreachable(self.node, self._endpoint.host, "another call is still connecting")
+        try:
+            if self._client is not None:
+                transport = self._client.get_transport()
+                if transport is not None and transport.is_active():
+                    return self._client
+                self._client.close()
+            self._client = self._dial(ends)
+            return self._client
+        finally:
+            self._lock.release()
+
+    def _dial(self, ends: float) -> paramiko.SSHClient:
+        while True:
+            try:
+                return self._dial_once(min(STEP_LIMIT_S, max(RETRY_S, ends - time.monotonic())))
+            except paramiko.BadHostKeyException as error:
+                raise Unreachable(self.node, self._endpoint.host, f"{error}") from error
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                if time.monotonic() + RETRY_S >= ends:
+                    reason = str(error) or type(error).__name__
+                    raise Unreachable(self.node, self._endpoint.host, reason) from error
+            time.sleep(RETRY_S)
+
+    def _dial_once(self, step_s: float) -> paramiko.SSHClient:
+        end = self._endpoint
+        kind, encoded = end.host_key_line.split()[:2]
+        host_key = paramiko.PKey.from_type_string(kind, _decode(encoded))
+        client = paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        known_as = end.host if end.port == 22 else f"[{end.host}]:{end.port}"
+        client.get_host_keys().add(known_as, kind, host_key)
+        try:
+            client.connect(
+                end.host,
+                port=end.port,
+                username=end.user,
+                pkey=end.key.pair,
+                timeout=step_s,
+                banner_timeout=step_s,
+                auth_timeout=step_s,
+                channel_timeout=step_s,
+                look_for_keys=False,
+                allow_agent=False,
+            )
+        except BaseException:
+            client.close()
+            raise
+        transport = client.get_transport()
+        if transport is not None:
+            transport.set_keepalive(KEEPALIVE_S)
+        return client
+
+    def open(self, argv: Sequence[str], *, limit_s: float, name: str = "") -> Running:
+        """Start ``argv``; it ends by itself after ``limit_s``. ``name`` stands for it in errors."""
+        ends = time.monotonic() + limit_s + GRACE_S
+        client = self._connected(ends)
+        command = shlex.join(["timeout", f"--kill-after={KILL_AFTER_S}", f"{limit_s:g}", *argv])
+        try:
+            transport = client.get_transport()
+            if transport is None:
+                raise paramiko.SSHException("session closed")
+            channel = transport.open_session(timeout=STEP_LIMIT_S)
+            channel.settimeout(STEP_LIMIT_S)
+            channel.exec_command(command)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            reason = str(error) or type(error).__name__
+            raise Unreachable(self.node, self._endpoint.host, reason) from error
+        return Running(self.node, name or argv[0], channel, limit_s + GRACE_S)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        limit_s: float,
+        name: str = "",
+        stdin: bytes = b"",
+        output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+    ) -> bytes:
+        """Run ``argv`` with ``stdin`` and return its standard output.
+
+        Raises ``RemoteError`` on a non-zero exit, ``DeadlineExceeded``, ``Unreachable``, and
+        ``HarnessError`` past the output limit.
+        """
+        running = self.open(argv, limit_s=limit_s, name=name)
+        if stdin:
+            running.send(stdin)
+        return running.finish(output_limit_bytes)
+
+    def close(self) -> None:
+        """Drop the session. Never waits for the machine; the next call connects anew."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+def _decode(encoded: str) -> bytes:
+    return base64.b64decode(encoded, validate=True)
