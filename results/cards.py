@@ -1,0 +1,198 @@
+"""Anomalies as cards: the promise, the operations that prove it, what the store did then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.checking import Anomaly
+from results.material import Material
+from results.tabulate import DASH
+
+NS = 1e9
+OPERATIONS_MAX = 12  # of one example; a cycle longer than this nobody follows
+STEPS_MAX = 16  # micro-operations of one transaction
+ELEMENTS_MAX = 14  # of one list that was read, its end
+EVENTS_MAX = 12  # of the store around one example
+AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
+KNOWN_KEYS = frozenset({"text", "txns", "keys", "operations", "ops"})
+
+
+@attrs.frozen(kw_only=True)
+class Operation:
+    """A transaction as a row: every field is text."""
+
+    txn: str
+    process: str
+    node: str
+    type: str
+    error: str
+    invoke: str
+    complete: str
+    steps: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Event:
+    """Something the store did."""
+
+    at: str
+    node: str
+    kind: str
+    where: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Example:
+    """One proven anomaly. ``facts`` are whatever else the checker had to say, in its own words."""
+
+    text: str
+    facts: tuple[tuple[str, str], ...]
+    operations: tuple[Operation, ...]
+    operations_more: int
+    events: tuple[Event, ...]
+    events_more: int
+
+
+@attrs.frozen(kw_only=True)
+class Card:
+    """All anomalies of one name. ``decides``: they rule out what was promised."""
+
+    name: str
+    count: int
+    decides: bool
+    examples: tuple[Example, ...]
+
+
+def cards(material: Material) -> tuple[Card, ...]:
+    """First what decides the outcome, then what was observed beside it."""
+    verdict = material.verdict
+    if verdict is None:
+        return ()
+    deciding = [_card(material, name, found, True) for name, found in verdict.anomalies.items()]
+    beside = [_card(material, name, found, False) for name, found in verdict.observed.items()]
+    return (*deciding, *beside)
+
+
+def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
+    """The first ``limit`` events as rows, and how many more there are."""
+    rows = tuple(_event(row) for row in events.slice(0, limit).to_pylist())
+    return rows, max(0, events.num_rows - limit)
+
+
+def seconds(at_ns: int | None) -> str:
+    """A time on the run's axis, in seconds."""
+    return DASH if at_ns is None else f"{at_ns / NS:.3f}"
+
+
+def _card(material: Material, name: str, anomaly: Anomaly, decides: bool) -> Card:
+    examples = tuple(_example(material, example) for example in anomaly.examples)
+    return Card(name=name, count=anomaly.count, decides=decides, examples=examples)
+
+
+def _example(material: Material, example: Mapping[str, Any]) -> Example:
+    txns = tuple(txn for txn in example.get("txns", ()) if isinstance(txn, int))
+    found = material.operations(txns[:OPERATIONS_MAX])
+    found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
+    events, events_more = _events_around(material, found)
+    return Example(
+        text=str(example.get("text", "")),
+        facts=tuple(_facts(example)),
+        operations=tuple(_operation(row) for row in found),
+        operations_more=max(0, len(txns) - OPERATIONS_MAX),
+        events=events,
+        events_more=events_more,
+    )
+
+
+def _facts(example: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The other fields of an example: the fault that explains it, the edges of a cycle."""
+    found = []
+    for name, value in example.items():
+        if name in KNOWN_KEYS or value in (None, "", [], {}):
+            continue
+        label = name.replace("_", " ")
+        items = value if isinstance(value, list | tuple) else [value]
+        found += [(label if place == 0 else "", _phrase(item)) for place, item in enumerate(items)]
+    return found
+
+
+def _phrase(value: Any) -> str:  # noqa: ANN401 (what JSON holds)
+    if isinstance(value, Mapping):
+        if "text" in value:
+            return str(value["text"])
+        return ", ".join(f"{k.replace('_', ' ')} {_phrase(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_phrase(item) for item in value)
+    return str(value)
+
+
+def _operation(row: Mapping[str, Any]) -> Operation:
+    steps = [_step(step) for step in row["ops"][:STEPS_MAX]]
+    rest = len(row["ops"]) - STEPS_MAX
+    if rest > 0:
+        steps.append(f"… and {rest} more")
+    return Operation(
+        txn=str(row["txn"]),
+        process=str(row["process"]),
+        node=str(row["node"]),
+        type=str(row["type"]),
+        error=row["error"] or "",
+        invoke=seconds(row["invoke_ns"]),
+        complete=seconds(row["complete_ns"]),
+        steps=tuple(steps),
+    )
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    """A micro-operation in the field's own hand: ``append 7 31``, ``r 7 [1 2 31]``."""
+    f, key, value, elements = step["f"], step["key"], step["value"], step["elements"]
+    if elements is not None:
+        return f"{f} {key} {_elements(elements)}"
+    if value is None:
+        return f"{f} {key} ?" if f == "r" else f"{f} {key}"
+    return f"{f} {key} {value}"
+
+
+def _elements(elements: Sequence[int]) -> str:
+    hidden = len(elements) - ELEMENTS_MAX
+    if hidden <= 0:
+        return f"[{' '.join(map(str, elements))}]"
+    return f"[… {hidden} before, {' '.join(map(str, elements[hidden:]))}]"
+
+
+def _events_around(
+    material: Material, operations: Sequence[Mapping[str, Any]]
+) -> tuple[tuple[Event, ...], int]:
+    """What the store did from just before the first operation to just after the last, in the
+    partitions that they touch or in none in particular.
+    """
+    if not operations:
+        return (), 0
+    events = material.events
+    start = min(row["invoke_ns"] for row in operations) - AROUND_NS
+    end = max(row["complete_ns"] for row in operations) + AROUND_NS
+    touched = sorted(
+        {s["partition"] for row in operations for s in row["ops"] if s["partition"] is not None}
+    )
+    near = pc.and_(pc.greater_equal(events["at_ns"], start), pc.less_equal(events["at_ns"], end))
+    here = pc.is_in(events["partition"], value_set=pa.array(touched, pa.int32()))
+    nowhere = pc.is_null(events["partition"])
+    return event_rows(events.filter(pc.and_(near, pc.or_(here, nowhere))), EVENTS_MAX)
+
+
+def _event(row: Mapping[str, Any]) -> Event:
+    where = [] if row["partition"] is None else [f"partition {row['partition']}"]
+    where += [] if row["term"] is None else [f"term {row['term']}"]
+    return Event(
+        at=seconds(row["at_ns"]),
+        node=row["node"],
+        kind=row["kind"],
+        where=", ".join(where),
+        text=row["text"],
+    )

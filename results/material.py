@@ -1,0 +1,121 @@
+"""What a page about a run is made from: everything in its directory, read once."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.checking import Verdict
+from harness.errors import MalformedHistory
+from harness.history.load import History, load
+from harness.rundir import Manifest, RunDirectory
+
+FILES_MAX = 12  # of one node's directory, listed
+NODES_MAX = 256
+
+
+@attrs.frozen(kw_only=True)
+class NodeFiles:
+    """A node and the files that were collected from it, relative to the run directory."""
+
+    name: str
+    files: tuple[tuple[str, int], ...]
+    more: int = 0
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Material:
+    """A run as read from its directory. ``verdict`` is ``None`` before the first analysis."""
+
+    run: RunDirectory
+    history: History
+    verdict: Verdict | None
+    plan_text: str
+    plan: dict[str, Any]
+    transactions: pa.Table
+    faults: list[dict[str, Any]]
+    events: pa.Table
+    nodes: tuple[NodeFiles, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The run's manifest."""
+        return self.history.manifest
+
+    def operations(self, txns: tuple[int, ...]) -> list[dict[str, Any]]:
+        """The transactions ``txns`` as rows, each with ``ops``: its micro-operations in order."""
+        wanted = pa.array(sorted(set(txns)), pa.int64())
+        chosen = pc.is_in(self.transactions["txn"], value_set=wanted)
+        found = {
+            row["txn"]: row | {"ops": []} for row in self.transactions.filter(chosen).to_pylist()
+        }
+        for split in range(self.manifest.splits if found else 0):
+            table = self.history.micro_ops(split)
+            for step in table.filter(pc.is_in(table["txn"], value_set=wanted)).to_pylist():
+                found[step["txn"]]["ops"].append(step)
+        for row in found.values():
+            row["ops"].sort(key=lambda step: step["pos"])
+        return list(found.values())
+
+
+def gather(run: RunDirectory) -> Material:
+    """Read ``run``. Raises ``MalformedHistory`` for what is no sealed or recovered history."""
+    history = load(run)
+    plan_text = _plan_text(run)
+    return Material(
+        run=run,
+        history=history,
+        verdict=read_verdict(run),
+        plan_text=plan_text,
+        plan=_plan(plan_text),
+        transactions=history.transactions(),
+        faults=history.faults().to_pylist(),
+        events=history.events(),
+        nodes=_nodes(run),
+    )
+
+
+def read_verdict(run: RunDirectory) -> Verdict | None:
+    """The verdict of ``run``; ``None`` where it was not analyzed. Raises ``MalformedHistory``."""
+    try:
+        return msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise MalformedHistory(str(run.verdict), "", f"it is no verdict: {error}") from error
+
+
+def _plan_text(run: RunDirectory) -> str:
+    try:
+        return run.plan.read_text(errors="replace")
+    except OSError:  # a history from elsewhere has none
+        return ""
+
+
+def _plan(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return {}
+
+
+def _nodes(run: RunDirectory) -> tuple[NodeFiles, ...]:
+    parent = run.node("any").parent
+    if not parent.is_dir():
+        return ()
+    found = []
+    for directory in sorted(path for path in parent.iterdir() if path.is_dir())[:NODES_MAX]:
+        files = sorted(path for path in directory.rglob("*") if path.is_file())
+        listed = tuple(
+            (path.relative_to(run.root).as_posix(), path.stat().st_size)
+            for path in files[:FILES_MAX]
+        )
+        found.append(
+            NodeFiles(name=directory.name, files=listed, more=max(0, len(files) - FILES_MAX))
+        )
+    return tuple(found)

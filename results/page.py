@@ -1,0 +1,239 @@
+"""The page about a run as values: every text, row and number that the template shows."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import Any
+
+import attrs
+from markupsafe import Markup
+
+from harness.outcome import Outcome
+from harness.records import FaultState, OpType
+from results import cards, plots, series, tabulate
+from results.cards import Card, Event, seconds
+from results.material import Material, NodeFiles
+from results.tabulate import Grid
+
+EVENTS_MAX = 150
+FAULTS_MAX = 300
+PLAN_LINES_MAX = 600
+MARKS = {
+    Outcome.VIOLATION: "✕",
+    Outcome.HARNESS_ERROR: "!",
+    Outcome.UNKNOWN: "?",
+    Outcome.REGRESSION: "↓",
+    Outcome.VALID: "✓",
+}
+UNJUDGED = "this run was not analyzed yet; check it to get a verdict"
+UNPROVEN = frozenset({FaultState.UNPROVEN, FaultState.SKIPPED})
+
+
+@attrs.frozen(kw_only=True)
+class FaultRow:
+    """A fault as the table shows it."""
+
+    number: int
+    kind: str
+    target: str
+    hit: str
+    roles: str
+    state: str
+    proven: bool
+    planned: str
+    injected: str
+    effective: str
+    healed: str
+    proofs: tuple[tuple[str, str], ...]
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """Everything on the page."""
+
+    run_id: str
+    outcome: str
+    mark: str
+    meaning: str
+    tested: tuple[str, ...]
+    reasons: tuple[str, ...]
+    model: str
+    ruled_out: tuple[str, ...]
+    cards: tuple[Card, ...]
+    picture: Markup | None
+    picture_notes: tuple[str, ...]
+    latency: Grid | None
+    faults: tuple[FaultRow, ...]
+    faults_more: int
+    availability: tuple[Grid, ...]
+    statistics: tuple[Grid, ...]
+    events: tuple[Event, ...]
+    events_more: int
+    event_kinds: tuple[tuple[str, int], ...]
+    nodes: tuple[NodeFiles, ...]
+    plan_lines: tuple[str, ...]
+    plan_more: int
+    versions: Grid
+    machine: Grid
+    commands: tuple[tuple[str, str], ...]
+
+
+def page(material: Material) -> Page:
+    """The page about ``material``; a picture that can't be drawn becomes a sentence in its
+    place.
+    """
+    verdict, manifest = material.verdict, material.manifest
+    outcome = verdict.outcome if verdict else None
+    picture, notes = _picture(material)
+    events, events_more = cards.event_rows(material.events, EVENTS_MAX)
+    kinds = Counter(material.events["kind"].to_pylist())
+    lines = material.plan_text.splitlines()
+    return Page(
+        run_id=manifest.run_id,
+        outcome=outcome.value if outcome else "no verdict",
+        mark=MARKS[outcome] if outcome else tabulate.DASH,
+        meaning=outcome.meaning if outcome else UNJUDGED,
+        tested=_tested(material),
+        reasons=verdict.reasons if verdict else (),
+        model=verdict.model if verdict else "",
+        ruled_out=(*verdict.not_, *verdict.also_not) if verdict else (),
+        cards=cards.cards(material),
+        picture=picture,
+        picture_notes=notes,
+        latency=_latency(material),
+        faults=tuple(_fault(row) for row in material.faults[:FAULTS_MAX]),
+        faults_more=max(0, len(material.faults) - FAULTS_MAX),
+        availability=tabulate.grids(verdict.availability) if verdict else (),
+        statistics=tabulate.grids(verdict.statistics) if verdict else (),
+        events=events,
+        events_more=events_more,
+        event_kinds=tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
+        nodes=material.nodes,
+        plan_lines=tuple(lines[:PLAN_LINES_MAX]),
+        plan_more=max(0, len(lines) - PLAN_LINES_MAX),
+        versions=_pairs("Versions", manifest.versions),
+        machine=_pairs("Machine", manifest.machine),
+        commands=_commands(manifest.run_id),
+    )
+
+
+def _tested(material: Material) -> tuple[str, ...]:
+    """In two lines: what ran on what, and how much of it happened."""
+    plan, manifest = material.plan, material.manifest
+    cluster, drive = _table(plan, "cluster"), _table(plan, "drive")
+    declared = manifest.declaration
+    promised = ", ".join(sorted({promise.model for promise in declared.promises})) or "nothing"
+    where = f"{cluster.get('nodes', len(material.nodes))} nodes ({cluster.get('provider', '?')})"
+    load = f"{drive.get('concurrency', '?')} clients for {drive.get('duration_s', '?')} s"
+    first = (
+        f"{manifest.workload} against {declared.system} in mode {declared.mode}, which promises"
+        f" {promised}: {where}, {load}."
+    )
+    return first, f"{_happened(material)} {_broken(material)}"
+
+
+def _happened(material: Material) -> str:
+    counts = Counter(material.transactions["type"].to_pylist())
+    total = material.transactions.num_rows
+    parts = ", ".join(f"{counts[kind.value]:,} {kind.value}" for kind in OpType)
+    return f"{total:,} transactions: {parts}."
+
+
+def _broken(material: Material) -> str:
+    if not material.faults:
+        return "No faults were injected."
+    kinds = Counter(row["kind"] for row in material.faults)
+    named = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    bad = [row for row in material.faults if row["state"] != FaultState.HEALED]
+    proven = (
+        "all proven effective and healed" if not bad else f"{len(bad)} not proven or not healed"
+    )
+    return f"{len(material.faults)} faults ({named}), {proven}."
+
+
+def _picture(material: Material) -> tuple[Markup | None, tuple[str, ...]]:
+    """The plot, or why there is none: a broken plot must never cost a verdict."""
+    try:
+        scene = plots.Scene(
+            operations=series.by_type(material.transactions),
+            faults=tuple(_windows(material)),
+            phases=tuple((name, at_ns / cards.NS) for name, at_ns in material.manifest.phases),
+        )
+        drawn = plots.draw(scene)
+    except Exception as error:
+        return None, (f"The plot could not be drawn ({type(error).__name__}: {error}).",)
+    return Markup(drawn.svg), drawn.notes  # noqa: S704 (our own SVG; texts in it are escaped)
+
+
+def _windows(material: Material) -> list[plots.FaultWindow]:
+    """From injection to proven healing; to the end of the run where it was never healed."""
+    ends = material.transactions["complete_ns"].to_numpy()
+    last_ns = int(ends.max()) if ends.size else 0
+    found = []
+    for row in material.faults:
+        start_ns = row["injected_ns"] if row["injected_ns"] is not None else row["injecting_ns"]
+        if start_ns is None:
+            continue
+        end_ns = row["healed_ns"] if row["healed_ns"] is not None else max(last_ns, start_ns)
+        found.append(
+            plots.FaultWindow(
+                number=row["fault"],
+                kind=row["kind"],
+                label=f"{row['kind']} {' '.join(row['nodes'] or [row['target']])}",
+                start_s=start_ns / cards.NS,
+                end_s=end_ns / cards.NS,
+            )
+        )
+    return sorted(found, key=lambda window: window.start_s)
+
+
+def _latency(material: Material) -> Grid | None:
+    rows = []
+    for kind, outcomes in series.by_type(material.transactions).items():
+        found = series.overall(outcomes)
+        if found:
+            values = (f"{value * 1e3:,.1f}" for value in found.values())
+            rows.append((kind.value, f"{outcomes.invoke_s.size:,}", *values))
+    if not rows:
+        return None
+    columns = ("", "operations", *(f"p{q * 100:g} (ms)" for q in series.QUANTILES), "longest (ms)")
+    return Grid(title="Latency from the intended start", columns=columns, rows=tuple(rows))
+
+
+def _fault(row: dict[str, Any]) -> FaultRow:
+    proofs = (("effect", row["proof"]), ("healing", row["heal_proof"]), ("reason", row["reason"]))
+    return FaultRow(
+        number=row["fault"],
+        kind=row["kind"],
+        target=row["target"],
+        hit=", ".join(row["nodes"] or ()),
+        roles=", ".join(row["roles"] or ()),
+        state=row["state"],
+        proven=row["state"] == FaultState.HEALED,
+        planned=seconds(row["planned_ns"]),
+        injected=seconds(row["injected_ns"]),
+        effective=seconds(row["effective_ns"]),
+        healed=seconds(row["healed_ns"]),
+        proofs=tuple((name, text) for name, text in proofs if text),
+    )
+
+
+def _pairs(title: str, data: dict[str, Any]) -> Grid:
+    rows = tuple((name, tabulate.cell("", value)) for name, value in sorted(data.items()))
+    return Grid(title=title, columns=("", ""), rows=rows)
+
+
+def _commands(run_id: str) -> tuple[tuple[str, str], ...]:
+    """A run directory can be moved: commands are for its parent, wherever that is."""
+    name = shlex.quote(run_id)
+    return (
+        ("Run the same plan again", f"firedrill run {name}/plan.toml"),
+        ("Judge this history again", f"firedrill check ./{name}"),
+        ("Write this page again", f"firedrill report ./{name}"),
+    )
+
+
+def _table(plan: dict[str, Any], name: str) -> dict[str, Any]:
+    found = plan.get(name)
+    return found if isinstance(found, dict) else {}

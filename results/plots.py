@@ -1,0 +1,254 @@
+"""The picture of a run: faults, latency and rate over one time axis, as an inline SVG.
+
+matplotlib is imported when a plot is drawn: the command line starts without it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from harness.records import OpType
+from harness.text import inert
+from results import series
+from results.series import Outcomes
+from results.svg import inline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart without red and green, and by shape as well.
+COLOURS = {OpType.OK: "#0072B2", OpType.INFO: "#E69F00", OpType.FAIL: "#CC79A7"}
+MARKERS = {OpType.OK: ".", OpType.INFO: "^", OpType.FAIL: "x"}
+FAULT_COLOURS = ("#5B6770", "#8C6D46", "#4E7A6B", "#6F5C8C", "#8C4F4F", "#4C6E91")
+QUANTILE_STYLES = {0.5: "-", 0.95: "--", 0.99: ":"}
+INK, FAINT, GRID = "#1B1F23", "#6A737D", "#E3E6E9"
+
+POINTS_MAX = 30_000  # drawn of each type; past it every n-th, and the page says so
+VECTOR_POINTS_MAX = 1_500  # as vectors; more become one picture inside the SVG
+LANES_MAX = 4  # bars above each other in the strip of faults
+WIDTH_IN, DOTS_PER_IN = 11.0, 144
+SALT = "firedrill"  # identifiers in the SVG follow from it: equal runs draw equal bytes
+LABEL_CHARS = 40
+CHARS_ACROSS = 150  # about how many characters of a label fit over the whole width
+
+
+@attrs.frozen(kw_only=True)
+class FaultWindow:
+    """A fault as the plot shows it; ``number`` is its row in the table."""
+
+    number: int
+    kind: str
+    label: str
+    start_s: float
+    end_s: float
+
+
+@attrs.frozen(kw_only=True)
+class Picture:
+    """An SVG for the page, and what must be said beside it."""
+
+    svg: str
+    notes: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Scene:
+    """What is drawn: operations by type, fault windows, and (name, start) of the phases."""
+
+    operations: dict[OpType, Outcomes]
+    faults: tuple[FaultWindow, ...]
+    phases: tuple[tuple[str, float], ...]
+
+    def span_s(self) -> tuple[float, float]:
+        """From the first operation or fault to the last, with a little air."""
+        starts = [o.invoke_s.min() for o in self.operations.values() if o.invoke_s.size]
+        ends = [o.complete_s.max() for o in self.operations.values() if o.complete_s.size]
+        starts += [fault.start_s for fault in self.faults]
+        ends += [fault.end_s for fault in self.faults]
+        starts += [at_s for name, at_s in self.phases if name == "drive"]
+        start, end = float(min(starts, default=0.0)), float(max(ends, default=1.0))
+        return start, max(end, start + 1.0)
+
+
+def draw(scene: Scene) -> Picture:
+    """Faults, latency and rate over the run's time."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    lanes = _lanes(scene.faults)
+    strip_in = 0.2 + 0.2 * max(1, max(lanes, default=0) + 1)
+    with matplotlib.rc_context(_style()):
+        figure = Figure(figsize=(WIDTH_IN, strip_in + 5.6), dpi=DOTS_PER_IN, layout="constrained")
+        FigureCanvasSVG(figure)
+        strip, latency, rate = figure.subplots(
+            3, 1, sharex=True, height_ratios=[strip_in, 3.2, 2.0]
+        )
+        start, end = scene.span_s()
+        for axes in (latency, rate):
+            _shade(axes, scene.faults)
+        _draw_strip(strip, scene, lanes, end - start)
+        notes = _draw_latency(latency, scene, start, end)
+        _draw_rate(rate, scene, start, end)
+        _mark_phases((latency, rate), scene.phases, start, end)
+        rate.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
+        rate.set_xlabel("seconds since the run began")
+        return Picture(svg=_svg(figure, "Faults, latency and rate over time"), notes=notes)
+
+
+def _style() -> Any:  # noqa: ANN401 (matplotlib's stubs name three hundred literal keys)
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": SALT,
+        "text.parse_math": False,  # a dollar sign in a node's name is a dollar sign
+        "font.size": 9,
+        "axes.edgecolor": FAINT,
+        "axes.labelcolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.6,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "text.color": INK,
+        "grid.color": GRID,
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+    }
+
+
+def _svg(figure: Figure, label: str) -> str:
+    buffer = io.StringIO()
+    # Neither date nor versions: an equal run draws equal bytes.
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return inline(buffer.getvalue(), label)
+
+
+def _colours(faults: Sequence[FaultWindow]) -> dict[str, str]:
+    kinds = sorted({fault.kind for fault in faults})
+    return {kind: FAULT_COLOURS[i % len(FAULT_COLOURS)] for i, kind in enumerate(kinds)}
+
+
+def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
+    colours = _colours(faults)
+    for fault in faults:
+        axes.axvspan(
+            fault.start_s, fault.end_s, color=colours[fault.kind], alpha=0.13, linewidth=0, zorder=0
+        )
+
+
+def _lanes(faults: Sequence[FaultWindow]) -> list[int]:
+    """For each fault the lowest lane that is free when it starts; the last one takes the rest."""
+    free_s: list[float] = []
+    chosen = []
+    for fault in faults:
+        lane = next((i for i, end_s in enumerate(free_s) if end_s <= fault.start_s), len(free_s))
+        lane = min(lane, LANES_MAX - 1)
+        if lane == len(free_s):
+            free_s.append(fault.end_s)
+        free_s[lane] = max(free_s[lane], fault.end_s)
+        chosen.append(lane)
+    return chosen
+
+
+def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
+    colours = _colours(scene.faults)
+    for fault, lane in zip(scene.faults, lanes, strict=True):
+        width_s = max(fault.end_s - fault.start_s, span_s / 400)
+        axes.barh(-lane, width_s, left=fault.start_s, height=0.84, color=colours[fault.kind])
+        label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
+        room = int(CHARS_ACROSS * width_s / span_s)
+        shown = label if len(label) <= room else f"{fault.number}"
+        if len(shown) <= room:
+            axes.text(
+                fault.start_s + width_s / 2, -lane, shown, color="white",
+                fontsize=8, ha="center", va="center_baseline", clip_on=True,
+            )  # fmt: skip
+    axes.set_ylim(-max(lanes, default=0) - 0.6, 0.6)
+    axes.set_ylabel("faults", rotation=0, ha="right", va="center")
+    axes.set_yticks([])
+    axes.tick_params(axis="x", length=0, labelbottom=False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    if not scene.faults:
+        axes.text(0.5, 0.5, "no faults", color=FAINT, ha="center", transform=axes.transAxes)
+
+
+def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:
+    """Raw points by type, and quantile lines of what was ok; what was left out is returned."""
+    axes.set_yscale("log")
+    axes.set_ylabel("latency (ms)")
+    axes.grid(axis="y")
+    total = sum(outcomes.invoke_s.size for outcomes in scene.operations.values())
+    ok = scene.operations[OpType.OK]
+    notes = []
+    for kind, outcomes in scene.operations.items():
+        every = max(1, -(-outcomes.invoke_s.size // POINTS_MAX))
+        if every > 1:
+            notes.append(f"Of the {kind} operations one in {every} is drawn; the lines count all.")
+        _points(axes, kind, outcomes, every, rasterized=total > VECTOR_POINTS_MAX)
+    for quantile, line in series.quantiles(ok, start, end).items():
+        style = QUANTILE_STYLES[quantile]
+        label = f"p{quantile * 100:g} of ok"
+        axes.plot(line.at_s, line.value * 1e3, style, color=INK, linewidth=1.0, label=label)
+    if total:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    else:
+        axes.text(0.5, 0.5, "no operations", color=FAINT, ha="center", transform=axes.transAxes)
+    return tuple(notes)
+
+
+def _points(axes: Axes, kind: OpType, outcomes: Outcomes, every: int, *, rasterized: bool) -> None:
+    axes.plot(
+        outcomes.invoke_s[::every],
+        outcomes.latency_s[::every] * 1e3,
+        MARKERS[kind],
+        color=COLOURS[kind],
+        markersize=2.6 if kind is OpType.OK else 4,
+        markeredgewidth=0.0 if kind is OpType.OK else 0.8,
+        alpha=0.55 if kind is OpType.OK else 0.9,
+        label=f"{kind.value} ({outcomes.invoke_s.size:,})",
+        rasterized=rasterized,
+        zorder=2 if kind is OpType.OK else 3,
+    )
+
+
+def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:
+    for kind in (OpType.OK, OpType.FAIL, OpType.INFO):
+        line = series.rate(scene.operations[kind], start, end)
+        if kind is OpType.OK:
+            axes.fill_between(
+                line.at_s, line.value, step="mid", color=COLOURS[kind], alpha=0.15, linewidth=0
+            )
+        if np.any(line.value):
+            axes.step(
+                line.at_s, line.value, where="mid", color=COLOURS[kind], linewidth=1.2,
+                label=kind.value,
+            )  # fmt: skip
+    axes.set_ylabel("completions per second")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+
+
+def _mark_phases(
+    every: Sequence[Axes], phases: Sequence[tuple[str, float]], start: float, end: float
+) -> None:
+    """A line where a phase begins, its name beside it where the next one leaves room."""
+    inside = [(name, at_s) for name, at_s in phases if start - 1e-3 <= at_s <= end]
+    nexts = [at_s for _, at_s in inside[1:]] + [end]
+    for (name, at_s), next_s in zip(inside, nexts, strict=True):
+        for axes in every:
+            axes.axvline(at_s, color=FAINT, linewidth=0.6, linestyle=(0, (2, 2)), zorder=1)
+        if len(name) <= CHARS_ACROSS * (next_s - at_s) / (end - start):
+            every[-1].annotate(
+                inert(name, LABEL_CHARS), (at_s, 1.0), (3, -2), color=FAINT, fontsize=7.5,
+                xycoords=("data", "axes fraction"), textcoords="offset points", va="top",
+            )  # fmt: skip

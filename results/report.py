@@ -1,0 +1,65 @@
+"""The report of a run: one HTML file that needs nothing else, and in which nothing is active.
+
+There is no script in it. Its content security policy forbids everything but its one style sheet (by
+hash) and pictures that are inside it, and every text passes ``harness.text.inert`` and is escaped,
+so that what a node wrote is shown and never obeyed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.history.files import write_atomically
+from harness.rundir import RunDirectory
+from harness.text import inert
+from results.material import gather
+from results.page import Page, page
+
+CELL_CHARS = 600  # of any one text; what a checker or a node says in more is in the files
+
+
+def write_report(run: RunDirectory) -> Path:
+    """Write ``run.report`` from the run directory, in one step, and return its path.
+
+    Raises ``MalformedHistory`` where the run holds no sealed or recovered history.
+    """
+    write_atomically(run.report, render(page(gather(run))).encode("utf-8", "backslashreplace"))
+    return run.report
+
+
+def render(content: Page) -> str:
+    """The page as HTML."""
+    environment = Environment(
+        loader=PackageLoader("results"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    style = resources.files("results").joinpath("templates", "report.css").read_text("utf-8")
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; img-src data:"
+    return environment.get_template("report.html").render(
+        page=content,
+        style=Markup(style),  # noqa: S704 (our own file)
+        policy=policy,
+    )
+
+
+def _finalize(value: object) -> object:
+    """Every text that the template shows goes through here; our own markup as it is."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return inert(value, CELL_CHARS)
+
+
+def _hash(text: str) -> str:
+    """A source expression of a content security policy for an inline element."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,0 +1,61 @@
+"""matplotlib's SVG, made fit to stand inside a page that allows no inline styles.
+
+A strict content security policy ignores ``style`` attributes, and a ``<style>`` element inside an
+inline SVG would apply to the whole page. Both become presentation attributes here.
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree as ET
+
+_NAME = re.compile(r"\{[^}]*\}")
+_REFERENCE = re.compile(r"url\(#([^)]*)\)")
+_FONT = re.compile(r"(?:\w+ )*?(?P<size>[\d.]+px)")
+_DROPPED = frozenset({"metadata", "style", "title"})
+
+
+def inline(svg: str, label: str) -> str:
+    """The ``<svg>`` element of ``svg`` without namespaces, styles or identifiers that nothing
+    refers to; ``label`` is what a screen reader says.
+    """
+    root = ET.fromstring(svg)  # noqa: S314 (our own plot, made a moment ago)
+    for element in root.iter():
+        element.tag = _NAME.sub("", element.tag)
+        element.attrib = _presentation(element.attrib)
+    for parent in list(root.iter()):
+        for child in [child for child in parent if child.tag in _DROPPED]:
+            parent.remove(child)
+    _drop_unused_ids(root)
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    root.attrib |= {
+        "role": "img",
+        "aria-label": label,
+        "stroke-linejoin": "round",
+        "stroke-linecap": "butt",
+    }
+    return ET.tostring(root, encoding="unicode", short_empty_elements=True)
+
+
+def _presentation(attributes: dict[str, str]) -> dict[str, str]:
+    found = {_NAME.sub("", name): value for name, value in attributes.items() if name != "style"}
+    for declaration in attributes.get("style", "").split(";"):
+        name, colon, value = (part.strip() for part in declaration.partition(":"))
+        if name == "font":  # a shorthand, which has no presentation attribute
+            match = _FONT.match(value)
+            found["font-size"] = match["size"] if match else value
+        elif colon and name != "font-family":  # the page's own font is used
+            found[name] = value
+    return found
+
+
+def _drop_unused_ids(root: ET.Element) -> None:
+    """Two plots in a page may not both have a ``figure_1``."""
+    used = set()
+    for element in root.iter():
+        used.update(_REFERENCE.findall(" ".join(element.attrib.values())))
+        used.add(element.attrib.get("href", "").removeprefix("#"))
+    for element in root.iter():
+        if element.attrib.get("id") not in used:
+            element.attrib.pop("id", None)
