@@ -1,0 +1,148 @@
+"""The harness's client of the reference store, over the ``Network`` that it is handed.
+
+The store knows keys and values as bytes. A key is its int64, big-endian; a value is msgpack: an
+integer, or the list that appends made. An append is a read and a put here, so that a store that
+loses updates shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn, TypeVar
+
+import msgspec
+
+from clusters.reference.errors import BAD_ANSWER, CONNECT_FAILED, CONNECTION_LOST
+from clusters.reference.node.runtime import Connection, ConnectionLost, Network
+from clusters.reference.node.wire.messages import (
+    BadMessage,
+    Begin,
+    Begun,
+    ClientBody,
+    ClientRequest,
+    Codec,
+    Commit,
+    Done,
+    Failed,
+    Get,
+    Put,
+    ReplyBody,
+    Rollback,
+    Value,
+    decode,
+    encode,
+)
+from harness.client import Committed, StoreError
+
+Stored = int | tuple[int, ...]
+T = TypeVar("T", bound=ReplyBody)
+_value: msgspec.msgpack.Decoder[Stored] = msgspec.msgpack.Decoder(Stored)
+KEY_BYTES = 8
+
+
+def encode_key(key: int) -> bytes:
+    """The store's form of ``key``, an int64."""
+    return key.to_bytes(KEY_BYTES, "big", signed=True)
+
+
+async def connect(network: Network, host: str, port: int, limit_s: float) -> ReferenceClient:
+    """Dial a node's client port. Raises ``StoreError``."""
+    try:
+        return ReferenceClient(await network.dial(host, port, limit_s))
+    except ConnectionLost as error:
+        raise StoreError(CONNECT_FAILED, str(error)) from error
+
+
+class ReferenceClient:
+    """One connection. A call that was cancelled leaves an answer on its way, so it ends the
+    connection: the next ``begin`` says so.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._next_id = 0
+        self._broken: str | None = None
+
+    async def begin(self, kind: str, deadline_s: float) -> ReferenceTx:
+        """Open a transaction."""
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        begun = await self.call(Begin(kind, max(1, int(left_s * 1000))), Begun)
+        return ReferenceTx(self, begun.txn)
+
+    async def close(self) -> None:
+        """Drop the connection; what is open on it is rolled back."""
+        self._broken = self._broken or "closed by the client"
+        self._connection.close()
+
+    async def call(self, body: ClientBody, expected: type[T]) -> T:
+        """The answer to ``body``. Raises ``StoreError``: the store's own, or that of the way to
+        it.
+        """
+        if self._broken is not None:
+            raise StoreError(CONNECTION_LOST, self._broken)
+        self._next_id += 1
+        self._broken = "a call did not come to its end"
+        try:
+            self._connection.send(encode(ClientRequest(self._next_id, body)))
+            reply = decode(Codec.reply, await self._connection.recv())
+        except ConnectionLost as error:
+            self._fail(CONNECTION_LOST, str(error), error)
+        except BadMessage as error:
+            self._fail(BAD_ANSWER, str(error), error)
+        answer = reply.body
+        if reply.id != self._next_id or not isinstance(answer, expected | Failed):
+            self._fail(BAD_ANSWER, f"asked {self._next_id} {body!r}, got {reply!r}", None)
+        self._broken = None
+        if isinstance(answer, Failed):
+            raise StoreError(answer.code, answer.message)
+        return answer
+
+    def _fail(self, code: str, text: str, cause: Exception | None) -> NoReturn:
+        self._broken = text
+        self._connection.close()
+        raise StoreError(code, text) from cause
+
+
+class ReferenceTx:
+    """An open transaction."""
+
+    def __init__(self, client: ReferenceClient, txn: str) -> None:
+        self._client, self._txn = client, txn
+
+    @property
+    def server_txn(self) -> str | None:
+        """The coordinator's id of it."""
+        return self._txn
+
+    async def read(self, key: int) -> Stored | None:
+        """The value of ``key``: an integer, a list, or ``None``."""
+        data = (await self._client.call(Get(encode_key(key)), Value)).value
+        if data is None:
+            return None
+        try:
+            return _value.decode(data)
+        except msgspec.DecodeError as error:
+            raise StoreError(BAD_ANSWER, f"key {key} holds {data[:64]!r}: {error}") from error
+
+    async def write(self, key: int, value: int) -> None:
+        """Set ``key``."""
+        await self._put(key, value)
+
+    async def append(self, key: int, element: int) -> None:
+        """Read the list, put it back with ``element`` at its end."""
+        held = await self.read(key)
+        if isinstance(held, int):
+            raise StoreError(BAD_ANSWER, f"key {key} holds {held}, not a list")
+        await self._put(key, (*(held or ()), element))
+
+    async def commit(self) -> Committed:
+        """Durable on a quorum and applied by the leader on return."""
+        await self._client.call(Commit(), Done)
+        return Committed()
+
+    async def rollback(self) -> None:
+        """Give it up."""
+        await self._client.call(Rollback(), Done)
+
+    async def _put(self, key: int, value: Stored) -> None:
+        await self._client.call(Put(encode_key(key), msgspec.msgpack.encode(value)), Done)

@@ -1,0 +1,334 @@
+"""The reference store as the harness sees it: what runs, what it promises, and how to ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+import clusters.reference.node as node_package
+from clusters.reference.client import ReferenceClient, connect, encode_key
+from clusters.reference.errors import ERRORS
+from clusters.reference.node import bugs
+from clusters.reference.node.admin import ask
+from clusters.reference.node.config import (
+    DEFAULT_ELECTION_TICKS,
+    DEFAULT_TICK_MS,
+    MAX_PARTITIONS,
+    Config,
+    Endpoint,
+    check,
+)
+from clusters.reference.node.placement import partition_of
+from clusters.reference.node.raft import Role
+from clusters.reference.node.runtime import ConnectionLost, Network
+from clusters.reference.node.wire.messages import (
+    AskEvents,
+    AskStatus,
+    BadMessage,
+    EventBatch,
+    GroupStatus,
+    NodeReport,
+)
+from harness.client import READ_WRITE, ErrorMeaning
+from harness.clock import RunClock
+from harness.cluster import Address, Cluster, PortSpec, Program, Provider, PythonTree, Roles
+from harness.errors import HarnessError, PlanError
+from harness.plan import options as convert
+from harness.promise import Declaration, Promise
+from harness.records import EventKind, StoreEvent
+
+PEER, CLIENT = "peer", "client"
+CONNECT_LIMIT_S = 1.0
+ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others up
+POLL_S = 0.1
+CONFIG_FILE = "node.json"
+CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
+NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
+REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan's ``[system]`` table for this store."""
+
+    partitions: int = 8
+    replicas: int = 3
+    bugs: tuple[str, ...] = ()
+    tick_ms: int = DEFAULT_TICK_MS
+    election_ticks: int = DEFAULT_ELECTION_TICKS
+
+
+def build(
+    options: Mapping[str, object],
+    nodes: tuple[str, ...],
+    seed: int,
+    *,
+    network: Network | None = None,
+) -> ReferenceSystem:
+    """The system for a plan; ``seed`` decides nothing here. Raises ``PlanError``.
+
+    ``network``: what clients dial with; the machine's by default.
+    """
+    chosen = convert(Options, options, "system")
+    for name, value, high in (
+        ("partitions", chosen.partitions, MAX_PARTITIONS),
+        ("replicas", chosen.replicas, len(nodes)),
+    ):
+        if not 1 <= value <= high:
+            raise PlanError(f"system.{name}", f"1 to {high} (got {value})")
+    try:
+        bugs.check(chosen.bugs)
+    except bugs.UnknownBug as error:
+        raise PlanError("system.bugs", str(error)) from error
+    return ReferenceSystem(options=chosen, network=network or _real_network())
+
+
+def _real_network() -> Network:
+    # Imported where it is wanted: a simulated run must not touch the machine's network at all.
+    from clusters.reference.node.runtime.real import TcpNetwork
+
+    return TcpNetwork()
+
+
+class ReferenceSystem:
+    """``harness.cluster.System`` of the reference store."""
+
+    name = "reference"
+    ports = (
+        PortSpec(name=PEER, between_nodes=True),
+        PortSpec(name=CLIENT, between_nodes=False),
+    )
+
+    def __init__(self, *, options: Options, network: Network) -> None:
+        self.errors: dict[str, ErrorMeaning] = ERRORS
+        self._options, self._network = options, network
+        self._cursors: dict[str, tuple[str, int]] = {}  # node -> boot and last event seen
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are."""
+        return self._options.partitions
+
+    @property
+    def declaration(self) -> Declaration:
+        """Strictly serializable transactions on keys of one partition."""
+        return Declaration(
+            system=self.name,
+            mode="SC",
+            promises=(Promise(kind=READ_WRITE, model="strict-serializable"),),
+            transaction_scope="partition",
+        )
+
+    def partition_of(self, key: int) -> int:
+        """The partition of ``key``, by the hash that the node uses."""
+        return partition_of(encode_key(key), self._options.partitions)
+
+    def versions(self) -> dict[str, str]:
+        """The hash of the node's source, and the planted bugs if any is on."""
+        versions = {"reference-node": source_hash(NODE_SOURCE)}
+        if self._options.bugs:
+            versions["reference-bugs"] = " ".join(self._options.bugs)
+        return versions
+
+    def program(self, node: str, cluster: Cluster) -> Program:
+        """One node process, configured for its place in ``cluster``."""
+        options = self._options
+        config = Config(
+            node=node,
+            peer_bind=_endpoint(cluster.bind[node][PEER]),
+            client_bind=_endpoint(cluster.bind[node][CLIENT]),
+            peers={
+                other: _endpoint(cluster.peer[(node, other)][PEER])
+                for other in cluster.nodes
+                if other != node
+            },
+            data_dir=f"{cluster.work_dir[node]}/data",
+            partitions=options.partitions,
+            replicas=options.replicas,
+            bugs=options.bugs,
+            tick_ms=options.tick_ms,
+            election_ticks=options.election_ticks,
+        )
+        check(config)
+        return Program(
+            argv=("python3", "-m", "clusters.reference.node", "--config", CONFIG_FILE),
+            files={CONFIG_FILE: msgspec.json.format(msgspec.json.encode(config))},
+            python=(PythonTree(source=str(NODE_SOURCE), package="clusters.reference.node"),),
+            requirements=str(REQUIREMENTS),
+        )
+
+    async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
+        """Start all nodes at once, and wait until every partition serves."""
+        await asyncio.gather(*(provider.start(node) for node in cluster.nodes))
+        await self._whole(cluster, deadline_s)
+
+    async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
+        """Start what is down, resume what is paused, wait until every replica has everything."""
+
+        async def revive(node: str) -> None:
+            status = await provider.probe(node)
+            if status.paused:
+                await provider.resume(node)
+            elif not status.running:
+                await provider.start(node)
+
+        await asyncio.gather(*(revive(node) for node in cluster.nodes))
+        await self._whole(cluster, deadline_s)
+
+    async def connect(self, cluster: Cluster, node: str, process: int) -> ReferenceClient:
+        """A connection to ``node``. Raises ``StoreError``."""
+        address = cluster.client[node][CLIENT]
+        return await connect(self._network, address.host, address.port, CONNECT_LIMIT_S)
+
+    async def roles(self, cluster: Cluster) -> Roles:
+        """Who says of itself that it leads; of two, who says so in the higher term."""
+        return roles_of(await self._reports(cluster))
+
+    async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
+        """New events of all nodes that answer, each node's in its order."""
+        batches = await asyncio.gather(*(self._events(cluster, n, clock) for n in cluster.nodes))
+        return [event for batch in batches for event in batch]
+
+    async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
+        """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
+        loop = asyncio.get_running_loop()
+        while True:
+            lacking = missing(await self._reports(cluster), cluster.nodes, self.partitions)
+            if not lacking:
+                return
+            if loop.time() >= deadline_s:
+                raise HarnessError(f"the reference store is not whole: {'; '.join(lacking)}")
+            await asyncio.sleep(POLL_S)
+
+    async def _reports(self, cluster: Cluster) -> dict[str, NodeReport]:
+        """What each node that answers says of itself."""
+
+        async def one(node: str) -> NodeReport | EventBatch | None:
+            return await self._ask(cluster, node, AskStatus())
+
+        answers = await asyncio.gather(*(one(node) for node in cluster.nodes))
+        return {
+            node: answer
+            for node, answer in zip(cluster.nodes, answers, strict=True)
+            if isinstance(answer, NodeReport)
+        }
+
+    async def _events(self, cluster: Cluster, node: str, clock: RunClock) -> list[StoreEvent]:
+        boot, cursor = self._cursors.get(node, ("", 0))
+        asked_ns = clock.now_ns()
+        batch = await self._ask(cluster, node, AskEvents(boot, cursor))
+        if not isinstance(batch, EventBatch):
+            return []
+        self._cursors[node] = (batch.boot, batch.cursor)
+        return mapped(node, batch, asked_ns, clock.now_ns())
+
+    async def _ask(
+        self, cluster: Cluster, node: str, question: AskStatus | AskEvents
+    ) -> NodeReport | EventBatch | None:
+        """The node's answer, or ``None`` where there is none in time."""
+        address = cluster.client[node][CLIENT]
+        try:
+            return await ask(self._network, address.host, address.port, question, ADMIN_LIMIT_S)
+        except (ConnectionLost, BadMessage, TimeoutError):
+            return None
+
+
+def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
+    """Leaders by their own word, the higher term before the lower; voters by assignment."""
+    best: dict[int | None, tuple[int, str]] = {}
+    voters: dict[int, tuple[str, ...]] = {}
+    for node in sorted(reports):
+        voters.update(reports[node].assignments)
+        for group in reports[node].groups:
+            if group.role == Role.LEADER:
+                best[group.partition] = max(best.get(group.partition, (0, "")), (group.term, node))
+    return Roles(
+        leaders={p: node for p, (_, node) in best.items() if p is not None},
+        voters=voters,
+        metastorage_leader=best[None][1] if None in best else None,
+    )
+
+
+def missing(
+    reports: Mapping[str, NodeReport], nodes: tuple[str, ...], partitions: int
+) -> list[str]:
+    """What keeps the cluster from being whole, in words; nothing when every replica of every
+    partition runs and has applied what its leader knows to be committed.
+    """
+    silent = [node for node in nodes if node not in reports]
+    lacking = [f"{node} does not answer" for node in silent]
+    assigned = roles_of(reports).voters
+    members: dict[int, dict[str, GroupStatus]] = {p: {} for p in range(partitions)}
+    for node, report in reports.items():
+        for group in report.groups:
+            if group.partition is not None:
+                members.setdefault(group.partition, {})[node] = group
+    for partition, held in members.items():
+        if partition not in assigned:
+            lacking.append(f"partition {partition} is not assigned")
+        else:
+            lacking += _behind(partition, assigned[partition], held, silent)
+    return lacking
+
+
+def _behind(
+    partition: int,
+    voters: tuple[str, ...],
+    held: Mapping[str, GroupStatus],
+    silent: list[str],
+) -> list[str]:
+    leaders = [status for status in held.values() if status.role == Role.LEADER]
+    if not leaders:
+        return [f"partition {partition} has no leader"]
+    leader = max(leaders, key=lambda status: status.term)
+    return [
+        f"partition {partition} on {node} has not caught up"
+        for node in voters
+        if node not in silent
+        and (
+            node not in held
+            or held[node].term != leader.term
+            or held[node].applied_index < max(leader.commit_index, 1)
+        )
+    ]
+
+
+def mapped(node: str, batch: EventBatch, asked_ns: int, answered_ns: int) -> list[StoreEvent]:
+    """A node's events on the run's axis.
+
+    The node read its wall clock somewhere between question and answer: half of that span is what
+    the mapping may be off by, and the drift of its clocks since the event.
+    """
+    offset_ns = batch.wall_ns - (asked_ns + answered_ns) // 2
+    half_trip_ns = (answered_ns - asked_ns + 1) // 2
+    return [
+        StoreEvent(
+            kind=EventKind(event.kind),
+            node=node,
+            wall_ns=event.wall_ns,
+            boot=event.boot,
+            at_ns=event.wall_ns - offset_ns,
+            uncertainty_ns=half_trip_ns + int(abs(batch.wall_ns - event.wall_ns) * CLOCK_DRIFT),
+            partition=event.partition,
+            term=event.term,
+            text=event.text,
+        )
+        for event in batch.events
+    ]
+
+
+def source_hash(directory: Path) -> str:
+    """SHA-256 over the names and contents of the Python files below ``directory``."""
+    digest = hashlib.sha256()
+    for path in sorted(directory.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(directory)} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _endpoint(address: Address) -> Endpoint:
+    return Endpoint(host=address.host, port=address.port)
