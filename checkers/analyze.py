@@ -1,0 +1,203 @@
+"""From a run directory to its verdict: a pure function of what the directory holds."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkers.executors import local
+from checkers.executors.results import Given, apply, describe, in_one_place
+from checkers.kernel import Checker, Kernel, Part, Setting, Tables
+from checkers.models import STRICT_SERIALIZABLE, breaks, canonical, ruled_out
+from checkers.source import Source
+from harness import plugins
+from harness.checking import Anomaly, Verdict
+from harness.client import READ_WRITE
+from harness.errors import PlanError, UsageError
+from harness.history.load import load
+from harness.outcome import Outcome, worst
+from harness.promise import Declaration
+from harness.rundir import Manifest, RunDirectory
+
+EXECUTORS = ("local", "spark")
+
+ByKey = Callable[[Iterable[Kernel], Source, Setting], Given]
+
+
+@attrs.frozen(kw_only=True)
+class Analysis:
+    """A verdict, and the tables behind it by name."""
+
+    verdict: Verdict
+    tables: Tables
+
+
+def analyze(
+    run: RunDirectory,
+    *,
+    executor: str,
+    model: str | None = None,
+    spark_master: str | None = None,
+) -> Verdict:
+    """Judge the sealed run in ``run`` with the checkers that its manifest names.
+
+    ``model`` defaults to what the run's system declares. Writes the tables behind the verdict into
+    ``analysis/``; the verdict itself is left to the caller, to be written last.
+
+    Raises ``MalformedHistory`` for a directory that is not what it claims to be, ``UsageError`` for
+    an unknown executor, model or checker, ``HarnessError`` where Spark does not start.
+    """
+    history = load(run)
+    declaration = history.manifest.declaration
+    analysis = judge(
+        Source.of_files(history.transactions_file, history.micro_op_files),
+        setting=_setting(history.manifest, canonical(model or declared_model(declaration)), run),
+        checkers=checkers_named(history.manifest.checkers),
+        faults=history.faults(),
+        events=history.events(),
+        executor=executor,
+        spark_master=spark_master,
+    )
+    _write(run.analysis, analysis.tables)
+    return analysis.verdict
+
+
+def judge(
+    source: Source,
+    *,
+    setting: Setting,
+    checkers: tuple[Checker, ...],
+    faults: pa.Table,
+    events: pa.Table,
+    executor: str = "local",
+    spark_master: str | None = None,
+) -> Analysis:
+    """Judge tables, from wherever they come."""
+    kernels = [kernel for checker in checkers for kernel in checker.kernels]
+    given = _by_key(executor, spark_master)(kernels, source, setting)
+    tables = {
+        "transactions": source.transactions,
+        "faults": faults,
+        "events": events,
+        **given.tables,
+    }
+    last = apply(in_one_place(kernels), tables, setting)
+    broken = {**last.broken, **given.broken}
+    tables |= last.tables
+    parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
+    return _combined(parts, setting)
+
+
+def encode(verdict: Verdict) -> bytes:
+    """The verdict as ``verdict.json`` holds it: equal verdicts are equal bytes."""
+    text = msgspec.json.encode(msgspec.to_builtins(verdict), order="sorted")
+    return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def checkers_named(names: tuple[str, ...]) -> tuple[Checker, ...]:
+    """The installed checkers of these names. Raises ``UnknownPlugin``."""
+    return tuple(plugins.load("checkers", name) for name in names)
+
+
+def declared_model(declaration: Declaration) -> str:
+    """What the system promises its read-write transactions."""
+    promised = {p.kind: p.model for p in declaration.promises}
+    return promised.get(READ_WRITE) or next(iter(promised.values()), STRICT_SERIALIZABLE)
+
+
+def _by_key(executor: str, spark_master: str | None) -> ByKey:
+    if executor == "local":
+        return local.run_by_key
+    if executor == "spark":
+        # The package alone takes a second to import; who judges in process does without.
+        from checkers.executors import spark
+
+        return lambda kernels, source, setting: spark.run_by_key(
+            kernels, source, setting, spark_master
+        )
+    raise UsageError(f"unknown executor {executor!r} (known: {', '.join(EXECUTORS)})")
+
+
+def _setting(manifest: Manifest, model: str, run: RunDirectory) -> Setting:
+    return Setting(
+        model=model,
+        declaration=manifest.declaration,
+        min_ok=_min_ok(run.plan),
+        state=manifest.state,
+        interrupted=manifest.interrupted,
+        trouble=manifest.trouble,
+        phases=manifest.phases,
+        cut_ns=manifest.cut_ns,
+    )
+
+
+def _min_ok(plan: Path) -> int:
+    """``min_ok`` of the plan's ``[check]``, or the default where the plan does not say."""
+    default = 100
+    try:
+        check = tomllib.loads(plan.read_text()).get("check", {})
+    except FileNotFoundError:
+        return default
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError("", f"{plan.name} can't be read: {error}") from error
+    return int(check.get("min_ok", default))
+
+
+def _part(
+    checker: Checker, tables: Tables, broken: Mapping[str, str], setting: Setting, source: Source
+) -> Part:
+    """What ``checker`` says; one that breaks says only that it can't tell, and why."""
+    why = next((broken[k.name] for k in checker.kernels if k.name in broken), None)
+    if why is None:
+        try:
+            return checker.judge(tables, setting, source)
+        except Exception as error:  # whatever a checker raises is its own end, not the others'
+            why = describe(error)
+    return Part(outcome=Outcome.UNKNOWN, reasons=(f"checker {checker.name} gave up: {why}",))
+
+
+def _combined(parts: list[Part], setting: Setting) -> Analysis:
+    found: dict[str, Anomaly] = {}
+    statistics: dict[str, Any] = {}
+    availability: dict[str, Any] = {}
+    tables: dict[str, pa.Table] = {}
+    for part in parts:
+        found |= part.anomalies
+        statistics |= part.statistics
+        availability |= part.availability
+        tables |= part.tables
+    deciding = {name: a for name, a in sorted(found.items()) if breaks(name, setting.model)}
+    weakest, above = ruled_out(found)
+    outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
+    reasons = [_reason(name, a, setting.model) for name, a in deciding.items()]
+    verdict = Verdict(
+        outcome=worst(outcomes),
+        model=setting.model,
+        anomalies=deciding,
+        not_=weakest,
+        also_not=above,
+        observed={name: a for name, a in sorted(found.items()) if name not in deciding},
+        reasons=(*reasons, *(reason for part in parts for reason in part.reasons)),
+        statistics=statistics,
+        availability=availability,
+    )
+    return Analysis(verdict=verdict, tables=tables)
+
+
+def _reason(name: str, anomaly: Anomaly, model: str) -> str:
+    return f"{name} ({anomaly.count}) breaks {model}: {anomaly.examples[0]['text']}"
+
+
+def _write(directory: Path, tables: Tables) -> None:
+    directory.mkdir(exist_ok=True)
+    for name, table in sorted(tables.items()):
+        temporary = directory / f".{name}.parquet"
+        pq.write_table(table, temporary, compression="zstd")
+        temporary.replace(directory / f"{name}.parquet")

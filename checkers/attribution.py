@@ -1,0 +1,118 @@
+"""Which fault explains what went wrong: by time, and by whom it hit.
+
+A fault is in force from the moment when its injection begins until it is proven healed. A loss is
+tried against every fault that was injected before the read that shows it; a fault that hit the
+leader of the very partition within ``NEAR_NS`` of the acknowledgement is preferred, then one in
+force at it, then the nearest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.words import seconds
+
+NEAR_NS = 5_000_000_000
+"""A leader's fault this near explains better than another fault that happens to be in force."""
+FOREVER_NS = 2**62
+
+_EXPLANATION = pa.schema(
+    [
+        ("fault", pa.int64()),
+        ("fault_kind", pa.string()),
+        ("fault_target", pa.string()),
+        ("fault_nodes", pa.list_(pa.string())),
+        ("fault_roles", pa.list_(pa.string())),
+        ("fault_start_ns", pa.int64()),
+        ("fault_end_ns", pa.int64()),
+        ("phase", pa.string()),
+    ]
+)
+
+
+def windows(faults: pa.Table) -> list[dict[str, Any]]:
+    """The faults that were injected: (fault, kind, target, nodes, roles, start_ns, end_ns), in the
+    order of their start; ``end_ns`` is ``None`` where one was never seen to heal.
+    """
+    found = []
+    for row in faults.to_pylist():
+        start_ns = _first(row, "injecting_ns", "injected_ns", "effective_ns")
+        if start_ns is not None and row["state"] != "skipped":
+            keep = {name: row[name] for name in ("fault", "kind", "target", "nodes", "roles")}
+            found.append(keep | {"start_ns": start_ns, "end_ns": row["healed_ns"]})
+    return sorted(found, key=lambda row: (row["start_ns"], row["fault"]))
+
+
+def _first(row: dict[str, Any], *names: str) -> int | None:
+    return next((row[name] for name in names if row[name] is not None), None)
+
+
+def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
+    """``lost`` (``ack_ns``, ``read_ns``, ``partition``) with the fault that explains each row.
+
+    ``phase`` is the acknowledgement's: ``before``, ``during`` or ``after`` the fault; all columns
+    are null where no fault had been injected by the time of the read.
+    """
+    known = windows(faults)
+    chosen = [_explaining(row, known) for row in lost.to_pylist()]
+    return pa.Table.from_arrays(
+        lost.columns + pa.Table.from_pylist(chosen, schema=_EXPLANATION).columns,
+        schema=pa.schema([*lost.schema, *_EXPLANATION]),
+    )
+
+
+def _explaining(loss: dict[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
+    candidates = [w for w in known if w["start_ns"] <= loss["read_ns"]]
+    if not candidates:
+        return {}
+    window = min(candidates, key=lambda w: _rank(loss, w))
+    return {
+        "fault": window["fault"],
+        "fault_kind": window["kind"],
+        "fault_target": window["target"],
+        "fault_nodes": window["nodes"],
+        "fault_roles": window["roles"],
+        "fault_start_ns": window["start_ns"],
+        "fault_end_ns": window["end_ns"],
+        "phase": _phase(loss["ack_ns"], window),
+    }
+
+
+def _rank(loss: dict[str, Any], window: dict[str, Any]) -> tuple[bool, int, int]:
+    end_ns = FOREVER_NS if window["end_ns"] is None else window["end_ns"]
+    away_ns = max(window["start_ns"] - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
+    led = f"leader of partition {loss['partition']}" in (window["roles"] or ())
+    return not (led and away_ns <= NEAR_NS), away_ns, window["fault"]
+
+
+def _phase(at_ns: int, window: dict[str, Any]) -> str:
+    if at_ns < window["start_ns"]:
+        return "before"
+    if window["end_ns"] is None or at_ns <= window["end_ns"]:
+        return "during"
+    return "after"
+
+
+def explain(row: dict[str, Any]) -> dict[str, Any]:
+    """The explanation of an attributed row as an example carries it: ``explained_by``."""
+    if row["fault"] is None:
+        return {}
+    nodes = ", ".join(row["fault_nodes"] or ())
+    roles = ", ".join(row["fault_roles"] or ())
+    who = f"{nodes} ({roles})" if roles else nodes or row["fault_target"]
+    since = f"from {seconds(row['fault_start_ns'])}"
+    until = "" if row["fault_end_ns"] is None else f" to {seconds(row['fault_end_ns'])}"
+    return {
+        "explained_by": {
+            "fault": row["fault"],
+            "kind": row["fault_kind"],
+            "target": row["fault_target"],
+            "nodes": row["fault_nodes"] or [],
+            "roles": row["fault_roles"] or [],
+            "phase": row["phase"],
+            "text": f"acknowledged at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
+            f"of {who}, in force {since}{until}",
+        }
+    }

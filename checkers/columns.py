@@ -1,0 +1,75 @@
+"""Arrow columns as flat numpy arrays, without copies where Arrow allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+OK, FAIL, INFO = 0, 1, 2
+TYPES = ("ok", "fail", "info")
+
+
+def ints(table: pa.Table, name: str, null: int = 0) -> Ints:
+    """Column ``name`` as int64, nulls as ``null``."""
+    column = table.column(name)
+    if column.null_count:
+        column = pc.fill_null(column, null)
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def codes(table: pa.Table, name: str, names: tuple[str, ...]) -> NDArray[np.int8]:
+    """Column ``name`` of strings as positions in ``names``; -1 for anything else."""
+    column = table.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string())
+    found = pc.index_in(column, value_set=pa.array(names, pa.string()))
+    return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int8)
+
+
+def lists(table: pa.Table, name: str) -> tuple[Ints, Ints, Ints, Bools]:
+    """A column of lists as (start, length, flat values, known): row i's list is
+    ``flat[start[i]:start[i] + length[i]]``; nulls are not ``known`` and have length 0.
+    """
+    array = table.column(name).combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    offsets = np.asarray(array.offsets, dtype=np.int64)
+    known = np.asarray(array.is_valid(), dtype=np.bool_)
+    length = np.where(known, np.diff(offsets), 0)
+    return offsets[:-1], length, np.asarray(array.values, dtype=np.int64), known
+
+
+def spread(length: Ints) -> tuple[Ints, Ints]:
+    """For rows with ``length[i]`` things each: (row, place within the row) of every thing."""
+    rows = np.repeat(np.arange(len(length)), length)
+    first = np.cumsum(length) - length
+    return rows, np.arange(len(rows)) - first[rows]
+
+
+def batches(length: Ints, limit: int) -> Iterator[slice]:
+    """Consecutive slices of the rows with at most about ``limit`` things in each."""
+    total = np.cumsum(length)
+    start = 0
+    while start < len(length):
+        before = total[start - 1] if start else 0
+        end = max(int(np.searchsorted(total, before + limit, side="right")), start + 1)
+        yield slice(start, end)
+        start = end
+
+
+def group_starts(*columns: NDArray[Any]) -> Bools:
+    """True where sorted rows begin a new group, that is where any column changes."""
+    starts = np.zeros(len(columns[0]), dtype=np.bool_)
+    if len(starts):
+        starts[0] = True
+    for column in columns:
+        starts[1:] |= column[1:] != column[:-1]
+    return starts

@@ -1,0 +1,79 @@
+"""Whether a run says anything at all: a vacuous or broken one must not pass for a good one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from checkers.columns import OK, TYPES, codes, ints
+from checkers.kernel import Kernel, Lookup, Part, Setting, Tables
+from checkers.statistics import STEPS, steps_by_f
+from checkers.words import seconds
+from harness.outcome import Outcome
+
+
+@attrs.frozen
+class Evidence:
+    """Makes a run ``unknown`` that shows too little, with every reason there is."""
+
+    name: str = "evidence"
+    kernels: tuple[Kernel, ...] = (STEPS,)
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """``valid`` or ``unknown``."""
+        reasons = (
+            *_incomplete(setting),
+            *_vacuous(tables, setting),
+            *_not_recovered(tables, setting),
+            *_unproven(tables),
+            *setting.trouble,
+        )
+        outcome = Outcome.UNKNOWN if reasons else Outcome.VALID
+        return Part(outcome=outcome, reasons=tuple(dict.fromkeys(reasons)))
+
+
+def _incomplete(setting: Setting) -> Iterator[str]:
+    if setting.state == "prefix":
+        cut = "" if setting.cut_ns is None else f", cut at {seconds(setting.cut_ns)}"
+        yield f"the history is incomplete: a prefix of the run{cut}"
+    if setting.interrupted:
+        yield "the run was interrupted before its end"
+
+
+def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
+    table = tables["transactions"]
+    ok = codes(table, "type", TYPES) == OK
+    final_ns = dict(setting.phases).get("final-reads")
+    driven = ok if final_ns is None else ok & (ints(table, "invoke_ns") < final_ns)
+    count = int(driven.sum())
+    if count < setting.min_ok:
+        yield f"vacuous: {count} ok transactions, expected at least {setting.min_ok}"
+    for f, counts in steps_by_f(tables).items():
+        if not counts["ok"]:
+            yield f"vacuous: no {f!r} ever succeeded (of {sum(counts.values())} tried)"
+
+
+def _not_recovered(tables: Tables, setting: Setting) -> Iterator[str]:
+    """No ok transaction that was invoked after the last heal: nobody knows whether it recovered."""
+    healed = [row["healed_ns"] for row in tables["faults"].to_pylist() if row["healed_ns"]]
+    if not healed:
+        return
+    table = tables["transactions"]
+    ok = codes(table, "type", TYPES) == OK
+    if not np.any(ints(table, "invoke_ns")[ok] >= max(healed)):
+        yield f"no ok transaction after the last heal at {seconds(max(healed))}"
+
+
+def _unproven(tables: Tables) -> Iterator[str]:
+    for row in tables["faults"].to_pylist():
+        what = f"fault {row['fault']} ({row['kind']} of {row['target']})"
+        why = f": {row['reason']}" if row.get("reason") else ""
+        if row["effective_ns"] is None:
+            yield f"{what} was never proven effective{why}"
+        elif row["healed_ns"] is None:
+            yield f"{what} was never proven healed{why}"
+
+
+CHECKER = Evidence()

@@ -1,0 +1,70 @@
+"""What kernels gave, split by split, and how it is put together: the same for every executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+import pyarrow as pa
+
+from checkers.kernel import Exchange, Kernel, Setting, Tables
+from harness.errors import FiredrillError
+
+
+@attrs.frozen(kw_only=True)
+class Given:
+    """What kernels gave: tables by name, and for each kernel that broke, why."""
+
+    tables: Tables
+    broken: dict[str, str] = attrs.field(factory=dict)
+
+
+def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Given:
+    """Run ``kernels`` one after another, each seeing what those before it gave.
+
+    A kernel that raises is broken and gives nothing; the others stand.
+    """
+    given: dict[str, pa.Table] = {}
+    broken: dict[str, str] = {}
+    for kernel in kernels:
+        try:
+            given |= kernel.run({**tables, **given}, setting)
+        except Exception as error:  # whatever a plugin raises is that plugin's end, not ours
+            broken[kernel.name] = describe(error)
+    return Given(tables=given, broken=broken)
+
+
+def merge(parts: Iterable[Given]) -> Given:
+    """The results of all splits as one: tables concatenated, the least complaint per kernel.
+
+    Least, so that it does not depend on how many splits there were.
+    """
+    pieces: dict[str, list[pa.Table]] = {}
+    broken: dict[str, str] = {}
+    for part in parts:
+        for name, table in part.tables.items():
+            pieces.setdefault(name, []).append(table)
+        for name, why in part.broken.items():
+            broken[name] = min(why, broken.get(name, why))
+    return Given(
+        tables={name: pa.concat_tables(tables) for name, tables in pieces.items()}, broken=broken
+    )
+
+
+def by_key(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """The KEY kernels among ``kernels``, each name once, in order."""
+    named = {k.name: k for k in kernels if k.exchange is Exchange.KEY}
+    return tuple(named.values())
+
+
+def in_one_place(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
+    """The ONE_PLACE kernels among ``kernels``, each name once, in order."""
+    named = {k.name: k for k in kernels if k.exchange is Exchange.ONE_PLACE}
+    return tuple(named.values())
+
+
+def describe(error: Exception) -> str:
+    """An exception in words for a reason: its class only where it is no sentence of ours."""
+    if isinstance(error, FiredrillError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

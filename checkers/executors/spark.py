@@ -1,0 +1,169 @@
+"""The Spark executor: one task a sealed split, nothing shuffled.
+
+The history was sealed split by key hash, so a KEY kernel's exchange has happened already: a task
+reads its split's Parquet file with pyarrow and runs the same kernels that run in process. What they
+give travels as Arrow IPC streams, a few columns of rows instead of one schema a kernel.
+
+Spark is imported and its JVM started when the first analysis asks for it, and ended with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from checkers.executors.java import find_java, java_home
+from checkers.executors.results import Given, apply, by_key, merge
+from checkers.kernel import Kernel, Setting
+from checkers.source import Source
+from harness.errors import HarnessError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PIECE_ROWS = 250_000
+"""Rows of one IPC stream: some 10 MB, which the JVM copies without noticing."""
+DRIVER_MEMORY = "2g"
+
+_ENVELOPE = "split int, kernel string, output string, broken string, payload binary"
+_FIELDS = pa.schema(
+    [
+        ("split", pa.int32()),
+        ("kernel", pa.string()),
+        ("output", pa.string()),
+        ("broken", pa.string()),
+        ("payload", pa.binary()),
+    ]
+)
+
+
+def run_by_key(
+    kernels: Iterable[Kernel], source: Source, setting: Setting, master: str | None = None
+) -> Given:
+    """The KEY kernels over every split of ``source`` on Spark (``master``: ``local[*]``).
+
+    Raises ``HarnessError`` where Spark can't be started or a task is lost for good.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="firedrill-spark-") as scratch,
+        source.on_disk(Path(scratch)) as files,
+        _session(master or "local[*]", Path(scratch)) as spark,
+    ):
+        work = _task(by_key(kernels), files.paths(), msgspec.json.encode(setting))
+        splits = spark.range(0, files.splits, 1, numPartitions=files.splits)
+        rows = splits.mapInArrow(work, _ENVELOPE).toArrow()
+    return merge(_unpacked(rows))
+
+
+Paths = tuple[str, tuple[str, ...]]
+Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes) -> Work:
+    """What a Spark task does: split numbers in, envelopes out."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        transactions, micro_ops = paths
+        source = Source.of_files(Path(transactions), tuple(map(Path, micro_ops)))
+        known = msgspec.json.decode(setting, type=Setting)
+        for batch in batches:
+            for split in batch.column(0).to_pylist():
+                tables = {"transactions": source.transactions, "micro_ops": source.micro_ops(split)}
+                yield from _packed(split, apply(kernels, tables, known))
+
+    return work
+
+
+def _packed(split: int, given: Given) -> Iterator[pa.RecordBatch]:
+    for name, why in given.broken.items():
+        yield _row(split, name, "", why, b"")
+    for name, table in given.tables.items():
+        # One stream even of no rows: its schema says what the concatenation looks like.
+        for start in range(0, max(table.num_rows, 1), PIECE_ROWS):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as stream:
+                stream.write_table(table.slice(start, PIECE_ROWS))
+            yield _row(split, "", name, "", sink.getvalue().to_pybytes())
+
+
+def _row(split: int, kernel: str, output: str, broken: str, payload: bytes) -> pa.RecordBatch:
+    columns = zip(_FIELDS, (split, kernel, output, broken, payload), strict=True)
+    return pa.record_batch([pa.array([v], f.type) for f, v in columns], schema=_FIELDS)
+
+
+def _unpacked(rows: pa.Table) -> Iterator[Given]:
+    """Envelopes in the order of their splits, whatever order Spark collected them in."""
+    for batch in rows.sort_by("split").to_batches():
+        for row in range(batch.num_rows):
+            _, kernel, output, broken = (batch.column(i)[row].as_py() for i in range(4))
+            if kernel:
+                yield Given(tables={}, broken={kernel: broken})
+            else:
+                payload = batch.column(4)[row].as_buffer()
+                yield Given(tables={output: pa.ipc.open_stream(payload).read_all()})
+
+
+@contextmanager
+def _session(master: str, scratch: Path) -> Iterator[SparkSession]:
+    """A session of our own: loopback only for a local master, no UI, quiet; stopped after use."""
+    home = java_home(find_java(), scratch)
+    # Without it, workers are whatever python3 PATH holds, which lacks our packages.
+    with _environment({"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(home)}):
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.master(master).appName("firedrill")
+        for key, value in _configuration(master, scratch).items():
+            builder = builder.config(key, value)
+        try:
+            spark = builder.getOrCreate()
+        except PySparkException as error:
+            raise HarnessError(f"Spark did not start on {master}: {error}") from error
+        try:
+            yield spark
+        except PySparkException as error:
+            raise HarnessError(f"Spark lost the analysis: {error}") from error
+        finally:
+            spark.stop()
+
+
+def _configuration(master: str, scratch: Path) -> dict[str, str]:
+    log4j = Path(__file__).with_name("log4j2.properties")
+    configuration = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.driver.maxResultSize": "0",  # edges of long histories outgrow the default of 1 GB
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+    }
+    if master.startswith("local"):
+        configuration |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(scratch),
+        }
+    return configuration
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """``os.environ`` with ``values`` in it, and as it was afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

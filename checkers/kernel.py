@@ -1,0 +1,103 @@
+"""What a checker is made of: kernels, and the exchange of rows between them.
+
+A *kernel* is a pure function from Arrow tables to Arrow tables. Executors decide where it runs; the
+exchange that it declares says which rows it must see together. Nothing is decided in an executor,
+so the same chain gives the same verdict in process and on Spark.
+
+=============== ==========================================================================
+``Exchange``    what the kernel is given
+=============== ==========================================================================
+``KEY``         the micro-operations of some keys, all of those keys; all transactions
+``ONE_PLACE``   every table, and what earlier kernels gave, concatenated over the splits
+=============== ==========================================================================
+
+A KEY kernel must not let its result depend on which keys share a split, nor on the order of rows.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+import msgspec
+import pyarrow as pa
+
+from harness.checking import Anomaly
+from harness.outcome import Outcome
+from harness.promise import Declaration
+
+Tables = Mapping[str, pa.Table]
+"""Tables by name: ``transactions``, ``micro_ops``, ``faults``, ``events`` and kernels' outputs."""
+
+EXAMPLES_MAX = 5
+"""Anomalies of one name that a verdict shows in full; the count is of all of them."""
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a judgement depends on beside the tables.
+
+    ``model`` is what was asked for. ``by_index`` orders operations by index instead of time:
+    imported histories have no other trustworthy axis. ``state``, ``interrupted``, ``trouble`` and
+    ``phases`` are the manifest's.
+    """
+
+    model: str
+    declaration: Declaration
+    min_ok: int = 100
+    by_index: bool = False
+    state: str = "sealed"
+    interrupted: bool = False
+    trouble: tuple[str, ...] = ()
+    phases: tuple[tuple[str, int], ...] = ()
+    cut_ns: int | None = None
+
+
+class Exchange(enum.StrEnum):
+    """Which rows a kernel must see together."""
+
+    KEY = "key"
+    ONE_PLACE = "one place"
+
+
+@attrs.frozen(kw_only=True)
+class Kernel:
+    """A named pure function. Kernels of one name are one kernel: checkers share their results."""
+
+    name: str
+    exchange: Exchange
+    run: Callable[[Tables, Setting], Tables]
+
+
+class Lookup(Protocol):
+    """Fetches the few operations that a person will read."""
+
+    def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
+        """The operations ``txns`` by transaction: process, times, micro-operations."""
+
+
+@attrs.frozen(kw_only=True)
+class Part:
+    """What one checker says.
+
+    ``outcome`` is what it decides apart from anomalies (``unknown`` where it can't tell);
+    anomalies decide through the model. ``tables`` are written beside the verdict.
+    """
+
+    outcome: Outcome = Outcome.VALID
+    anomalies: Mapping[str, Anomaly] = attrs.field(factory=dict)
+    reasons: tuple[str, ...] = ()
+    statistics: Mapping[str, Any] = attrs.field(factory=dict)
+    availability: Mapping[str, Any] = attrs.field(factory=dict)
+    tables: Tables = attrs.field(factory=dict)
+
+
+class Checker(Protocol):
+    """One promise, or one part of the report. Found by its entry point, named ``CHECKER``."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Say it, from the tables that the kernels gave; called once, in one place."""

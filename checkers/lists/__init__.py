@@ -1,0 +1,1 @@
+"""Histories of lists as arrays, and what can be inferred from them key by key."""

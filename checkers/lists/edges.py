@@ -1,0 +1,215 @@
+"""Dependencies between transactions, as Adya defines them, from version orders.
+
+ww: the writer of a version to the writer of the next. wr: the writer of the last element that a
+read saw to the reader. rw: the reader of a version to the writer of the next.
+
+An append that the longest read does not show happened after everything that it shows: it follows
+the last version, and the readers of that version precede it. Those are products of two groups,
+so the edges go through a *gate*, a vertex of its own (see ``gates``).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+import pyarrow as pa
+
+from checkers.columns import FAIL, INFO, Ints, group_starts, spread
+from checkers.lists.findings import NOBODY, Seen
+from checkers.lists.ops import ListOps
+from checkers.lists.versions import Versions
+
+
+class Kind(enum.IntEnum):
+    """Kinds of edges, those that accuse most first."""
+
+    WW = 0
+    WR = 1
+    RW = 2
+
+
+EDGES = pa.schema(
+    [
+        ("kind", pa.int8()),
+        ("source", pa.int32()),
+        ("target", pa.int32()),
+        ("key", pa.int64()),
+        ("element", pa.int64()),
+    ]
+)
+"""``element`` is what was read (wr) or what the target appended (ww, rw)."""
+
+TAILS = pa.schema(
+    [("role", pa.int8()), ("txn", pa.int32()), ("key", pa.int64()), ("element", pa.int64())]
+)
+"""Readers (role 0) and appenders (role 1) beyond the last known version of a key."""
+READER, APPENDER = 0, 1
+
+
+def edges(ops: ListOps, versions: Versions) -> pa.Table:
+    """Dependencies between different transactions that did not fail.
+
+    Reads of transactions whose fate is unknown are among them: they count only where the
+    transaction is proven committed, which one key can't tell.
+    """
+    made = [_write_write(ops, versions), _write_read(ops), _read_write(ops, versions)]
+    return pa.concat_tables(made)
+
+
+def tails(ops: ListOps, versions: Versions) -> pa.Table:
+    """Who read the last known version of a key, and who appended what no read shows.
+
+    Only of keys that have both; one row a transaction, key and role.
+    """
+    appends, reads = ops.appends, ops.reads
+    unseen = np.flatnonzero(
+        (versions.of_append[: len(appends.txn)] < 0) & (ops.txns.type[appends.txn] != FAIL)
+    )
+    waiting = np.zeros(len(ops.keys), dtype=np.bool_)
+    waiting[appends.k[unseen]] = True
+    read, version = _states(ops, versions)
+    last = waiting[reads.k[read]] & (version == versions.count[reads.k[read]] - 1)
+    read = read[last]
+    parts = (
+        (READER, reads.txn[read], reads.k[read], np.zeros(len(read), dtype=np.int64)),
+        (APPENDER, appends.txn[unseen], appends.k[unseen], appends.element[unseen]),
+    )
+    return pa.concat_tables([_tail(ops, *part) for part in parts])
+
+
+def _tail(ops: ListOps, role: int, txn: Ints, k: Ints, element: Ints) -> pa.Table:
+    order = np.lexsort((element, txn, k))
+    order = order[group_starts(k[order], txn[order])]
+    columns = [
+        pa.array(np.full(len(order), role), pa.int8()),
+        pa.array(txn[order], pa.int32()),
+        pa.array(ops.keys[k[order]], pa.int64()),
+        pa.array(element[order], pa.int64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=TAILS)
+
+
+def _states(ops: ListOps, versions: Versions) -> tuple[Ints, Ints]:
+    """Reads whose last element is in the version order, with its position; empty reads have -1."""
+    reads = ops.reads
+    able = np.flatnonzero(ops.txns.type[reads.txn] != FAIL)
+    empty = reads.length[able] == 0
+    element = _last(ops, able)
+    version = versions.version(np.where(empty, -1, ops.writer(reads.k[able], element)))
+    known = empty | (version >= 0)
+    position = np.full(len(able), -1)
+    shown = version >= 0
+    position[shown] = versions.position[version[shown]]
+    return able[known], position[known]
+
+
+def _last(ops: ListOps, read: Ints) -> Ints:
+    """The last element of each read; anything for an empty one."""
+    if not len(ops.elements):
+        return np.zeros(len(read), dtype=np.int64)
+    at = ops.reads.start[read] + ops.reads.length[read] - 1
+    last: Ints = ops.elements[np.clip(at, 0, len(ops.elements) - 1)]
+    return last
+
+
+def _write_write(ops: ListOps, versions: Versions) -> pa.Table:
+    follower = np.flatnonzero((versions.position > 0) & (versions.append >= 0))
+    seen = _between(ops, versions, follower - 1, versions.append[follower])
+    unseen = np.flatnonzero(versions.of_append[: len(ops.appends.txn)] < 0)
+    k = ops.appends.k[unseen]
+    unseen = unseen[versions.count[k] > 0]
+    k = ops.appends.k[unseen]
+    last = versions.first[k] + versions.count[k] - 1
+    return pa.concat_tables([seen, _between(ops, versions, last, unseen)])
+
+
+def _between(ops: ListOps, versions: Versions, before: Ints, append: Ints) -> pa.Table:
+    """ww edges from the writers of versions ``before`` to the writers of ``append``."""
+    writer = versions.append[before]
+    pick = writer >= 0
+    writer, append = writer[pick], append[pick]
+    appends = ops.appends
+    return _made(
+        ops,
+        Kind.WW,
+        appends.txn[writer],
+        appends.txn[append],
+        appends.k[append],
+        appends.element[append],
+    )
+
+
+def _write_read(ops: ListOps) -> pa.Table:
+    reads = ops.reads
+    read = np.flatnonzero(reads.length > 0)
+    element = _last(ops, read)
+    append = ops.writer(reads.k[read], element)
+    read, element, append = read[append >= 0], element[append >= 0], append[append >= 0]
+    return _made(ops, Kind.WR, ops.appends.txn[append], reads.txn[read], reads.k[read], element)
+
+
+def _read_write(ops: ListOps, versions: Versions) -> pa.Table:
+    reads = ops.reads
+    read, position = _states(ops, versions)
+    k = reads.k[read]
+    inner = position + 1 < versions.count[k]
+    read, k = read[inner], k[inner]
+    following = versions.append[versions.first[k] + position[inner] + 1]
+    pick = following >= 0
+    read, following = read[pick], following[pick]
+    appends = ops.appends
+    return _made(
+        ops,
+        Kind.RW,
+        reads.txn[read],
+        appends.txn[following],
+        appends.k[following],
+        appends.element[following],
+    )
+
+
+def _made(ops: ListOps, kind: Kind, source: Ints, target: Ints, k: Ints, element: Ints) -> pa.Table:
+    type_ = ops.txns.type
+    pick = (source != target) & (type_[source] != FAIL) & (type_[target] != FAIL)
+    columns = [
+        pa.array(np.full(int(pick.sum()), int(kind)), pa.int8()),
+        pa.array(source[pick], pa.int32()),
+        pa.array(target[pick], pa.int32()),
+        pa.array(ops.keys[k[pick]], pa.int64()),
+        pa.array(element[pick], pa.int64()),
+    ]
+    return pa.Table.from_arrays(columns, schema=EDGES)
+
+
+OBSERVED = pa.schema([("writer", pa.int64()), ("reader", pa.int64())])
+
+
+def observed(ops: ListOps, versions: Versions, seen: Seen) -> pa.Table:
+    """Writers of unknown fate and the readers that saw an element of theirs.
+
+    A committed reader (written as ``NOBODY``) proves that the writer committed; one of
+    unknown fate does so once it is proven itself.
+    """
+    shown = versions.append[versions.append >= 0]
+    strays = seen.append[seen.append >= 0]
+    proven = _unknown_writers(ops, np.concatenate([shown, strays]))
+    reads = ops.reads
+    read = np.flatnonzero((ops.txns.type[reads.txn] == INFO) & ~versions.prefix)
+    row, place = spread(reads.length[read])
+    read = read[row]
+    append = ops.writer(reads.k[read], ops.elements[reads.start[read] + place])
+    unsure = append >= 0
+    unsure[unsure] = ops.txns.type[ops.appends.txn[append[unsure]]] == INFO
+    pairs = [
+        (proven, np.full(len(proven), NOBODY)),
+        (ops.appends.txn[append[unsure]], reads.txn[read[unsure]]),
+    ]
+    writer, reader = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return pa.Table.from_arrays([pa.array(writer), pa.array(reader)], schema=OBSERVED)
+
+
+def _unknown_writers(ops: ListOps, append: Ints) -> Ints:
+    writer: Ints = np.unique(ops.appends.txn[append])
+    unknown: Ints = writer[ops.txns.type[writer] == INFO]
+    return unknown

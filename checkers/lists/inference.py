@@ -1,0 +1,27 @@
+"""The kernel that infers all that one key's operations tell; shared by the checkers of lists."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from checkers.kernel import Exchange, Kernel, Setting, Tables
+from checkers.lists.edges import edges, observed, tails
+from checkers.lists.findings import findings, suspects
+from checkers.lists.ops import list_ops
+from checkers.lists.versions import versions_of
+
+
+def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``lists.findings``, ``.edges``, ``.tails`` and ``.observed`` of the keys given."""
+    ops = list_ops(tables, setting)
+    versions = versions_of(ops)
+    seen = suspects(ops, versions)
+    return {
+        "lists.findings": findings(ops, versions, seen),
+        "lists.edges": edges(ops, versions),
+        "lists.tails": tails(ops, versions),
+        "lists.observed": observed(ops, versions, seen),
+    }
+
+
+INFERENCE = Kernel(name="lists", exchange=Exchange.KEY, run=infer)

@@ -1,0 +1,167 @@
+"""Appends and reads of lists as flat arrays: what every inference over them starts from."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from checkers.columns import OK, TYPES, Bools, Ints, codes, group_starts, ints, lists
+from checkers.kernel import Setting, Tables
+from harness.errors import MalformedHistory
+
+_KINDS_OF_STEP = ("r", "append")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Transactions:
+    """Row i is transaction i. ``start`` and ``finish`` lie on the axis that orders operations;
+    ``real_time`` says that the transaction's kind promises to see what was acknowledged before it.
+    """
+
+    type: NDArray[np.int8]
+    process: Ints
+    start: Ints
+    finish: Ints
+    real_time: Bools
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Appends:
+    """One row an append, sorted by (key, element); ``k`` is the key's position in ``keys``."""
+
+    txn: Ints
+    pos: Ints
+    k: Ints
+    element: Ints
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Reads:
+    """One row a read whose result is known, sorted by (key, transaction, position); what it saw is
+    ``elements[start:start + length]``.
+    """
+
+    txn: Ints
+    pos: Ints
+    k: Ints
+    start: Ints
+    length: Ints
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ListOps:
+    """The list operations of some keys, all of those keys."""
+
+    txns: Transactions
+    keys: Ints
+    appends: Appends
+    reads: Reads
+    elements: Ints
+    append_codes: _Codes
+
+    def writer(self, k: Ints, element: Ints) -> Ints:
+        """The row in ``appends`` that wrote ``element`` to key ``k``, or -1 where nobody did."""
+        return self.append_codes.find(k, element)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Codes:
+    """Pairs (k, element) of the appends as sorted numbers, for lookups by bisection.
+
+    Elements are first replaced by their rank where a pair would not fit in 64 bits.
+    """
+
+    codes: Ints
+    low: int
+    span: int
+    ranks: Ints | None
+
+    @classmethod
+    def of(cls, k: Ints, element: Ints) -> _Codes:
+        low, high = (int(element.min()), int(element.max())) if len(element) else (0, 0)
+        span = high - low + 1
+        ranks = None
+        if span * (int(k.max(initial=0)) + 1) >= 2**62:
+            ranks = np.unique(element)
+            low, span = 0, len(ranks)
+            element = np.searchsorted(ranks, element)
+        return cls(codes=k * span + (element - low), low=low, span=span, ranks=ranks)
+
+    def find(self, k: Ints, element: Ints) -> Ints:
+        if not len(self.codes):
+            return np.full(len(k), -1, dtype=np.int64)
+        known = np.ones(len(k), dtype=np.bool_)
+        if self.ranks is not None:
+            rank = np.minimum(np.searchsorted(self.ranks, element), len(self.ranks) - 1)
+            known = self.ranks[rank] == element
+            element = rank
+        else:
+            known = (element >= self.low) & (element - self.low < self.span)
+            element = np.where(known, element, self.low)
+        wanted = k * self.span + (element - self.low)
+        row = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
+        return np.where(known & (self.codes[row] == wanted), row, -1)
+
+
+def transactions_of(tables: Tables, setting: Setting) -> Transactions:
+    """The transactions as arrays, on the axis that ``setting`` orders them by."""
+    table = tables["transactions"]
+    kinds = tuple(p.kind for p in setting.declaration.promises if p.staleness_s is not None)
+    axis = ("invoke_index", "complete_index") if setting.by_index else ("invoke_ns", "complete_ns")
+    return Transactions(
+        type=codes(table, "type", TYPES),
+        process=ints(table, "process"),
+        start=ints(table, axis[0]),
+        finish=ints(table, axis[1]),
+        real_time=codes(table, "kind", kinds) < 0,
+    )
+
+
+def list_ops(tables: Tables, setting: Setting) -> ListOps:
+    """The list operations of ``micro_ops``.
+
+    An empty read of an ok transaction may be stored as null; a null in any other is not known, and
+    no read. Raises ``MalformedHistory`` for an element appended twice: nothing can be inferred of
+    such a key.
+    """
+    txns = transactions_of(tables, setting)
+    table = tables["micro_ops"]
+    f = codes(table, "f", _KINDS_OF_STEP)
+    txn, pos, key = ints(table, "txn"), ints(table, "pos"), ints(table, "key")
+    keys, k = np.unique(key, return_inverse=True)
+    appends = _appends(table, np.flatnonzero(f == 1), txn, pos, k)
+    start, length, elements, known = lists(table, "elements")
+    read = np.flatnonzero((f == 0) & (known | (txns.type[txn] == OK)))
+    read = read[np.lexsort((pos[read], txn[read], k[read]))]
+    codes_of_appends = _Codes.of(appends.k, appends.element)
+    _refuse_repetition(keys, appends)
+    return ListOps(
+        txns=txns,
+        keys=keys,
+        appends=appends,
+        reads=Reads(
+            txn=txn[read], pos=pos[read], k=k[read], start=start[read], length=length[read]
+        ),
+        elements=elements,
+        append_codes=codes_of_appends,
+    )
+
+
+def _appends(table: pa.Table, rows: Ints, txn: Ints, pos: Ints, k: Ints) -> Appends:
+    element = ints(table.select(["value"]), "value")
+    rows = rows[np.lexsort((pos[rows], txn[rows], element[rows], k[rows]))]
+    return Appends(txn=txn[rows], pos=pos[rows], k=k[rows], element=element[rows])
+
+
+def _refuse_repetition(keys: Ints, appends: Appends) -> None:
+    again = np.flatnonzero(~group_starts(appends.k, appends.element))
+    if len(again):
+        row = again[0]
+        raise MalformedHistory(
+            "history",
+            f"key {keys[appends.k[row]]}",
+            f"element {appends.element[row]} is appended twice (by transactions "
+            f"{appends.txn[row - 1]} and {appends.txn[row]}); elements must be unique per key",
+        )

@@ -1,0 +1,112 @@
+"""The order of a key's versions, as its longest committed read shows it."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from checkers.columns import OK, Bools, Ints, batches, group_starts, spread
+from checkers.lists.ops import ListOps
+
+CHUNK = 4_000_000
+"""List elements compared at once: some 100 MB of temporaries."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Versions:
+    """One row a version, by (key, position): ``element`` and the row of its append (-1: nobody).
+
+    ``first[k]`` is the row of key k's first version and ``count[k]`` how many there are. The order
+    is the longest read of an ok transaction, an element that it repeats counted where it comes
+    first. Reads of other transactions are no evidence: what failed at commit may have seen all.
+    ``prefix[r]`` says that read r is a prefix of that longest read, ``longest[k]`` is its row
+    in the reads (-1: no ok read), ``repeats_at[k]`` the position in it of the first repetition.
+    """
+
+    k: Ints
+    position: Ints
+    element: Ints
+    append: Ints
+    first: Ints
+    count: Ints
+    longest: Ints
+    prefix: Bools
+    repeats_at: Ints
+    of_append: Ints
+
+    def version(self, append: Ints) -> Ints:
+        """The version row that each append made, or -1 where it is in no version order."""
+        return np.where(append >= 0, self.of_append[np.maximum(append, 0)], -1)
+
+
+NEVER = np.iinfo(np.int64).max
+
+
+def versions_of(ops: ListOps) -> Versions:
+    """The version orders of all keys of ``ops``."""
+    longest = _longest(ops)
+    has = longest >= 0
+    length = np.where(has, ops.reads.length[longest], 0) if len(ops.reads.txn) else has * 0
+    k, place = spread(length)
+    at = ops.reads.start[longest[k]] + place if len(k) else k
+    element = ops.elements[at]
+    repeated = _repeated(k, element)
+    repeats_at = np.full(len(ops.keys), NEVER)
+    np.minimum.at(repeats_at, k[repeated], place[repeated])
+    k, element = k[~repeated], element[~repeated]
+    count = np.bincount(k, minlength=len(ops.keys)).astype(np.int64)
+    append = ops.writer(k, element)
+    of_append = np.full(max(len(ops.appends.txn), 1), -1)
+    of_append[append[append >= 0]] = np.flatnonzero(append >= 0)
+    return Versions(
+        k=k,
+        position=spread(count)[1],
+        element=element,
+        append=append,
+        first=np.cumsum(count) - count,
+        count=count,
+        longest=longest,
+        prefix=_prefixes(ops, longest),
+        repeats_at=repeats_at,
+        of_append=of_append,
+    )
+
+
+def _longest(ops: ListOps) -> Ints:
+    """For each key the row of its longest ok read, the earliest of equals; -1 for none."""
+    reads = ops.reads
+    longest = np.full(len(ops.keys), -1)
+    committed = np.flatnonzero(ops.txns.type[reads.txn] == OK)
+    if len(committed):
+        k, length = reads.k[committed], reads.length[committed]
+        groups = np.flatnonzero(group_starts(k))
+        most = np.zeros(len(ops.keys), dtype=np.int64)
+        most[k[groups]] = np.maximum.reduceat(length, groups)
+        rows = committed[length == most[k]]
+        rows = rows[group_starts(reads.k[rows])]
+        longest[reads.k[rows]] = rows
+    return longest
+
+
+def _repeated(k: Ints, element: Ints) -> Bools:
+    """True for every element that came before in the same key's list."""
+    order = np.lexsort((np.arange(len(k)), element, k))
+    repeated = np.zeros(len(k), dtype=np.bool_)
+    repeated[order] = ~group_starts(k[order], element[order])
+    return repeated
+
+
+def _prefixes(ops: ListOps, longest: Ints) -> Bools:
+    """Whether each read is a prefix of its key's longest ok read."""
+    reads = ops.reads
+    # No ok read: only the empty read is a prefix of nothing.
+    target = longest[reads.k]
+    room = np.where(target >= 0, reads.length[np.maximum(target, 0)], 0)
+    prefix = reads.length <= room
+    for part in batches(np.where(prefix, reads.length, 0), CHUNK):
+        row, place = spread(np.where(prefix[part], reads.length[part], 0))
+        row += part.start
+        mine = ops.elements[reads.start[row] + place]
+        theirs = ops.elements[reads.start[target[row]] + place]
+        prefix[row[mine != theirs]] = False
+    return prefix

@@ -1,0 +1,134 @@
+"""The lattice of consistency models, and which anomalies rule out which.
+
+Sources: Adya, *Weak Consistency* (1999); Cerone, Bernardi, Gotsman (2015); Crooks et al. (2017);
+Bailis et al. (2013); the lattice as Elle wires it. Names are Elle's; ``strong-session-`` adds the
+order of each process, ``strong-`` real time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.errors import UsageError
+
+STRICT_SERIALIZABLE = "strict-serializable"
+
+_STRONGER = {
+    "strict-serializable": (
+        "serializable",
+        "snapshot-isolation",
+        "strong-snapshot-isolation",
+        "strong-session-serializable",
+    ),
+    "strong-session-serializable": ("serializable", "strong-session-snapshot-isolation"),
+    "strong-snapshot-isolation": ("strong-session-snapshot-isolation", "strong-read-committed"),
+    "strong-session-snapshot-isolation": ("snapshot-isolation", "strong-session-read-committed"),
+    "strong-read-committed": ("strong-session-read-committed", "strong-read-uncommitted"),
+    "strong-session-read-committed": ("read-committed", "strong-session-read-uncommitted"),
+    "strong-read-uncommitted": ("strong-session-read-uncommitted",),
+    "strong-session-read-uncommitted": ("read-uncommitted",),
+    "serializable": (
+        "repeatable-read",
+        "snapshot-isolation",
+        "view-serializable",
+        "update-serializable",
+    ),
+    "view-serializable": (),
+    "update-serializable": ("forward-consistent-view",),
+    "forward-consistent-view": ("consistent-view",),
+    "consistent-view": ("cursor-stability", "monotonic-view"),
+    "repeatable-read": ("cursor-stability", "monotonic-atomic-view"),
+    "snapshot-isolation": (
+        "forward-consistent-view",
+        "monotonic-atomic-view",
+        "monotonic-snapshot-read",
+        "parallel-snapshot-isolation",
+        "prefix",
+    ),
+    "parallel-snapshot-isolation": ("causal-cerone", "update-atomic"),
+    "prefix": ("causal-cerone",),
+    "causal-cerone": ("read-atomic",),
+    "update-atomic": ("read-atomic",),
+    "read-atomic": ("monotonic-atomic-view",),
+    "monotonic-atomic-view": ("read-committed",),
+    "cursor-stability": ("read-committed",),
+    "monotonic-view": ("read-committed",),
+    "monotonic-snapshot-read": ("read-committed",),
+    "read-committed": ("read-uncommitted",),
+    "read-uncommitted": (),
+}
+"""For each model those just below it: what satisfies the key satisfies the values."""
+
+_SYNONYMS = {"strong-serializable": STRICT_SERIALIZABLE, "conflict-serializable": "serializable"}
+
+_WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
+    "G0": ("read-uncommitted",),
+    "duplicate-elements": ("read-uncommitted",),
+    "garbage-read": ("read-uncommitted",),
+    "G1a": ("read-committed",),
+    "G1b": ("read-committed",),
+    "G1c": ("read-committed",),
+    "dirty-update": ("read-committed",),
+    "incompatible-order": ("read-committed",),
+    "future-read": ("read-committed",),
+    "internal": ("read-atomic",),
+    "lost-update": ("cursor-stability", "update-atomic"),
+    "G-single-item": ("consistent-view", "repeatable-read"),
+    "G-nonadjacent-item": ("snapshot-isolation", "repeatable-read"),
+    "G2-item": ("repeatable-read",),
+    "G0-process": ("strong-session-read-uncommitted",),
+    "G1c-process": ("strong-session-read-committed",),
+    "G-single-item-process": ("strong-session-snapshot-isolation",),
+    "G-nonadjacent-item-process": ("strong-session-snapshot-isolation",),
+    "G2-item-process": ("strong-session-serializable",),
+    "G0-realtime": ("strong-read-uncommitted",),
+    "G1c-realtime": ("strong-read-committed",),
+    "G-single-item-realtime": ("strong-snapshot-isolation",),
+    "G-nonadjacent-item-realtime": ("strong-snapshot-isolation",),
+    "G2-item-realtime": ("strict-serializable",),
+    # A lost write is a read skew in real time: the read precedes the write that precedes it.
+    "lost-write": ("strong-snapshot-isolation",),
+}
+
+
+def models() -> tuple[str, ...]:
+    """Every model of the lattice, by name."""
+    return tuple(sorted(_STRONGER))
+
+
+def canonical(model: str) -> str:
+    """``model`` by its name in the lattice. Raises ``UsageError`` for one that is not in it."""
+    name = _SYNONYMS.get(model, model)
+    if name not in _STRONGER:
+        raise UsageError(f"unknown consistency model {model!r} (known: {', '.join(models())})")
+    return name
+
+
+def implied_by(model: str) -> frozenset[str]:
+    """``model`` and every model that it satisfies."""
+    found: set[str] = set()
+    frontier = [canonical(model)]
+    while frontier:
+        name = frontier.pop()
+        if name not in found:
+            found.add(name)
+            frontier.extend(_STRONGER[name])
+    return frozenset(found)
+
+
+def ruled_out(anomalies: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What ``anomalies`` rule out: the weakest models, and every other one above them."""
+    broken = {weakest for name in anomalies for weakest in _WEAKEST_BROKEN.get(name, ())}
+    every = {model for model in _STRONGER if implied_by(model) & broken}
+    weakest = {model for model in every if not (implied_by(model) - {model}) & every}
+    return tuple(sorted(weakest)), tuple(sorted(every - weakest))
+
+
+def breaks(anomaly: str, model: str) -> bool:
+    """Whether ``anomaly`` shows that ``model`` does not hold."""
+    return not implied_by(model).isdisjoint(_WEAKEST_BROKEN.get(anomaly, ()))
+
+
+def promises_real_time(model: str) -> bool:
+    """Whether under ``model`` an acknowledged write is seen by what starts after it."""
+    return breaks("lost-write", model)

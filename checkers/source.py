@@ -1,0 +1,97 @@
+"""Where the tables of an analysis come from: a sealed run's files, or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.errors import InvariantError, MalformedHistory
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """The transactions as a table, the micro-operations split by split.
+
+    All micro-operations of a key are in one split. Transactions are dense: row i is transaction i.
+    """
+
+    transactions: pa.Table
+    _files: tuple[Path, ...] = ()
+    _transactions_file: Path | None = None
+    _tables: tuple[pa.Table, ...] = ()
+
+    @classmethod
+    def of_files(cls, transactions: Path, micro_ops: tuple[Path, ...]) -> Source:
+        """A sealed history. Raises ``MalformedHistory`` where transactions are not dense."""
+        table = _dense(pq.read_table(transactions), transactions.name)
+        return cls(transactions=table, files=micro_ops, transactions_file=transactions)
+
+    @classmethod
+    def of_tables(cls, transactions: pa.Table, *micro_ops: pa.Table) -> Source:
+        """Tables in memory, one of micro-operations per split."""
+        return cls(transactions=_dense(transactions, "transactions"), tables=micro_ops)
+
+    @property
+    def splits(self) -> int:
+        """How many splits there are."""
+        return len(self._files) or len(self._tables)
+
+    def micro_ops(self, split: int) -> pa.Table:
+        """Every micro-operation of the keys of ``split``."""
+        return pq.read_table(self._files[split]) if self._files else self._tables[split]
+
+    def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
+        """The operations ``txns`` as a person reads them; see ``kernel.Lookup``."""
+        found = {txn: _operation(self.transactions.slice(txn, 1)) for txn in sorted(set(txns))}
+        wanted = pa.array(found, pa.int64())
+        steps: list[dict[str, Any]] = []
+        for split in range(self.splits if found else 0):
+            table = self.micro_ops(split)
+            rows = pc.is_in(table.column("txn").cast(pa.int64()), value_set=wanted)
+            steps += table.filter(rows).to_pylist()
+        for step in sorted(steps, key=lambda row: (row["txn"], row["pos"])):
+            value = step["elements"] if step["f"] == "r" else step["value"]
+            if value is None and step["f"] == "r":
+                value = step["value"]
+            found[step["txn"]]["ops"].append([step["f"], step["key"], value])
+        return found
+
+    @contextmanager
+    def on_disk(self, scratch: Path) -> Iterator[Source]:
+        """The same as files, for executors whose workers are other processes."""
+        if self._files:
+            yield self
+            return
+        transactions = scratch / "transactions.parquet"
+        files = tuple(scratch / f"micro_ops-{i:04}.parquet" for i in range(self.splits))
+        pq.write_table(self.transactions, transactions)
+        for file, table in zip(files, self._tables, strict=True):
+            pq.write_table(table, file)
+        yield Source.of_files(transactions, files)
+
+    def paths(self) -> tuple[str, tuple[str, ...]]:
+        """The files of transactions and splits; only of a source that is on disk."""
+        if self._transactions_file is None:
+            raise InvariantError("paths of a history that is in memory, not in files")
+        return str(self._transactions_file), tuple(map(str, self._files))
+
+
+def _dense(table: pa.Table, name: str) -> pa.Table:
+    txn = table.column("txn").to_numpy()
+    if not np.array_equal(txn, np.arange(len(txn))):
+        raise MalformedHistory(name, "column txn", "must be 0, 1, 2 ... in order")
+    return table
+
+
+def _operation(row: pa.Table) -> dict[str, Any]:
+    shown = ("txn", "process", "kind", "type", "node", "invoke_ns", "complete_ns", "error")
+    (fields,) = row.select([name for name in shown if name in row.column_names]).to_pylist()
+    return {name: value for name, value in fields.items() if value is not None} | {"ops": []}

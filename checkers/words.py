@@ -1,0 +1,40 @@
+"""Anomalies in words: the broken promise, then what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NANOSECONDS = 1e9
+
+_FINDINGS = {
+    "G1a": "aborted read (G1a): T{txn} read {element} in key {key}, which T{other} appended and "
+    "then failed",
+    "G1b": "intermediate read (G1b): T{txn} read key {key} up to {element}, which T{other} "
+    "followed with another append before it committed",
+    "garbage-read": "garbage read: T{txn} read {element} in key {key}, which nobody appended",
+    "duplicate-elements": "duplicate elements: T{txn} read {element} in key {key} more than once",
+    "incompatible-order": "incompatible order: the list at key {key} that T{txn} read is no prefix "
+    "of the one that T{other} read",
+    "internal": "internal inconsistency: T{txn} read key {key} in a state that contradicts its own "
+    "earlier operations",
+    "future-read": "future read: T{txn} read {element} in key {key} before it appended it itself",
+    "dirty-update": "dirty update: the append of {element} to key {key} by T{other}, which failed, "
+    "lies under a committed append of T{txn}",
+    "lost-update": "lost update: T{txn} and T{other} read the same version of key {key} and both "
+    "committed an append to it",
+}
+
+
+def of_finding(row: dict[str, Any]) -> str:
+    """One row of ``lists.findings`` as a sentence."""
+    return _FINDINGS[row["anomaly"]].format(**row)
+
+
+def of_lost_write(key: int, element: int) -> str:
+    """A lost write as a sentence."""
+    return f"lost write: an acknowledged append to key {key} (value {element}) is in no later read"
+
+
+def seconds(at_ns: int) -> str:
+    """A time on the run's axis for a person."""
+    return f"{at_ns / NANOSECONDS:.3f} s"

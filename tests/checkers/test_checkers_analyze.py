@@ -1,0 +1,137 @@
+"""From a run directory to a verdict: attribution, evidence, determinism, both executors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from checker_histories import Fault, a, fail, ok, r, write_run
+
+from checkers.analyze import analyze, encode
+from harness.errors import MalformedHistory, UnknownPlugin, UsageError
+from harness.rundir import RunDirectory
+
+MS = 1_000_000
+GOOD = [ok(a(1, 1)), ok(a(2, 1)), ok(r(1, 1), r(2, 1)), ok(a(1, 2)), ok(r(1, 1, 2))]
+LOSS = [
+    ok(a(1, 1), start=0, finish=10 * MS),
+    ok(a(1, 2), start=20 * MS, finish=30 * MS),
+    ok(r(1, 1), start=90 * MS, finish=95 * MS),
+]
+KILL = Fault("kill", "leader of partition 1", 25 * MS, 60 * MS, ("n2",), ("leader of partition 1",))
+
+
+def test_a_good_run_is_valid_and_its_verdict_is_the_same_twice(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", GOOD)
+
+    first = analyze(run, executor="local")
+    second = analyze(run, executor="local")
+
+    assert first.outcome == "valid"
+    assert first.model == "strict-serializable"
+    assert encode(first) == encode(second)
+    assert first.statistics["f"]["append"] == {"ok": 3, "fail": 0, "info": 0}
+
+
+def test_a_lost_write_names_the_fault_that_explains_it(tmp_path: Path) -> None:
+    unrelated = Fault("partition", "minority", 0, 80 * MS, ("n5",))
+    run = write_run(tmp_path / "run", LOSS, [unrelated, KILL])
+
+    found = analyze(run, executor="local")
+
+    example = found.anomalies["lost-write"].examples[0]
+    assert found.outcome == "violation"
+    assert example["text"] == (
+        "lost write: an acknowledged append to key 1 (value 2) is in no later read"
+    )
+    assert example["txns"] == [1, 2]
+    assert example["explained_by"]["kind"] == "kill"
+    assert example["explained_by"]["phase"] == "during"
+    assert example["operations"][0]["ops"] == [["append", 1, 2]]
+    table = pq.read_table(run.analysis / "lost_writes.parquet")
+    assert table.column("value").to_pylist() == [2]
+    assert table.column("fault_kind").to_pylist() == ["kill"]
+
+
+def test_availability_tells_gaps_and_the_way_back(tmp_path: Path) -> None:
+    found = analyze(write_run(tmp_path / "run", LOSS, [KILL]), executor="local")
+
+    (window,) = found.availability["windows"]
+    assert window["first_ok_after_inject_ns"] == 5 * MS
+    assert window["first_ok_after_heal_ns"] == 35 * MS
+    assert window["longest_gap_ns"] == 65 * MS
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"min_ok": 50}, "vacuous: 5 ok transactions, expected at least 50"),
+        ({"interrupted": True}, "the run was interrupted before its end"),
+        ({"trouble": ("quiesce: not done within 60 s",)}, "quiesce: not done within 60 s"),
+    ],
+)
+def test_a_run_that_shows_too_little_is_unknown(
+    tmp_path: Path, change: dict[str, object], reason: str
+) -> None:
+    found = analyze(write_run(tmp_path / "run", GOOD, **change), executor="local")
+
+    assert found.outcome == "unknown"
+    assert reason in found.reasons
+
+
+def test_a_step_that_never_succeeded_makes_a_run_vacuous(tmp_path: Path) -> None:
+    found = analyze(write_run(tmp_path / "run", [fail(a(1, 1)), ok(r(1))]), executor="local")
+
+    assert found.outcome == "unknown"
+    assert found.reasons == ("vacuous: no 'append' ever succeeded (of 1 tried)",)
+
+
+def test_a_fault_without_proof_makes_a_run_unknown(tmp_path: Path) -> None:
+    unproven = Fault("kill", "n1", 3, 5, effective=False)
+    unhealed = Fault("kill", "n2", 3, None)
+
+    found = analyze(write_run(tmp_path / "run", GOOD, [unproven, unhealed]), executor="local")
+
+    assert found.outcome == "unknown"
+    assert any("fault 0 (kill of n1) was never proven effective" in x for x in found.reasons)
+    assert any("fault 1 (kill of n2) was never proven healed" in x for x in found.reasons)
+
+
+def test_no_ok_after_the_last_heal_makes_a_run_unknown(tmp_path: Path) -> None:
+    found = analyze(
+        write_run(tmp_path / "run", GOOD, [Fault("kill", "n1", 3, 99)]), executor="local"
+    )
+
+    assert found.outcome == "unknown"
+    assert found.reasons == ("no ok transaction after the last heal at 0.000 s",)
+
+
+def test_a_violation_outweighs_a_vacuous_run(tmp_path: Path) -> None:
+    found = analyze(write_run(tmp_path / "run", LOSS, min_ok=1000), executor="local")
+
+    assert found.outcome == "violation"
+
+
+def test_what_can_not_be_asked_is_refused_by_name(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", GOOD)
+
+    with pytest.raises(UsageError, match="unknown executor 'flink'"):
+        analyze(run, executor="flink")
+    with pytest.raises(UsageError, match="unknown consistency model 'eventual'"):
+        analyze(run, executor="local", model="eventual")
+    with pytest.raises(UnknownPlugin, match="unknown checker 'nope'"):
+        analyze(write_run(tmp_path / "other", GOOD, checkers=("nope",)), executor="local")
+    with pytest.raises(MalformedHistory):
+        analyze(RunDirectory(tmp_path), executor="local")
+
+
+@pytest.mark.spark
+def test_spark_and_the_process_give_the_same_bytes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", LOSS, [KILL])
+
+    on_spark = analyze(run, executor="spark")
+    in_process = analyze(run, executor="local")
+
+    assert on_spark.outcome == "violation"
+    assert encode(on_spark) == encode(in_process)

@@ -1,0 +1,124 @@
+"""Anomalies of single keys: each shown by a history, and gone from its repaired twin."""
+
+from __future__ import annotations
+
+import pytest
+from checker_histories import Txn, a, fail, info, names, ok, r, unknown, verdict
+
+PAIRS: dict[str, tuple[list[Txn], list[Txn]]] = {
+    "G1a": (
+        [fail(a(1, 1)), ok(r(1, 1))],
+        [info(a(1, 1)), ok(r(1, 1))],
+    ),
+    "G1b": (
+        [ok(a(1, 1), a(1, 2), start=0, finish=50), ok(r(1, 1), start=0, finish=50)],
+        [ok(a(1, 1), a(1, 2), start=0, finish=50), ok(r(1, 1, 2), start=0, finish=50)],
+    ),
+    "garbage-read": (
+        [ok(a(1, 1)), ok(r(1, 1, 7))],
+        [ok(a(1, 1)), ok(r(1, 1))],
+    ),
+    "duplicate-elements": (
+        [ok(a(1, 1)), ok(r(1, 1, 1))],
+        [ok(a(1, 1)), ok(r(1, 1))],
+    ),
+    "incompatible-order": (
+        [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2)), ok(r(1, 2))],
+        [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2)), ok(r(1, 1, 2))],
+    ),
+    "future-read": (
+        [ok(r(1, 1), a(1, 1))],
+        [ok(r(1), a(1, 1), r(1, 1))],
+    ),
+    "dirty-update": (
+        [fail(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2))],
+        [info(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2))],
+    ),
+    "lost-write": (
+        [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 2))],
+        [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2))],
+    ),
+    "G0": (
+        [
+            ok(a(1, 1), a(2, 1), start=0, finish=50),
+            ok(a(1, 2), a(2, 2), start=0, finish=50),
+            ok(r(1, 1, 2), r(2, 2, 1), start=60, finish=70),
+        ],
+        [
+            ok(a(1, 1), a(2, 1), start=0, finish=50),
+            ok(a(1, 2), a(2, 2), start=0, finish=50),
+            ok(r(1, 1, 2), r(2, 1, 2), start=60, finish=70),
+        ],
+    ),
+    "G1c": (
+        [
+            ok(a(1, 1), r(2, 1), start=0, finish=50),
+            ok(a(2, 1), r(1, 1), start=0, finish=50),
+        ],
+        [
+            ok(a(1, 1), r(2), start=0, finish=50),
+            ok(a(2, 1), r(1, 1), start=0, finish=50),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("anomaly", sorted(PAIRS))
+def test_an_anomaly_is_found_and_its_repaired_twin_is_valid(anomaly: str) -> None:
+    broken, repaired = PAIRS[anomaly]
+
+    found = verdict(broken)
+
+    assert anomaly in found.anomalies
+    assert found.outcome == "violation"
+    assert found.anomalies[anomaly].examples[0]["text"]
+    assert names(verdict(repaired)) == set()
+    assert verdict(repaired).outcome == "valid"
+
+
+def test_a_lost_write_stands_aside_where_the_model_promises_no_real_time() -> None:
+    found = verdict(PAIRS["lost-write"][0], model="serializable")
+
+    assert found.outcome == "valid"
+    assert "lost-write" in found.observed
+
+
+def test_an_append_that_no_later_read_covers_is_unverified_not_lost() -> None:
+    found = verdict([ok(a(1, 1)), ok(r(1, 1)), ok(a(1, 2)), ok(a(2, 1))])
+
+    assert found.statistics["lost_writes"] == {"acknowledged": 3, "unverified": 2, "lost": 0}
+    assert names(found) == set()
+
+
+def test_a_read_that_began_when_the_append_ended_is_concurrent() -> None:
+    touching = [ok(a(1, 1), start=0, finish=10), ok(r(1), start=10, finish=20)]
+    after = [ok(a(1, 1), start=0, finish=10), ok(r(1), start=11, finish=20)]
+
+    assert "lost-write" not in names(verdict(touching))
+    assert "lost-write" in names(verdict(after))
+
+
+def test_reads_of_unknown_fate_accuse_nobody() -> None:
+    history = [ok(a(1, 1)), info(r(1, 9)), info(unknown(1)), fail(r(1, 7)), ok(r(1, 1))]
+
+    assert names(verdict(history)) == set()
+
+
+def test_an_element_appended_twice_makes_the_checker_give_up_and_the_others_stand() -> None:
+    found = verdict([ok(a(1, 1)), ok(a(1, 1)), ok(r(1, 1))], checkers=("list-append", "statistics"))
+
+    assert found.outcome == "unknown"
+    assert "appended twice" in found.reasons[0]
+    assert found.statistics["transactions"]["ok"] == 3
+
+
+def test_elements_at_the_ends_of_64_bits_are_told_apart() -> None:
+    low, high = -(2**63), 2**63 - 1
+    history = [ok(a(1, low)), ok(a(1, high)), ok(a(2, low)), ok(r(1, low, high), r(2, low))]
+
+    assert names(verdict(history)) == set()
+    assert "garbage-read" in names(verdict([*history, ok(r(1, low, high, 0))]))
+
+
+def test_an_empty_history_is_valid_to_the_checkers_of_promises() -> None:
+    assert verdict([]).outcome == "valid"
