@@ -41,6 +41,7 @@ class Group(RuleBasedStateMachine):
             bugs=self.bugs,
         )
         self.proposals = 0
+        self.net.run(6 * PATIENCE)
 
     def some(self, fate: int) -> str | None:
         up = self.net.up()
@@ -51,12 +52,10 @@ class Group(RuleBasedStateMachine):
         if name := self.some(fate):
             self.net.tick(*[name] * count)
 
-    @rule(fate=FATE)
-    def a_round_without_loss(self, fate: int) -> None:
+    @rule(count=st.integers(1, 4 * PATIENCE))
+    def a_while_without_loss(self, count: int) -> None:
         """Random orders alone hardly ever finish an election."""
-        if name := self.some(fate):
-            for _ in range(2 * PATIENCE):
-                self.net.run(1, name)
+        self.net.run(count)
 
     @rule(fate=FATE, count=st.integers(1, 3))
     def a_client_proposes(self, fate: int, count: int) -> None:
@@ -94,34 +93,29 @@ class Group(RuleBasedStateMachine):
             self.net.deliver(fate % len(self.net.wire))
 
     @precondition(lambda self: self.net.wire)
-    @rule(fate=FATE)
-    def a_message_is_lost(self, fate: int) -> None:
-        self.net.wire.pop(fate % len(self.net.wire))
+    @rule(fate=FATE, twice=st.booleans())
+    def a_message_is_lost_or_comes_twice(self, fate: int, twice: bool) -> None:
+        wire = self.net.wire
+        message = wire.pop(fate % len(wire))
+        wire.extend([message, message] if twice else [])
 
-    @precondition(lambda self: self.net.wire)
-    @rule(fate=FATE)
-    def a_message_comes_twice(self, fate: int) -> None:
-        self.net.wire.append(self.net.wire[fate % len(self.net.wire)])
-
-    @rule(fate=FATE)
-    def the_network_is_cut(self, fate: int) -> None:
-        names = self.net.names
-        self.net.isolate(*(n for i, n in enumerate(names) if fate >> i & 1))
-
-    @rule()
-    def the_network_is_healed(self) -> None:
-        self.net.heal()
-
-    @rule(fate=FATE, landed=st.integers(0, 3))
-    def a_member_crashes(self, fate: int, landed: int) -> None:
-        if name := self.some(fate):
-            self.net.crash(name, landed=landed)
+    @rule(fate=FATE, landed=st.integers(0, 3), what=st.sampled_from(["cut", "leader", "crash"]))
+    def something_breaks(self, fate: int, landed: int, what: str) -> None:
+        net = self.net
+        if what == "cut":
+            net.isolate(*(n for i, n in enumerate(net.names) if fate >> i & 1))
+        elif what == "leader":
+            net.isolate(*[n for n in net.up() if net.raft(n).role is Role.LEADER][:1])
+        elif name := self.some(fate):
+            net.crash(name, landed=landed)
 
     @rule(fate=FATE)
-    def a_member_restarts(self, fate: int) -> None:
+    def something_is_mended(self, fate: int) -> None:
         down = [n for n in self.net.names if n not in self.net.up()]
         if down:
             self.net.restart(down[fate % len(down)])
+        else:
+            self.net.heal()
 
     def teardown(self) -> None:
         """Whatever happened, a whole group serves again: it was not driven into a corner."""
@@ -142,7 +136,7 @@ class Group(RuleBasedStateMachine):
 
 
 LIMITS = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
