@@ -24,6 +24,7 @@ class NoDaemon(UsageError):
             f"no Docker daemon answers at {where} ({reason}); "
             "start one (scripts/start-docker), or choose --provider process"
         )
+        self.where, self.reason = where, reason
 
 
 class DaemonError(HarnessError):

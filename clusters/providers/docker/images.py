@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import docker
 import requests.exceptions
 from docker.errors import DockerException, ImageNotFound
@@ -32,6 +33,7 @@ from harness.errors import FiredrillError, HarnessError, UsageError
 PULL_LIMIT_S = 120
 BUILD_LIMIT_S = 420  # the longest of building, debootstrap and import
 WAIT_LIMIT_S = 2 * BUILD_LIMIT_S  # for another run that is making the image
+MAKE_COMMAND = "sudo .venv/bin/python -m clusters.providers.docker.images"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 log = logging.getLogger("firedrill.docker")
@@ -44,15 +46,33 @@ class NoBaseImage(UsageError):
         super().__init__(f"the base image {recipe.tag()} is missing and can't be made: {reasons}")
 
 
-def obstacles() -> tuple[str, ...]:
-    """What keeps ``debootstrap`` from making the image here, each with its remedy."""
+@attrs.frozen
+class Obstacle:
+    """Something that keeps the image from being made here, and the command that adds it."""
+
+    text: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.remedy})"
+
+
+def obstacles() -> tuple[Obstacle, ...]:
+    """What keeps ``debootstrap`` from making the image here."""
     found = []
     if os.geteuid() != 0:
-        found.append("debootstrap needs root: run once as root, or pull " + recipe.PARENT)
+        found.append(
+            Obstacle(
+                "debootstrap needs root",
+                MAKE_COMMAND,
+            )
+        )
     if shutil.which("debootstrap") is None:
-        found.append("debootstrap is not installed: apt-get install debootstrap")
+        found.append(Obstacle("debootstrap is not installed", "apt-get install debootstrap"))
     if not KEYRING.exists():
-        found.append("Debian's keys are not installed: apt-get install debian-archive-keyring")
+        found.append(
+            Obstacle("Debian's keys are not installed", "apt-get install debian-archive-keyring")
+        )
     return tuple(found)
 
 
@@ -90,7 +110,7 @@ def _make(client: docker.APIClient, image: str) -> None:
         return
     blocked = obstacles()
     if blocked:
-        raise NoBaseImage("; ".join([first, *blocked]))
+        raise NoBaseImage("; ".join([first, *map(str, blocked)]))
     try:
         _bootstrap(client, image)
     except HarnessError as error:

@@ -13,13 +13,14 @@ import attrs
 
 from clusters.providers.remote.session import Session
 from harness.cluster import NodeStatus
+from harness.errors import HarnessError
 
 START_LIMIT_S = 10.0
 STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
 ACT_LIMIT_S = STOP_GRACE_S + 10.0
 
-# The shell that becomes the program writes its own pid before it does, so that the pid is right and
-# complete. A session of its own: no hang-up when SSH goes, and orphaned, the init reaps it.
+# The shell that becomes the program writes down its own entry in /proc before it does: pid and start
+# time stay, and are known even of a program that ends at once. A session of its own: no hang-up when SSH goes, and orphaned, the init reaps it.
 _START = """
 set -eu
 cd -- "$1"; log=$2; pid_file=$3; shift 3
@@ -27,11 +28,11 @@ mkdir -p -- "$(dirname -- "$pid_file")"
 rm -f -- "$pid_file"
 setsid sh -c '
   pid_file=$1; shift
-  echo "$$" >"$pid_file.new"; mv -- "$pid_file.new" "$pid_file"
+  cat "/proc/$$/stat" >"$pid_file.new"; mv -- "$pid_file.new" "$pid_file"
   exec "$@"
 ' sh "$pid_file" "$@" </dev/null >>"$log" 2>&1 &
 until [ -s "$pid_file" ]; do sleep 0.02; done
-cat "/proc/$(cat -- "$pid_file")/stat" 2>/dev/null || true
+cat -- "$pid_file"
 """
 
 # Acts on the whole process group, and only if the pid is still the process that was started.
@@ -132,8 +133,8 @@ def status(node: str, process: Process | None, stat: str, exit_text: str = "") -
     )
 
 
-def start(session: Session, launch: Launch) -> Process | None:
-    """Start the program; ``None`` if it ended at once. Blocking."""
+def start(session: Session, launch: Launch) -> Process:
+    """Start the program and return its process, which may have ended since. Blocking."""
     environment = [f"{name}={value}" for name, value in sorted(launch.env.items())]
     argv = ["env", *environment, *launch.argv]
     said = session.run(
@@ -142,7 +143,11 @@ def start(session: Session, launch: Launch) -> Process | None:
         name=f"starting {launch.argv[0]}",
     )
     sight = parse_stat(said.decode("utf-8", "replace"))
-    return sight.process if sight is not None and sight.alive else None
+    if sight is None:
+        raise HarnessError(
+            f"{session.node}: {launch.argv[0]} left no entry in /proc (got {said!r})"
+        )
+    return sight.process
 
 
 def act(session: Session, process: Process, action: str) -> str:

@@ -1,0 +1,65 @@
+"""Removing what runs left behind: found by label, and only of controllers that are surely dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import docker
+
+from clusters.providers.docker import labels
+from clusters.providers.docker.daemon import connect, doing
+from clusters.providers.docker.machines import remove_container, remove_network
+
+
+@attrs.frozen(kw_only=True)
+class Leftover:
+    """A labelled container or network: its kind, its name, its run and the controller's labels."""
+
+    kind: str
+    name: str
+    run_id: str
+    owner: labels.Owner | None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} of run {self.run_id}"
+
+
+def cleanup(run_id: str | None = None) -> list[str]:
+    """Remove the containers and networks of run ``run_id``, or of every run whose controller is
+    dead; return what was removed, a text each. Blocking.
+
+    Never touches an object without our labels; without ``run_id`` none whose controller lives or
+    can't be seen from here. Idempotent. Raises ``NoDaemon`` and ``DaemonError``.
+    """
+    client = connect()
+    found = leftovers(client)
+    if run_id is not None:
+        chosen = [item for item in found if item.run_id == run_id]
+    else:
+        here = labels.myself()
+        chosen = [item for item in found if item.owner is not None and item.owner.is_dead(here)]
+    for item in chosen:  # containers come first: a network in use can't be removed
+        remove = remove_container if item.kind == "container" else remove_network
+        remove(client, item.name)
+    return [str(item) for item in chosen]
+
+
+def leftovers(client: docker.APIClient) -> list[Leftover]:
+    """All labelled containers, then all labelled networks, each in the order of their names."""
+    chosen = {"label": labels.RUN}
+    with doing("listing what carries firedrill's label"):
+        containers = client.containers(all=True, filters=chosen)
+        networks = client.networks(filters=chosen)
+    return [
+        *_sorted("container", ((c["Names"][0].lstrip("/"), c["Labels"]) for c in containers)),
+        *_sorted("network", ((n["Name"], n["Labels"]) for n in networks)),
+    ]
+
+
+def _sorted(kind: str, named: Iterable[tuple[str, dict[str, Any]]]) -> list[Leftover]:
+    return [
+        Leftover(kind=kind, name=name, run_id=marks[labels.RUN], owner=labels.owner_of(marks))
+        for name, marks in sorted(named, key=lambda item: item[0])
+    ]

@@ -1,0 +1,341 @@
+"""Containers as machines: each fault is seen by another way than the one that made it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import docker
+import pytest
+from docker_runs import NODES, Run, owned, running
+
+from harness.capability import Capability
+from harness.cluster import Program
+from harness.errors import HarnessError, UsageError
+
+pytestmark = pytest.mark.docker
+
+
+def test_a_container_can_be_killed_paused_cut_and_lost(docker_daemon: docker.APIClient) -> None:
+    async def story() -> frozenset[Capability]:
+        async with running("t-able", ("n1",)) as run:
+            return await run.provider.capabilities()
+
+    assert asyncio.run(story()) == {
+        Capability.KILL,
+        Capability.PAUSE,
+        Capability.PARTITION,
+        Capability.ONE_WAY_PARTITION,
+        Capability.HOST_LOSS,
+    }
+    assert owned(docker_daemon, "t-able") == []
+
+
+def test_a_killed_program_is_gone_and_comes_back_as_another_boot(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story(run: Run) -> None:
+        await run.start_all()
+        first = await run.provider.probe("n1")
+        assert first.running
+        assert await run.asked("n2", "n1") == "ok"
+
+        killed = await run.provider.kill("n1")
+
+        assert not killed.running
+        seen = await run.provider.probe("n1")
+        assert not seen.running
+        assert "talker listens on" in seen.exit_text
+        assert await run.asked("n2", "n1") == "reset"
+        assert (await run.provider.probe("n2")).running
+
+        again = await run.provider.start("n1")
+        await run.ready("n1")
+
+        assert again.running
+        assert again.boot not in (None, first.boot)
+        assert await run.asked("n2", "n1") == "ok"
+
+    _with_run("t-kill", story)
+
+
+def test_a_paused_program_answers_nobody_until_it_is_resumed(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story(run: Run) -> None:
+        await run.start_all()
+        before = await run.provider.probe("n3")
+
+        await run.provider.pause("n3")
+
+        paused = await run.provider.probe("n3")
+        assert (paused.running, paused.paused, paused.boot) == (True, True, before.boot)
+        assert await run.asked("n1", "n3") == "timeout"
+        assert not (await run.provider.probe("n2")).paused
+
+        await run.provider.resume("n3")
+
+        assert await run.provider.probe("n3") == before
+
+    _with_run("t-pause", story)
+
+
+def test_starting_twice_leaves_the_program_as_it_is_and_stopping_ends_it(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story(run: Run) -> None:
+        await run.install("n1")
+        first = await run.provider.start("n1")
+
+        assert await run.provider.start("n1") == first
+        assert not (await run.provider.stop("n1")).running
+        assert not (await run.provider.stop("n1")).running
+        assert not (await run.provider.probe("n1")).running
+
+    _with_run("t-stop", story, ("n1",))
+
+
+def test_a_program_that_ignores_sigterm_is_stopped_all_the_same(
+    docker_daemon: docker.APIClient,
+) -> None:
+    deaf = "import signal, threading; signal.signal(15, signal.SIG_IGN); threading.Event().wait()"
+
+    async def story(run: Run) -> None:
+        await run.provider.install("n1", Program(argv=("python3", "-c", deaf)))
+        assert (await run.provider.start("n1")).running
+
+        assert not (await run.provider.stop("n1")).running
+        assert not (await run.provider.probe("n1")).running
+
+    _with_run("t-deaf", story, ("n1",))
+
+
+def test_a_one_way_cut_drops_one_direction_only_also_of_open_connections(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story(run: Run) -> None:
+        await run.start_all()
+        assert await run.asked("n1", "n2") == "ok"
+
+        await run.provider.cut((("n1", "n2"),))
+
+        every = tuple((a, b) for a in NODES for b in NODES if a != b)
+        arrived = await run.provider.probe_links(every)
+        assert [link for link, passed in arrived.items() if not passed] == [("n1", "n2")]
+        assert await run.asked("n1", "n2") == "timeout"
+        assert await run.asked("n1", "n3") == "ok"
+
+        await run.provider.cut(())
+
+        assert all((await run.provider.probe_links(every)).values())
+
+    _with_run("t-oneway", story)
+
+
+def test_a_cut_both_ways_lets_no_new_connection_through_and_heals(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story(run: Run) -> None:
+        await run.start_all()
+        links = (("n1", "n3"), ("n3", "n1"))
+
+        await run.provider.cut(links)
+        await run.provider.cut(links)
+
+        assert await run.provider.probe_links(links) == dict.fromkeys(links, False)
+        assert await run.asked("n1", "n3") == "timeout"
+        assert await run.asked("n3", "n1") == "timeout"
+        assert await run.asked("n2", "n3") == "ok"
+
+        await run.provider.cut(())
+
+        assert await run.provider.probe_links(links) == dict.fromkeys(links, True)
+        assert await run.asked("n1", "n3") == "ok"
+
+    _with_run("t-bothways", story)
+
+
+def test_nobody_hears_a_reset_of_a_lost_machine_and_it_returns_with_disk_and_cut(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story(run: Run) -> None:
+        await run.start_all()
+        assert await run.asked("n1", "n3") == "ok"
+
+        await run.provider.lose("n3")
+
+        assert await run.asked("n1", "n3") == "timeout"
+        assert not (await run.provider.probe("n3")).running
+        await run.provider.cut((("n2", "n3"),))
+        assert await run.provider.probe_links((("n1", "n3"), ("n1", "n2"))) == {
+            ("n1", "n3"): False,
+            ("n1", "n2"): True,
+        }
+
+        assert not (await run.provider.restore("n3")).running
+        assert (await run.provider.start("n3")).running
+        await run.ready("n3")
+
+        assert await run.provider.probe_links((("n1", "n3"), ("n2", "n3"))) == {
+            ("n1", "n3"): True,
+            ("n2", "n3"): False,
+        }
+        content = await _collected(run, "n3")
+        assert content.count("talker listens on") == 2
+
+    _with_run("t-lose", story)
+
+
+async def _collected(run: Run, node: str) -> str:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as into:
+        await run.provider.collect(node, Path(into) / "logs")
+        assert "Server listening" in (Path(into) / "logs" / "container.log").read_text()
+        return (Path(into) / "logs" / "node.log").read_text()
+
+
+def test_logs_of_a_lost_machine_are_collected_too(docker_daemon: docker.APIClient) -> None:
+    async def story(run: Run) -> None:
+        await run.start_all()
+        await run.provider.lose("n1")
+
+        assert "talker listens on" in await _collected(run, "n1")
+
+    _with_run("t-collect", story, ("n1",))
+
+
+def test_files_and_environment_reach_the_program_and_its_end_is_told(
+    docker_daemon: docker.APIClient,
+) -> None:
+    code = "import os; print(open('conf/a.txt').read(), os.environ['COLOUR']); raise SystemExit(3)"
+    program = Program(
+        argv=("python3", "-c", code), env={"COLOUR": "$red; 'x'"}, files={"conf/a.txt": b"hello"}
+    )
+
+    async def story(run: Run) -> None:
+        await run.provider.install("n1", program)
+        await run.provider.start("n1")
+        async with asyncio.timeout(5):
+            while (seen := await run.provider.probe("n1")).running:
+                pass
+
+        assert "hello $red; 'x'" in seen.exit_text
+
+    _with_run("t-files", story, ("n1",))
+
+
+def test_libraries_of_a_lock_file_are_importable_on_the_node(
+    docker_daemon: docker.APIClient,
+) -> None:
+    lock = Path(__file__).resolve().parents[2] / "requirements" / "node.lock"
+    code = "import msgspec, lark, jsonpath; print(msgspec.json.encode([1]))"
+
+    async def story(run: Run) -> None:
+        await run.provider.install(
+            "n1", Program(argv=("python3", "-c", code), requirements=str(lock))
+        )
+        await run.provider.start("n1")
+        async with asyncio.timeout(10):
+            while (seen := await run.provider.probe("n1")).running:
+                pass
+
+        assert "b'[1]'" in seen.exit_text
+
+    _with_run("t-libraries", story, ("n1",))
+
+
+def test_a_frozen_machine_delays_neither_others_nor_teardown(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story() -> tuple[float, float]:
+        loop = asyncio.get_running_loop()
+        async with running("t-frozen") as run:
+            await run.start_all()
+            await asyncio.to_thread(docker_daemon.pause, "firedrill-t-frozen-n1")
+            stuck = [asyncio.ensure_future(run.provider.kill("n1")) for _ in range(6)]
+            began = loop.time()
+            assert not (await run.provider.kill("n2")).running
+            assert not (await run.provider.probe("n2")).running
+            other_s = loop.time() - began
+            began = loop.time()
+        for task in stuck:
+            task.cancel()
+        await asyncio.gather(*stuck, return_exceptions=True)
+        return other_s, loop.time() - began
+
+    other_s, teardown_s = asyncio.run(story())
+
+    assert other_s < 2
+    assert teardown_s < 30
+    assert owned(docker_daemon, "t-frozen") == []
+
+
+def test_two_runs_at_once_have_networks_of_their_own(docker_daemon: docker.APIClient) -> None:
+    async def story() -> None:
+        async with running("t-one", ("n1", "n2")) as one, running("t-two", ("n1", "n2")) as two:
+            await asyncio.gather(one.start_all(), two.start_all())
+            hosts = [run.cluster.bind["n1"]["talk"].host for run in (one, two)]
+            assert hosts[0].rsplit(".", 1)[0] != hosts[1].rsplit(".", 1)[0]
+
+            await one.provider.cut((("n1", "n2"),))
+            await one.provider.kill("n2")
+
+            assert (await two.provider.probe("n2")).running
+            assert await two.provider.probe_links((("n1", "n2"),)) == {("n1", "n2"): True}
+            await one.provider.teardown()
+            assert await two.asked("n1", "n2") == "ok"
+
+    asyncio.run(story())
+    assert owned(docker_daemon, "t-one") + owned(docker_daemon, "t-two") == []
+
+
+def test_a_run_cancelled_while_it_provisions_leaves_nothing(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story() -> None:
+        async with running("t-cancel"):
+            pass
+
+    async def cancelled(after_s: float) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await story()
+
+    for after_s in (0.05, 0.2, 0.4):
+        asyncio.run(cancelled(after_s))
+
+        assert owned(docker_daemon, "t-cancel") == []
+
+
+def test_a_node_that_is_not_there_is_named(docker_daemon: docker.APIClient) -> None:
+    async def story(run: Run) -> None:
+        with pytest.raises(UsageError, match=r"no node 'n9' in this run \(there are: n1\)"):
+            await run.provider.kill("n9")
+        with pytest.raises(UsageError, match="n9"):
+            await run.provider.cut((("n1", "n9"),))
+
+    _with_run("t-unknown", story, ("n1",))
+
+
+def test_an_image_that_is_not_there_fails_with_its_name(docker_daemon: docker.APIClient) -> None:
+    from clusters.providers.docker.provider import build
+
+    async def story() -> None:
+        provider = build("t-image", {"image": "firedrill-nothing:none"}, Path("unused"))
+        try:
+            with pytest.raises(HarnessError, match="firedrill-nothing"):
+                await provider.provision(("n1",), ())
+        finally:
+            await provider.teardown()
+
+    asyncio.run(story())
+    assert owned(docker_daemon, "t-image") == []
+
+
+def _with_run(run_id: str, story, nodes: tuple[str, ...] = NODES) -> None:
+    async def whole() -> None:
+        async with running(run_id, nodes) as run:
+            await story(run)
+
+    asyncio.run(whole())
