@@ -115,10 +115,10 @@ def _feed(tabulator: Tabulator, scanned: Scan) -> None:
         except Contradiction as error:
             place = f"byte {stream.offset}"
             raise MalformedHistory(str(stream.file), place, str(error)) from error
-    damaged = [torn for torn in scanned.torn if not torn.cut_off]
-    if damaged and not any(stream.records for stream in scanned.streams):
-        torn = damaged[0]
-        raise MalformedHistory(str(torn.file), f"byte {torn.offset}", torn.reason)
+    for stream in scanned.streams:
+        torn = stream.torn
+        if torn and torn.offset == 0 and not torn.cut_off and not stream.records:
+            raise MalformedHistory(str(torn.file), "byte 0", torn.reason)
 
 
 def _cut_between_writers(run: RunDirectory) -> int | None:
