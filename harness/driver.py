@@ -280,7 +280,7 @@ class Driver:
 
     def _settle(self, flight: Flight, ending: Ending, connected: bool) -> None:
         """Give the slot back: as it is, with a new process, or after a pause to reconnect."""
-        del self._flights[flight.invoke.index]
+        self._land(flight)
         slot = flight.slot
         if flight.uncertain:
             self._end_process(slot)
@@ -295,6 +295,12 @@ class Driver:
         why = f"{ending.error}: {ending.text}" if ending.text else ending.error
         self._note(slot, f"connects to {self._node(slot)} again in {delay_s:g} s, after {why}")
         self._loop.call_later(delay_s, self._release, slot)
+
+    def _land(self, flight: Flight) -> None:
+        del self._flights[flight.invoke.index]
+        if flight.timer is not None:
+            flight.timer.cancel()
+        self._wake()
 
     def _expire(self, flight: Flight) -> None:
         """The deadline of an operation, or of its rollback."""
@@ -313,9 +319,7 @@ class Driver:
         in the middle of something, so it is dropped.
         """
         index, slot, task = flight.invoke.index, flight.slot, flight.task
-        del self._flights[index]
-        if flight.timer is not None:
-            flight.timer.cancel()
+        self._land(flight)
         if flight.uncertain:
             self._end_process(slot)
         self._disconnect(slot)

@@ -22,7 +22,8 @@ SHIELDED = "shielded"  # ignores cancellation and then goes on as if nothing had
 BUG = "bug"
 
 Trouble = Callable[[str, int, int], str | None]
-"""(phase, process, number of the transaction on this connection's process) -> what goes wrong."""
+"""(phase, process, number of the process's transaction) -> what goes wrong. Phases are the
+driver's, ``rollback``, and ``committed``: after the store has it, before the client knows."""
 
 
 def no_trouble(phase: str, process: int, count: int) -> str | None:
@@ -154,6 +155,7 @@ class MemoryTx:
                 raise StoreError("CONFLICT")
         self.store.lists.update(self.changed)
         self.store.commits += 1
+        await self.store.pass_through("committed", self.process)
         return Committed(commit_ts=self.store.commits)
 
     async def rollback(self) -> None:

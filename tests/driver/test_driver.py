@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -202,6 +203,17 @@ def test_a_deadline_after_commit_was_sent_is_an_info_and_ends_the_process(what: 
         assert [i.process for i in r.of(Invoke)] == [0, 1]
         assert [i.node for i in r.of(Invoke)] == ["n1", "n2"]
         check_shape(r.records)
+
+    run(main())
+
+
+def test_a_reply_lost_after_the_commit_is_an_info_although_it_happened() -> None:
+    async def main() -> None:
+        r = rig(trouble=trouble_at("committed", "CONNECTION-LOST"))
+        await r.drive(Limit(1, Repeat(APPEND_7)))
+
+        assert r.endings == [("info", "CONNECTION-LOST", "commit")]
+        assert r.store.lists == {7: (1,)}
 
     run(main())
 
@@ -442,6 +454,51 @@ def test_nothing_starts_once_the_time_is_over_and_what_runs_may_end() -> None:
         assert max(i.at_ns for i in r.of(Invoke)) < 1 * NS_PER_S
         assert max(c.at_ns for c in r.of(Complete)) > 1 * NS_PER_S
         assert {e[0] for e in r.endings} == {"ok"}
+
+    run(main())
+
+
+def test_rollbacks_that_never_end_do_not_hold_the_drive() -> None:
+    async def main() -> None:
+        r = rig(trouble=lambda phase, *_: {"step": "LOCKED", "rollback": STUBBORN}.get(phase))
+        await r.drive(Repeat(READ_7), for_s=100.0)
+
+        assert [e[0] for e in r.endings] == ["fail"] * (MAX_STUCK + 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_goes_wrong_ok_happened_and_fail_did_not(seed: int) -> None:
+    """The two certain outcomes against the store's own truth, under random trouble anywhere."""
+    draw = random.Random(seed)
+    kinds = ["CONFLICT", "WHATEVER", HANG, STUBBORN, SHIELDED, BUG]
+    share = draw.choice([0.01, 0.05, 0.2])
+
+    def trouble(phase: str, process: int, count: int) -> str | None:
+        honest = kinds[1:] if phase == "committed" else kinds
+        return draw.choice(honest) if draw.random() < share else None
+
+    async def main() -> None:
+        r = rig(trouble=trouble, concurrency=6, latency_s=0.02)
+        driving = asyncio.ensure_future(r.drive(r.workload.main(), for_s=10.0))
+        await asyncio.wait({driving}, timeout=draw.uniform(1.0, 15.0))
+        driving.cancel()
+        await asyncio.wait({driving})
+        r.store.trouble = no_trouble
+        r.store.release.set()
+        await asyncio.sleep(5.0)
+
+        check_shape(r.records)
+        stored = {element for elements in r.store.lists.values() for element in elements}
+        by_type: dict[OpType, set[Any]] = {type_: set() for type_ in OpType}
+        for complete in r.of(Complete):
+            by_type[complete.type] |= {o.value for o in complete.ops if o.f == "append"}
+        assert by_type[OpType.OK] <= stored
+        assert not by_type[OpType.FAIL] & stored
+        assert by_type[OpType.OK]
+        await r.driver.close()
+        assert r.store.open_connections == 0
 
     run(main())
 
