@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from harness.checking import Anomaly
 from results.material import Material
-from results.tabulate import DASH
+from results.tabulate import DASH, cell, words
 
 NS = 1e9
 OPERATIONS_MAX = 12  # of one example; a cycle longer than this nobody follows
@@ -19,7 +19,15 @@ STEPS_MAX = 16  # micro-operations of one transaction
 ELEMENTS_MAX = 14  # of one list that was read, its end
 EVENTS_MAX = 12  # of the store around one example
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
-KNOWN_KEYS = frozenset({"text", "txns", "keys", "operations", "ops"})
+SHOWN_ELSEWHERE = frozenset({"text", "txns", "keys", "operations", "value", "element"})
+
+
+@attrs.frozen
+class Step:
+    """A micro-operation; ``hot`` where its key is what the anomaly is about."""
+
+    text: str
+    hot: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +41,7 @@ class Operation:
     error: str
     invoke: str
     complete: str
-    steps: tuple[str, ...]
+    steps: tuple[Step, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -97,13 +105,14 @@ def _card(material: Material, name: str, anomaly: Anomaly, decides: bool) -> Car
 
 def _example(material: Material, example: Mapping[str, Any]) -> Example:
     txns = tuple(txn for txn in example.get("txns", ()) if isinstance(txn, int))
+    keys = tuple(example.get("keys", ()))
     found = material.operations(txns[:OPERATIONS_MAX])
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     events, events_more = _events_around(material, found)
     return Example(
         text=str(example.get("text", "")),
         facts=tuple(_facts(example)),
-        operations=tuple(_operation(row) for row in found),
+        operations=tuple(_operation(row, keys) for row in found),
         operations_more=max(0, len(txns) - OPERATIONS_MAX),
         events=events,
         events_more=events_more,
@@ -114,29 +123,21 @@ def _facts(example: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The other fields of an example: the fault that explains it, the edges of a cycle."""
     found = []
     for name, value in example.items():
-        if name in KNOWN_KEYS or value in (None, "", [], {}):
+        if name in SHOWN_ELSEWHERE or value in (None, "", [], {}):
             continue
-        label = name.replace("_", " ")
         items = value if isinstance(value, list | tuple) else [value]
-        found += [(label if place == 0 else "", _phrase(item)) for place, item in enumerate(items)]
+        for place, item in enumerate(items):
+            told = isinstance(item, Mapping) and "text" in item
+            text = str(item["text"]) if told else cell(name, item)
+            found.append((words(name) if place == 0 else "", text))
     return found
 
 
-def _phrase(value: Any) -> str:  # noqa: ANN401 (what JSON holds)
-    if isinstance(value, Mapping):
-        if "text" in value:
-            return str(value["text"])
-        return ", ".join(f"{k.replace('_', ' ')} {_phrase(v)}" for k, v in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(_phrase(item) for item in value)
-    return str(value)
-
-
-def _operation(row: Mapping[str, Any]) -> Operation:
-    steps = [_step(step) for step in row["ops"][:STEPS_MAX]]
+def _operation(row: Mapping[str, Any], keys: Collection[int]) -> Operation:
+    steps = [Step(_step(step), step["key"] in keys) for step in row["ops"][:STEPS_MAX]]
     rest = len(row["ops"]) - STEPS_MAX
     if rest > 0:
-        steps.append(f"… and {rest} more")
+        steps.append(Step(f"… and {rest} more"))
     return Operation(
         txn=str(row["txn"]),
         process=str(row["process"]),

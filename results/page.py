@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from harness.outcome import Outcome
 from harness.records import FaultState, OpType
-from results import cards, plots, series, tabulate
+from results import availability, cards, plots, series, tabulate
 from results.cards import Card, Event, seconds
 from results.material import Material, NodeFiles
 from results.tabulate import Grid
@@ -25,6 +25,12 @@ MARKS = {
     Outcome.UNKNOWN: "?",
     Outcome.REGRESSION: "↓",
     Outcome.VALID: "✓",
+}
+HEADINGS = {
+    "f": "micro-operations by f",
+    "kind": "transactions by kind",
+    "node": "transactions by node",
+    "error": "transactions by error",
 }
 UNJUDGED = "this run was not analyzed yet; check it to get a verdict"
 UNPROVEN = frozenset({FaultState.UNPROVEN, FaultState.SKIPPED})
@@ -102,10 +108,10 @@ def page(material: Material) -> Page:
         picture=picture,
         picture_notes=notes,
         latency=_latency(material),
-        faults=tuple(_fault(row) for row in material.faults[:FAULTS_MAX]),
+        faults=_faults(material),
         faults_more=max(0, len(material.faults) - FAULTS_MAX),
-        availability=tabulate.grids(verdict.availability) if verdict else (),
-        statistics=tabulate.grids(verdict.statistics) if verdict else (),
+        availability=availability.grids(verdict.availability) if verdict else (),
+        statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
         events_more=events_more,
         event_kinds=tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
@@ -201,7 +207,23 @@ def _latency(material: Material) -> Grid | None:
     return Grid(title="Latency from the intended start", columns=columns, rows=tuple(rows))
 
 
-def _fault(row: dict[str, Any]) -> FaultRow:
+def _faults(material: Material) -> tuple[FaultRow, ...]:
+    """A row a fault. It was planned for an offset into the drive phase; faults count from 0 in
+    the order of the schedule.
+    """
+    drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
+    schedule = _table(material.plan, "nemesis").get("schedule", [])
+    found = []
+    for row in material.faults[:FAULTS_MAX]:
+        number = row["fault"]
+        planned_ns = None
+        if drive_ns is not None and 0 <= number < len(schedule):
+            planned_ns = drive_ns + int(schedule[number]["at_s"] * cards.NS)
+        found.append(_fault(row, seconds(planned_ns)))
+    return tuple(found)
+
+
+def _fault(row: dict[str, Any], planned: str) -> FaultRow:
     proofs = (("effect", row["proof"]), ("healing", row["heal_proof"]), ("reason", row["reason"]))
     return FaultRow(
         number=row["fault"],
@@ -211,12 +233,17 @@ def _fault(row: dict[str, Any]) -> FaultRow:
         roles=", ".join(row["roles"] or ()),
         state=row["state"],
         proven=row["state"] == FaultState.HEALED,
-        planned=seconds(row["planned_ns"]),
+        planned=planned,
         injected=seconds(row["injected_ns"]),
         effective=seconds(row["effective_ns"]),
         healed=seconds(row["healed_ns"]),
         proofs=tuple((name, text) for name, text in proofs if text),
     )
+
+
+def _headed(statistics: dict[str, Any]) -> dict[str, Any]:
+    """The checkers' short names as headings; what they count is not in the name."""
+    return {HEADINGS.get(name, name): value for name, value in statistics.items()}
 
 
 def _pairs(title: str, data: dict[str, Any]) -> Grid:

@@ -183,6 +183,8 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
 def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:
     """Raw points by type, and quantile lines of what was ok; what was left out is returned."""
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")  # 1, 10, 100: not powers of ten
+    axes.yaxis.set_minor_formatter(lambda _value, _: "")
     axes.set_ylabel("latency (ms)")
     axes.grid(axis="y")
     total = sum(outcomes.invoke_s.size for outcomes in scene.operations.values())
@@ -198,7 +200,7 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
         label = f"p{quantile * 100:g} of ok"
         axes.plot(line.at_s, line.value * 1e3, style, color=INK, linewidth=1.0, label=label)
     if total:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, markerscale=1.6)
     else:
         axes.text(0.5, 0.5, "no operations", color=FAINT, ha="center", transform=axes.transAxes)
     return tuple(notes)
@@ -235,7 +237,7 @@ def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, markerscale=1.6)
 
 
 def _mark_phases(

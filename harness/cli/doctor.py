@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
@@ -21,7 +20,6 @@ from harness.text import inert
 from results.store import RunStore
 
 DISK_MIN_BYTES = 2 << 30  # an image, a long history and its tables side by side
-MEMORY_MIN_BYTES = 2 << 30  # five nodes, the driver and a small Spark
 GIB = 1 << 30
 
 
@@ -51,7 +49,7 @@ def doctor(as_json: bool, store: RunStore) -> int:
 
 def examine(runs: Path) -> tuple[list[Finding], Choice]:
     """Every finding, and the provider that follows from them."""
-    rows = [_python(), _processes(), _java(), *_docker(), _memory(), _disk(runs)]
+    rows = [_python(), _processes(), _java(), *_docker(), _disk(runs)]
     return rows, _choice()
 
 
@@ -83,13 +81,6 @@ def _docker() -> tuple[Finding, ...]:
     from clusters.providers.docker.doctor import diagnose
 
     return diagnose()
-
-
-def _memory() -> Finding:
-    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    ok = size >= MEMORY_MIN_BYTES
-    remedy = "" if ok else "use fewer nodes (--nodes 3) and --executor local"
-    return Finding(name="memory", ok=ok, found=f"{size / GIB:.1f} GiB", remedy=remedy)
 
 
 def _disk(runs: Path) -> Finding:

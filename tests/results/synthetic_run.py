@@ -170,31 +170,41 @@ def valid() -> Verdict:
         outcome=Outcome.VALID,
         model="strict-serializable",
         statistics={
-            "operations": {
-                "append": {"ok": 5200, "fail": 130, "info": 21},
-                "r": {"ok": 5300, "fail": 120, "info": 19},
+            "transactions": {"ok": 6929, "fail": 127, "info": 24},
+            "f": {
+                "append": {"ok": 6929, "fail": 127, "info": 24},
+                "r": {"ok": 6929, "fail": 0, "info": 0},
             },
-            "errors": {"LEADER-LOST": 160, "TIMEOUT": 40, "TX-CONFLICT": 90},
+            "error": {
+                "LEADER-LOST": {"ok": 0, "fail": 90, "info": 0},
+                "TIMEOUT": {"ok": 0, "fail": 0, "info": 24},
+                "TX-CONFLICT": {"ok": 0, "fail": 37, "info": 0},
+            },
         },
         availability={
-            "longest_gap_ns": 1_834_000_000,
+            "drive": {
+                "start_ns": 3 * NS,
+                "end_ns": 43 * NS,
+                "ok": 6929,
+                "longest_gap_ns": 1_834_000_000,
+                "longest_gap_at_ns": 9_066_000_000,
+            },
             "windows": [
                 {
-                    "fault": 0,
-                    "kind": "kill",
-                    "nodes": ["n3"],
+                    "fault": number,
+                    "kind": fault.kind,
+                    "target": fault.target,
+                    "nodes": list(fault.nodes),
+                    "roles": list(fault.roles),
+                    "start_ns": int(fault.start_s * NS),
+                    "end_ns": int(fault.end_s * NS),
+                    "ok": 700 + number,
                     "longest_gap_ns": 1_834_000_000,
+                    "longest_gap_at_ns": int(fault.start_s * NS) + 40_000_000,
                     "first_ok_after_inject_ns": 1_102_000,
-                    "first_ok_after_heal_ns": 3_400_000,
-                },
-                {
-                    "fault": 1,
-                    "kind": "partition",
-                    "nodes": ["n1", "n4"],
-                    "longest_gap_ns": 420_000_000,
-                    "first_ok_after_inject_ns": 2_202_000,
-                    "first_ok_after_heal_ns": 1_900_000,
-                },
+                    "first_ok_after_heal_ns": 3_400_000 if fault.proven else None,
+                }
+                for number, fault in enumerate(BREAKS)
             ],
         },
     )

@@ -1,0 +1,42 @@
+"""What the verdict says about availability, one row a fault window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from results.tabulate import DASH, Grid, cell
+from results.tabulate import grids as any_grids
+
+_COLUMNS = (
+    "window", "hit", "from (s)", "to (s)", "ok", "longest gap (s)", "gap at (s)",
+    "first ok after injection (s)", "after healing (s)",
+)  # fmt: skip
+_FIELDS = (
+    "start_ns", "end_ns", "ok", "longest_gap_ns", "longest_gap_at_ns",
+    "first_ok_after_inject_ns", "first_ok_after_heal_ns",
+)  # fmt: skip
+ROWS_MAX = 100
+
+
+def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
+    """One table: the whole drive phase, then every fault window. What a checker said in another
+    shape is shown as it is.
+    """
+    windows = data.get("windows")
+    if not isinstance(windows, list | tuple) or not all(isinstance(w, Mapping) for w in windows):
+        return any_grids(data)
+    rows = [
+        _row(f"{window.get('fault', '')} {window.get('kind', '')}", window) for window in windows
+    ]
+    if isinstance(drive := data.get("drive"), Mapping):
+        rows.insert(0, _row("whole drive phase", drive))
+    more = max(0, len(rows) - ROWS_MAX)
+    rest = {name: value for name, value in data.items() if name not in ("windows", "drive")}
+    table = Grid(title="", columns=_COLUMNS, rows=tuple(rows[:ROWS_MAX]), more=more)
+    return (table, *any_grids(rest))
+
+
+def _row(name: str, window: Mapping[str, Any]) -> tuple[str, ...]:
+    hit = ", ".join(window.get("nodes") or ()) or window.get("target") or DASH
+    return (name.strip(), str(hit), *(cell(field, window.get(field)) for field in _FIELDS))

@@ -1,0 +1,323 @@
+"""The report of a run: complete, self-contained, and inert whatever the nodes wrote."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+import synthetic_run
+from synthetic_run import BREAKS, Break, build, new_run, valid, violation, write_verdict
+
+from harness.checking import Anomaly, Verdict
+from harness.errors import MalformedHistory
+from harness.history.chunks import ChunkWriter
+from harness.history.recover import recover
+from harness.history.seal import seal
+from harness.outcome import Outcome
+from harness.records import (
+    Complete,
+    EventKind,
+    FaultState,
+    FaultTransition,
+    Invoke,
+    MicroOp,
+    OpType,
+    PhaseMark,
+    StoreEvent,
+)
+from harness.rundir import RunDirectory
+from results import page as pages
+from results.report import write_report
+
+HOSTILE = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>\x1b[31m\u202e\0'
+SMALL = {"duration_s": 30.0, "rate_per_s": 20.0, "breaks": BREAKS[:2]}
+LIMIT_BYTES = 2 << 20
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes, and all of its text."""
+
+    def __init__(self, content: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.feed(content)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def named(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def report(run: RunDirectory, verdict: Verdict | None = None) -> Elements:
+    if verdict is not None:
+        write_verdict(run, verdict)
+    return Elements(write_report(run).read_text())
+
+
+def assert_inert(page: Elements) -> None:
+    """Nothing in the page runs, loads or styles but what the policy names."""
+    tags = {tag for tag, _ in page.found}
+    assert not tags & {"script", "iframe", "object", "embed", "link", "base", "form", "img"}
+    for tag, attributes in page.found:
+        assert "style" not in attributes, tag
+        assert not [name for name in attributes if name.startswith("on")], tag
+        for name in ("href", "src"):
+            target = attributes.get(name, "")
+            assert re.match(r"^(#|nodes/|data:image/png;base64,|$)", target), (tag, target)
+
+
+def test_a_valid_run_is_told_from_verdict_to_rerun(tmp_path: Path) -> None:
+    run = build(tmp_path / "20261121-104500-drill-1a2b", **SMALL)
+
+    page = report(run, valid())
+
+    assert page.named("header")[0]["class"] == "outcome-valid"
+    for told in (
+        "every promise that was tested was kept",
+        "list-append against reference in mode sc, which promises strict-serializable",
+        "2 faults (1 kill, 1 partition), all proven effective and healed.",
+        "boot 2 answers, pid 4811",
+        "leader of partition 3",
+        "TX-CONFLICT",
+        "whole drive phase",
+        "firedrill run 20261121-104500-drill-1a2b/plan.toml",
+        "seed = 4711",
+        "reference",
+    ):
+        assert told in page.text
+    assert "Anomalies" not in page.text
+    assert_inert(page)
+
+
+def test_a_violation_shows_the_operations_that_prove_it_and_the_fault(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+
+    page = report(run, violation(txns=(10, 11)))
+
+    assert page.named("header")[0]["class"] == "outcome-violation"
+    assert "lost write: an acknowledged append to key 7 (value 31) is in no later read" in page.text
+    assert "fault 0, kill of n3 (leader of partition 3), 0.4 s before" in page.text
+    assert re.search(r"append \d+ \d+", page.text)
+    assert "1 of 3 shown" in page.text
+    assert "ruled out by no promise of the store" in page.text
+
+
+def test_the_policy_allows_the_one_style_sheet_and_nothing_else(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+
+    content = write_report(run).read_text()
+
+    (style,) = re.findall(r"<style>(.*?)</style>", content, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', content)
+    expected = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:"
+    assert policy.replace("&#39;", "'") == expected
+
+
+def test_the_same_run_gives_the_same_page_byte_for_byte(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    write_verdict(run, violation(txns=(10, 11)))
+
+    first = write_report(run).read_bytes()
+
+    assert write_report(run).read_bytes() == first
+
+
+def test_many_operations_stay_below_the_limit_and_the_page_says_what_it_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.plots.POINTS_MAX", 500)
+    run = build(tmp_path / "run", duration_s=40.0, rate_per_s=100.0)
+
+    page = report(run, valid())
+
+    assert run.report.stat().st_size < LIMIT_BYTES
+    assert re.search(r"Of the ok operations one in \d+ is drawn; the lines count all\.", page.text)
+    assert len(page.named("image")) > 0
+
+
+def test_a_prefix_of_a_killed_run_is_shown_as_one(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", close=False, **SMALL)
+    recover(run)
+    reason = "the history is a prefix: the controller died before it was sealed"
+
+    page = report(run, Verdict(outcome=Outcome.UNKNOWN, model="serializable", reasons=(reason,)))
+
+    assert page.named("header")[0]["class"] == "outcome-unknown"
+    assert reason in page.text
+
+
+def test_a_run_in_which_nothing_succeeded_still_has_a_page(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    writer = ChunkWriter(run.chunks)
+    writer.append(PhaseMark(name="drive", at_ns=0))
+    for record in _operation(0, OpType.INFO, "TIMEOUT"):
+        writer.append(record)
+    writer.close()
+    seal(run, partition_of=None)
+
+    page = report(run, Verdict(outcome=Outcome.UNKNOWN, model="serializable"))
+
+    assert "1 transactions: 0 ok, 0 fail, 1 info." in page.text
+    assert "No faults were injected." in page.text
+    assert page.named("svg")
+
+
+def test_a_run_without_a_single_record_still_has_a_page(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    ChunkWriter(run.chunks).close()
+    seal(run, partition_of=None)
+
+    assert "0 transactions" in report(run).text
+
+
+def test_an_unproven_fault_stands_out(tmp_path: Path) -> None:
+    breaks = (
+        *BREAKS[:1],
+        Break(kind="partition", target="half", nodes=("n2",), start_s=20, end_s=24, proven=False),
+    )
+    run = build(tmp_path / "run", duration_s=30.0, rate_per_s=20.0, breaks=breaks)
+
+    page = report(run, valid())
+
+    assert "1 not proven or not healed" in page.text
+    assert [c["class"] for c in page.named("span") if "bad" in c.get("class", "")] == ["chip bad"]
+    assert "every link still carried bytes" in page.text
+
+
+def test_a_run_that_was_not_analyzed_says_so(tmp_path: Path) -> None:
+    page = report(build(tmp_path / "run", **SMALL))
+
+    assert page.named("header")[0]["class"] == "outcome-no-verdict"
+    assert "this run was not analyzed yet" in page.text
+
+
+def test_a_plot_that_fails_leaves_a_sentence_and_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_scene: object) -> None:
+        raise ValueError("no ink")
+
+    monkeypatch.setattr(pages.plots, "draw", broken)
+
+    page = report(build(tmp_path / "run", **SMALL), valid())
+
+    assert "The plot could not be drawn (ValueError: no ink)." in page.text
+    assert "every promise that was tested was kept" in page.text
+    assert page.named("svg") == []
+
+
+def test_whatever_nodes_and_checkers_write_is_shown_and_never_active(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    (run.node("n1") / "<img src=x onerror=alert(1)>.log").write_text("")
+    writer = ChunkWriter(run.chunks)
+    writer.append(PhaseMark(name=HOSTILE, at_ns=0))
+    for record in _operation(0, OpType.FAIL, HOSTILE, node=HOSTILE):
+        writer.append(record)
+    for state in (FaultState.PLANNED, FaultState.INJECTED, FaultState.EFFECTIVE):
+        fault = FaultTransition(
+            fault=0,
+            kind=HOSTILE,
+            target=HOSTILE,
+            state=state,
+            at_ns=5,
+            nodes=(HOSTILE,),
+            roles=(HOSTILE,),
+            text=HOSTILE,
+        )
+        writer.append(fault)
+    writer.append(_event(HOSTILE + "x" * 1_000_000))
+    writer.close()
+    seal(run, partition_of=None)
+    run.plan.write_text(f"name = '''{HOSTILE.replace(chr(0), '')}'''\n")
+    anomaly = Anomaly(count=1, examples=({"text": HOSTILE, "txns": [0], HOSTILE: [HOSTILE]},))
+    verdict = msgspec.structs.replace(
+        valid(),
+        outcome=Outcome.VIOLATION,
+        anomalies={HOSTILE: anomaly},
+        reasons=(HOSTILE,),
+        statistics={HOSTILE: {HOSTILE: {HOSTILE: HOSTILE}}},
+    )
+
+    page = report(run, verdict)
+
+    assert_inert(page)
+    assert run.report.stat().st_size < LIMIT_BYTES
+    assert "\\x1b[31m\\u202e\\x00" in page.text
+    assert not set("\x1b\u202e\0") & set(run.report.read_text())
+    assert "more characters)" in page.text
+
+
+def test_events_and_faults_are_capped_and_counted(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run")
+    writer = ChunkWriter(run.chunks)
+    for _ in range(pages.EVENTS_MAX + 7):
+        writer.append(_event("tick"))
+    writer.close()
+    seal(run, partition_of=None)
+
+    page = report(run, valid())
+
+    assert "and 7 more in events.parquet" in page.text
+
+
+def test_a_changed_history_gets_no_report(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    path = run.history / "transactions.parquet"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(MalformedHistory, match=r"transactions\.parquet"):
+        write_report(run)
+
+
+def test_a_verdict_that_is_none_is_named(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    run.analysis.mkdir()
+    run.verdict.write_text("{")
+
+    with pytest.raises(MalformedHistory, match=r"verdict\.json: it is no verdict"):
+        write_report(run)
+
+
+def _operation(
+    index: int, kind: OpType, error: str | None, node: str = "n1"
+) -> tuple[Invoke, Complete]:
+    ops = (MicroOp("append", 1, 2),)
+    invoke = Invoke(
+        index=2 * index,
+        process=0,
+        kind="read-write",
+        node=node,
+        intended_ns=1,
+        at_ns=1,
+        wall_ns=1,
+        ops=ops,
+    )
+    complete = Complete(
+        index=2 * index + 1, invoke=2 * index, process=0, type=kind, at_ns=9, ops=ops, error=error
+    )
+    return invoke, complete
+
+
+def _event(text: str) -> StoreEvent:
+    return StoreEvent(
+        kind=EventKind.RESET,
+        node="n1",
+        wall_ns=synthetic_run.WALL_NS,
+        boot="b",
+        at_ns=1,
+        uncertainty_ns=0,
+        text=text,
+    )
