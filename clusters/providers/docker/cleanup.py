@@ -12,6 +12,8 @@ from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import connect, doing
 from clusters.providers.docker.machines import remove_container, remove_network
 
+PASSES_MAX = 5  # the daemon may still be making what a killed controller asked for
+
 
 @attrs.frozen(kw_only=True)
 class Leftover:
@@ -34,16 +36,23 @@ def cleanup(run_id: str | None = None) -> list[str]:
     can't be seen from here. Idempotent. Raises ``NoDaemon`` and ``DaemonError``.
     """
     client = connect()
-    found = leftovers(client)
+    here = labels.myself()
+    removed: list[str] = []
+    for _ in range(PASSES_MAX):
+        chosen = [item for item in leftovers(client) if _is_ours(item, run_id, here)]
+        if not chosen:
+            break
+        for item in chosen:  # containers come first: a network in use can't be removed
+            remove = remove_container if item.kind == "container" else remove_network
+            remove(client, item.name)
+        removed += [str(item) for item in chosen if str(item) not in removed]
+    return removed
+
+
+def _is_ours(item: Leftover, run_id: str | None, here: labels.Owner) -> bool:
     if run_id is not None:
-        chosen = [item for item in found if item.run_id == run_id]
-    else:
-        here = labels.myself()
-        chosen = [item for item in found if item.owner is not None and item.owner.is_dead(here)]
-    for item in chosen:  # containers come first: a network in use can't be removed
-        remove = remove_container if item.kind == "container" else remove_network
-        remove(client, item.name)
-    return [str(item) for item in chosen]
+        return item.run_id == run_id
+    return item.owner is not None and item.owner.is_dead(here)
 
 
 def leftovers(client: docker.APIClient) -> list[Leftover]:

@@ -41,6 +41,7 @@ CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
 COLLECT_LIMIT_S = 25.0
 REMOVE_LIMIT_S = 20.0
 NETWORK_LIMIT_S = 8.0
+CLOSE_LIMIT_S = 12.0  # paramiko may wait 10 s for its own thread
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -226,7 +227,7 @@ class DockerProvider:
         at = self._node(node)
         at.lost, at.process = True, None
         await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
-        at.session.close()
+        await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.close)
         return NodeStatus(node=node, running=False, exit_text="machine lost")
 
     async def restore(self, node: str) -> NodeStatus:
@@ -291,9 +292,6 @@ class DockerProvider:
         if machines is None:
             return
         machines.close()
-        for node in self._every:
-            node.session.close()
-            node.lane.close()
         # Lanes of their own: a node's may be full of calls that wait for it.
         left = await self._daemon.call("listing containers", LOOK_LIMIT_S, machines.owned)
         await together(
@@ -301,6 +299,12 @@ class DockerProvider:
             for name in left
         )
         await self._daemon.call("removing the network", NETWORK_LIMIT_S, machines.remove_network)
+        await together(
+            Lane(node.name).call("dropping its session", CLOSE_LIMIT_S, node.session.close)
+            for node in self._every
+        )
+        for node in self._every:
+            node.lane.close()
         self._nodes.clear()
         self._machines = None
 

@@ -19,8 +19,9 @@ START_LIMIT_S = 10.0
 STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
 ACT_LIMIT_S = STOP_GRACE_S + 10.0
 
-# The shell that becomes the program writes down its own entry in /proc before it does: pid and start
-# time stay, and are known even of a program that ends at once. A session of its own: no hang-up when SSH goes, and orphaned, the init reaps it.
+# The shell that becomes the program first writes down its own entry in /proc: pid and start time
+# stay, and are known even of a program that ends at once. A session of its own: no hang-up when SSH
+# goes, and orphaned, the init reaps it.
 _START = """
 set -eu
 cd -- "$1"; log=$2; pid_file=$3; shift 3

@@ -114,7 +114,9 @@ def _fetch_into(kept: Path, lock: Path, interpreter: Interpreter) -> None:
 
 
 def _pip(lock: Path, target: Path, interpreter: Interpreter) -> None:
-    argv = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    # Ends with this process, so that a killed controller leaves no pip behind.
+    argv = ["setpriv", "--pdeathsig=KILL", sys.executable, "-m", "pip"]
+    argv += ["--quiet", "--disable-pip-version-check", "install"]
     argv += ["--target", str(target), "--require-hashes", "--only-binary=:all:", "--no-deps"]
     argv += [*interpreter.pip_options, "--requirement", str(lock)]
     try:

@@ -1,0 +1,175 @@
+"""The parts of the docker provider that are functions of values."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from clusters.providers.docker import recipe, subnets
+from clusters.providers.docker.daemon import NoDaemon, connect
+from clusters.providers.docker.doctor import diagnose
+from clusters.providers.docker.provider import build
+from clusters.providers.remote import bundle, keys, program, rules
+from clusters.providers.remote.requirements import Interpreter
+from harness.cluster import PythonTree
+from harness.errors import PlanError, UsageError
+
+ADDRESSES = {"n1": "198.18.7.10", "n2": "198.18.7.11", "n3": "198.18.7.12"}
+STAT = "24 (a) b) {state} 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 {ticks} 100 5"
+
+
+def test_a_cut_is_a_chain_that_drops_by_source_and_spares_the_control_port() -> None:
+    grudge = (("n1", "n3"), ("n2", "n1"), ("n2", "n3"))
+
+    assert rules.sources_of(grudge, "n3", ADDRESSES) == ("198.18.7.10", "198.18.7.11")
+    assert rules.chain(rules.sources_of(grudge, "n1", ADDRESSES), 22) == (
+        "*filter\n"
+        ":FIREDRILL - [0:0]\n"
+        "-A FIREDRILL -p tcp -m tcp --dport 22 -j RETURN\n"
+        "-A FIREDRILL -s 198.18.7.11/32 -j DROP\n"
+        "COMMIT\n"
+    )
+    assert rules.sources_of((), "n1", ADDRESSES) == ()
+
+
+def test_every_free_subnet_is_tried_once_and_no_taken_one() -> None:
+    taken = (IPv4Network("198.18.1.0/24"), IPv4Network("198.19.0.0/17"), IPv4Network("10.0.0.0/8"))
+
+    tried = list(subnets.candidates("some run", taken))
+
+    assert len(tried) == len(set(tried)) == 512 - 1 - 128
+    assert not any(subnet.overlaps(other) for subnet in tried for other in taken)
+    assert next(subnets.candidates("another run", taken)) != tried[0]
+
+
+def test_routes_of_the_host_are_taken_and_the_default_route_is_not(tmp_path: Path) -> None:
+    table = tmp_path / "route"
+    table.write_text(
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+        "eth0\t00000000\t0100A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+        "docker0\t000112C6\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    )
+
+    assert subnets.routed(table) == (IPv4Network("198.18.1.0/24"),)
+    assert subnets.routed(tmp_path / "none") == ()
+
+
+def test_nodes_get_fixed_addresses_in_their_order() -> None:
+    assert subnets.addresses(IPv4Network("198.18.7.0/24"), ("n1", "n2", "n3")) == ADDRESSES
+
+
+@pytest.mark.parametrize(
+    ("text", "mirror"),
+    [
+        ("deb http://mirror.example/debian bookworm main", "http://mirror.example/debian"),
+        ("deb [signed-by=/k] https://m.example/debian/ sid main", "https://m.example/debian"),
+        ("Types: deb\nURIs: http://m.example/debian\nSuites: trixie", "http://m.example/debian"),
+        ("# deb http://old.example/debian bookworm main", recipe.DEFAULT_MIRROR),
+        ("deb http://m.example/debian-security bookworm main", recipe.DEFAULT_MIRROR),
+        ("deb http://archive.example/ubuntu noble main", recipe.DEFAULT_MIRROR),
+    ],
+)
+def test_the_mirror_comes_from_the_hosts_own_lists(text: str, mirror: str) -> None:
+    assert recipe.mirror_of([text]) == mirror
+
+
+def test_the_image_s_name_follows_from_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = recipe.tag()
+    assert recipe.tag() == before
+
+    monkeypatch.setattr(recipe, "PACKAGES", (*recipe.PACKAGES, "strace"))
+
+    assert recipe.tag() != before
+
+
+@pytest.mark.parametrize("state", ["R", "S", "D", "T"])
+def test_a_live_process_is_read_from_proc_whatever_its_name(state: str) -> None:
+    me = program.Process(pid=24, ticks=777)
+
+    seen = program.status("n1", me, STAT.format(state=state, ticks=777))
+
+    assert (seen.running, seen.paused, seen.pid) == (True, state == "T", 24)
+    assert seen.boot == me.boot
+
+
+@pytest.mark.parametrize(
+    "text", [STAT.format(state="Z", ticks=777), STAT.format(state="S", ticks=778), "", "24 (x"]
+)
+def test_a_zombie_another_process_of_the_pid_or_nothing_is_not_running(text: str) -> None:
+    me = program.Process(pid=24, ticks=777)
+
+    seen = program.status("n1", me, text, exit_text="gone")
+
+    assert (seen.running, seen.exit_text) == (False, "gone")
+
+
+def test_a_tree_is_importable_by_its_name_and_leaves_caches_behind(tmp_path: Path) -> None:
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "x.pyc").write_bytes(b"old")
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "core.py").write_text("x = 1")
+
+    data = bundle.archive(bundle.python_trees((PythonTree(source=str(tmp_path), package="a.b.c"),)))
+
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert tar.getnames() == [
+            "a/__init__.py",
+            "a/b/__init__.py",
+            "a/b/c/__init__.py",
+            "a/b/c/core.py",
+        ]
+    with pytest.raises(UsageError, match="no directory"):
+        bundle.python_trees((PythonTree(source=str(tmp_path / "none"), package="a"),))
+
+
+@pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a/../../b", ""])
+def test_a_file_outside_the_work_directory_is_refused(path: str) -> None:
+    with pytest.raises(UsageError, match="below its work directory"):
+        bundle.archive({path: (b"", 0o644)})
+
+
+def test_wheels_are_chosen_for_the_machine_and_not_for_the_controller() -> None:
+    options = Interpreter(
+        path="/usr/bin/python3", version=(3, 11), machine="aarch64", glibc_minor=18
+    ).pip_options
+
+    assert options[:3] == (
+        "--platform=manylinux_2_18_aarch64",
+        "--platform=manylinux_2_17_aarch64",
+        "--platform=manylinux2014_aarch64",
+    )
+    assert "--abi=cp311" in options
+
+
+def test_a_key_never_shows_in_a_text() -> None:
+    key = keys.generate()
+
+    assert key.private_text not in repr(key)
+    assert key.public_line.startswith("ssh-ed25519 ")
+    assert keys.generate() != key
+
+
+def test_an_option_that_is_not_known_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match=r"provider\.docker: .*memroy_mib"):
+        build("r", {"memroy_mib": 1}, Path("unused"))
+
+
+def test_without_a_daemon_one_sentence_says_where_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+
+    with pytest.raises(NoDaemon) as caught:
+        connect()
+
+    text = str(caught.value)
+    assert "none.sock" in text
+    assert "No such file" in text
+    assert "--provider process" in text
+    assert "\n" not in text
+    first = diagnose()[0]
+    assert (first.name, first.ok, first.remedy) == ("docker daemon", False, "scripts/start-docker")
