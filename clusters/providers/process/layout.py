@@ -1,0 +1,90 @@
+"""Where a node's things are in the run directory, and a program put there."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import attrs
+
+from harness.cluster import Program, PythonTree
+from harness.errors import HarnessError, UsageError
+
+# Of a log that is longer, the end is kept: that is where the story of a failure is.
+LOG_LIMIT_BYTES = 64 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """The directories of one node: ``root`` for logs, below it the program's own."""
+
+    root: Path
+
+    @property
+    def work(self) -> Path:
+        """The program's working directory, with its data."""
+        return self.root / "work"
+
+    @property
+    def python(self) -> Path:
+        """What the program can import: links to the trees it needs, and nothing else of theirs."""
+        return self.root / "python"
+
+    def log(self, program: Program) -> Path:
+        """Where the program's output goes."""
+        return _inside(self.root, program.log)
+
+
+def place(layout: Layout, program: Program) -> None:
+    """Put the program's files and code where it will run; again over what is there."""
+    layout.work.mkdir(parents=True, exist_ok=True)
+    layout.log(program).parent.mkdir(parents=True, exist_ok=True)
+    for name, content in sorted(program.files.items()):
+        path = _inside(layout.work, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    if layout.python.exists():
+        shutil.rmtree(layout.python)
+    for tree in program.python:
+        _link(layout.python, tree)
+
+
+def argument_vector(program: Program) -> tuple[str, ...]:
+    """How to run it here: ``python3`` is the interpreter that runs the controller."""
+    head, *rest = program.argv
+    return (sys.executable if head == "python3" else head, *rest)
+
+
+def copy_log(source: Path, into: Path) -> None:
+    """Copy a log into the directory ``into``, its end where it is too long."""
+    target = into / source.name
+    if not source.exists() or (target.exists() and target.samefile(source)):
+        return
+    into.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as log, target.open("wb") as copy:
+        log.seek(max(0, source.stat().st_size - LOG_LIMIT_BYTES))
+        shutil.copyfileobj(log, copy)
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """``name`` below ``directory``. Raises ``UsageError`` for a name that leads elsewhere."""
+    relative = Path(name)
+    if relative.is_absolute() or ".." in relative.parts or not relative.parts:
+        raise UsageError(f"program file {name!r}: needs a path below the work directory")
+    return directory / relative
+
+
+def _link(python: Path, tree: PythonTree) -> None:
+    """Make ``tree`` importable under its name: empty packages above it, and a link to it."""
+    source = Path(tree.source).resolve()
+    if not source.is_dir():
+        raise HarnessError(f"package {tree.package!r}: {source} is no directory")
+    *above, last = tree.package.split(".")
+    parent = python
+    parent.mkdir(parents=True, exist_ok=True)
+    for name in above:
+        parent /= name
+        parent.mkdir(exist_ok=True)
+        (parent / "__init__.py").touch()
+    (parent / last).symlink_to(source, target_is_directory=True)

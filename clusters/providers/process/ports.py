@@ -1,0 +1,68 @@
+"""Ports for nodes on loopback: free now, and none that the kernel gives to somebody else later."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from pathlib import Path
+
+from clusters.providers.process.proxy import LOOPBACK
+from harness.errors import HarnessError
+
+_FIRST_PORT = 10_000
+_LAST_PORT = 65_535
+_KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def is_free(port: int, *, reuse: bool) -> bool:
+    """Whether ``port`` can be bound now.
+
+    ``reuse`` lets a port pass that only old connections still hold: what a server that is started
+    again may bind.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        try:
+            attempt.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def choose(run_id: str, count: int) -> tuple[int, ...]:
+    """``count`` free ports, ascending from a place that ``run_id`` decides, so that runs side by
+    side don't want the same ones; a port that is taken is passed over.
+
+    None is from the kernel's range for outgoing connections: while a node is down, anybody's
+    connection could be given its port. Raises ``HarnessError`` where there are too few.
+    """
+    candidates = _candidates()
+    at = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % len(candidates)
+    chosen: list[int] = []
+    for port in (*candidates[at:], *candidates[:at]):
+        if len(chosen) == count:
+            break
+        if is_free(port, reuse=False):
+            chosen.append(port)
+    if len(chosen) < count:
+        raise HarnessError(f"nodes need {count} free ports (found {len(chosen)} on {LOOPBACK})")
+    return tuple(chosen)
+
+
+def given(first: int, count: int) -> tuple[int, ...]:
+    """The ``count`` ports from ``first`` on. Raises ``HarnessError`` naming one that is taken."""
+    for port in range(first, first + count):
+        if not is_free(port, reuse=True):
+            raise HarnessError(
+                f"port {port} on {LOOPBACK} is taken by another process "
+                f"(first_port {first} needs {count} free ports; leave it out to have them chosen)"
+            )
+    return tuple(range(first, first + count))
+
+
+def _candidates() -> tuple[int, ...]:
+    low, high = (int(bound) for bound in _KERNEL_RANGE.read_text().split())
+    every = range(_FIRST_PORT, _LAST_PORT + 1)
+    outside = tuple(port for port in every if not low <= port <= high)
+    # Where the kernel was given nearly all ports, there is nothing better than any.
+    return outside if len(outside) > len(every) // 20 else tuple(every)

@@ -1,0 +1,312 @@
+"""Nodes as local processes on loopback: no root, no Docker, every link through a proxy of ours.
+
+What a machine would be is a directory; what a network would be is ``Mesh``, in the controller's
+loop. Nodes share the machine's clock and disk, so there is no host to lose, and a node that floods
+its links loads the controller too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from clusters.providers.process import ports as port_choice
+from clusters.providers.process import procfs
+from clusters.providers.process.child import Child, spawn
+from clusters.providers.process.layout import Layout, argument_vector, copy_log, place
+from clusters.providers.process.ledger import Ledger
+from clusters.providers.process.proxy import LOOPBACK, Mesh
+from harness.capability import Capability
+from harness.cluster import Address, Cluster, Grudge, Link, NodeStatus, PortSpec, Program
+from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
+
+# From SIGTERM to SIGKILL: time to flush, not to finish work.
+_STOP_LIMIT_S = 10.0
+# What a program gets of the controller's environment; the rest would make runs differ by shell.
+_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "JAVA_HOME", "LD_LIBRARY_PATH")
+_NETWORK = (
+    Capability.PARTITION,
+    Capability.ONE_WAY_PARTITION,
+    Capability.DELAY,
+    Capability.THROTTLE,
+)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan's ``[cluster.options]`` for this provider.
+
+    ``first_port``: nodes listen on this port and the following, instead of ports found free.
+    """
+
+    first_port: int | None = None
+
+
+def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> ProcessProvider:
+    """The provider of run ``run_id``, whose ``undo`` directory is ``state_dir``; nodes live in
+    ``nodes/NAME`` beside it. Raises ``PlanError`` for an option that it does not know.
+    """
+    try:
+        wanted = msgspec.convert(dict(options), Options)
+    except msgspec.ValidationError as error:
+        raise PlanError("cluster.options", f"provider process: {error}") from error
+    if wanted.first_port is not None and not 1 <= wanted.first_port <= 65_535:
+        raise PlanError(
+            "cluster.options.first_port", f"must be from 1 to 65535 (got {wanted.first_port})"
+        )
+    return ProcessProvider(run_id, wanted, state_dir)
+
+
+class ProcessProvider:
+    """``harness.cluster.Provider`` over local processes. Used on one loop."""
+
+    name = "process"
+
+    def __init__(self, run_id: str, options: Options, state_dir: Path) -> None:
+        """Touches nothing yet."""
+        self._run_id, self._options = run_id, options
+        self._nodes_dir = state_dir.resolve().parent / "nodes"
+        self._ledger = Ledger(run_id, state_dir.resolve())
+        self._cluster: Cluster | None = None
+        self._mesh: Mesh | None = None
+        self._programs: dict[str, Program] = {}
+        self._children: dict[str, Child] = {}
+        self._acting: dict[str, asyncio.Lock] = {}
+
+    async def capabilities(self) -> frozenset[Capability]:
+        """What works here, by trying it on a process and on a link that are gone on return."""
+        found: list[Capability] = []
+        if await _signals_work():
+            found += [Capability.KILL, Capability.PAUSE]
+        if await _cuts_work():
+            found += _NETWORK
+        return frozenset(found)
+
+    async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
+        """Directories, ports and proxies for ``nodes``. Raises ``HarnessError`` where ports are
+        taken.
+        """
+        if self._cluster is not None:
+            raise UsageError(f"run {self._run_id!r} has its nodes already")
+        count = len(nodes) * len(ports)
+        first = self._options.first_port
+        free = port_choice.choose(self._run_id, count) if first is None else port_choice.given(
+            first, count)  # fmt: skip
+        numbers = iter(free)
+        bind = {
+            node: {spec.name: Address(host=LOOPBACK, port=next(numbers)) for spec in ports}
+            for node in nodes
+        }
+        self._mesh = Mesh(nodes)
+        peer = self._mesh.serve([spec.name for spec in ports if spec.between_nodes], bind)
+        self._acting = {node: asyncio.Lock() for node in nodes}
+        for node in nodes:
+            self._layout(node).work.mkdir(parents=True, exist_ok=True)
+        self._cluster = Cluster(
+            nodes=nodes,
+            bind=bind,
+            peer=peer,
+            client=bind,
+            work_dir={node: str(self._layout(node).work) for node in nodes},
+        )
+        return self._cluster
+
+    async def install(self, node: str, program: Program) -> None:
+        """Write the program's files, and link its code. Its requirements are those that the
+        controller's interpreter has.
+        """
+        self._known(node)
+        try:
+            await asyncio.to_thread(place, self._layout(node), program)
+        except OSError as error:
+            raise HarnessError(f"{node}: can't install the program: {error}") from error
+        self._programs[node] = program
+
+    async def start(self, node: str) -> NodeStatus:
+        """Start the program, unless it runs. Raises ``HarnessError``, also where somebody else
+        took one of the node's ports meanwhile.
+        """
+        cluster = self._known(node)
+        if node not in self._programs:
+            raise UsageError(f"{node}: needs a program before it can start (none was installed)")
+        async with self._acting[node]:
+            before = self._status(node)
+            if before.running:
+                return before
+            for name, address in cluster.bind[node].items():
+                if not port_choice.is_free(address.port, reuse=True):
+                    raise HarnessError(
+                        f"{node}: port {address} ({name}) is taken by another process"
+                    )
+            program, layout = self._programs[node], self._layout(node)
+            self._children[node] = await spawn(
+                node,
+                argument_vector(program),
+                env=_environment(program, layout),
+                work=layout.work,
+                log=layout.log(program),
+                ledger=self._ledger,
+            )
+            return self._status(node)
+
+    async def stop(self, node: str) -> NodeStatus:
+        """SIGTERM, and SIGKILL for what does not end by itself."""
+        self._known(node)
+        async with self._acting[node]:
+            child = self._children.get(node)
+            if child is not None:
+                child.signal(signal.SIGTERM)
+                child.signal(signal.SIGCONT)  # a paused program can't follow
+                if not await child.ended(_STOP_LIMIT_S):
+                    await child.kill()
+            return self._status(node)
+
+    async def kill(self, node: str) -> NodeStatus:
+        """SIGKILL the program and what it started; return when it is gone."""
+        self._known(node)
+        async with self._acting[node]:
+            if child := self._children.get(node):
+                await child.kill()
+            return self._status(node)
+
+    async def pause(self, node: str) -> NodeStatus:
+        """SIGSTOP; return when it shows."""
+        return await self._pause(node, paused=True)
+
+    async def resume(self, node: str) -> NodeStatus:
+        """SIGCONT; return when it shows."""
+        return await self._pause(node, paused=False)
+
+    async def lose(self, node: str) -> NodeStatus:
+        """Not offered: the kernel that would have to fall silent is the controller's own."""
+        raise MissingCapability(f"losing {node}", Capability.HOST_LOSS.value)
+
+    async def restore(self, node: str) -> NodeStatus:
+        """Not offered, as nothing can be lost."""
+        raise MissingCapability(f"restoring {node}", Capability.HOST_LOSS.value)
+
+    async def cut(self, grudge: Grudge) -> None:
+        """Make ``grudge`` the whole set of cut links, in one step of the loop."""
+        self._network().cut(grudge)
+
+    def shape(self, link: Link, *, delay_s: float = 0.0, rate_bytes_s: float | None = None) -> None:
+        """Delay and throttle what ``link`` carries, one direction; without arguments, as before."""
+        self._network().shape(link, delay_s=delay_s, rate_bytes_s=rate_bytes_s)
+
+    async def probe(self, node: str) -> NodeStatus:
+        """What the kernel shows of the program, not what we did to it."""
+        self._known(node)
+        return self._status(node)
+
+    async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
+        """Whether bytes pass over each link, by sending some."""
+        mesh = self._network()
+        passed = await asyncio.gather(*(mesh.probe(link) for link in links))
+        return dict(zip(links, passed, strict=True))
+
+    async def collect(self, node: str, into: Path) -> None:
+        """Copy the node's log into ``into``, unless it is there already."""
+        self._known(node)
+        if program := self._programs.get(node):
+            await asyncio.to_thread(copy_log, self._layout(node).log(program), into)
+
+    async def teardown(self) -> None:
+        """End every process and link; data and logs stay. Idempotent. Raises ``HarnessError`` for
+        what does not end; the list for ``cleanup`` is then kept.
+        """
+        children = list(self._children.values())
+        outcomes = await asyncio.gather(
+            *(child.kill() for child in children), return_exceptions=True
+        )
+        if self._mesh:
+            self._mesh.close()
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+        await self._ledger.close()
+
+    async def _pause(self, node: str, *, paused: bool) -> NodeStatus:
+        self._known(node)
+        async with self._acting[node]:
+            child = self._children.get(node)
+            if child is None:
+                raise HarnessError(f"{node}: was never started, so it can't be paused or resumed")
+            await child.pause(paused)
+            return self._status(node)
+
+    def _status(self, node: str) -> NodeStatus:
+        child = self._children.get(node)
+        if child is None:
+            return NodeStatus(node=node, running=False, exit_text="never started")
+        seen = procfs.find(child.identity)
+        return NodeStatus(
+            node=node,
+            running=seen is not None,
+            paused=seen is not None and seen.paused,
+            pid=child.identity.pid if seen else None,
+            boot=str(child.identity),
+            exit_text="" if seen else child.exit_text or "ended",
+        )
+
+    def _known(self, node: str) -> Cluster:
+        cluster = self._cluster
+        if cluster is None or node not in cluster.nodes:
+            known = ", ".join(cluster.nodes) if cluster else "none yet"
+            raise UsageError(f"node {node!r}: needs to be one of this run ({known})")
+        return cluster
+
+    def _network(self) -> Mesh:
+        if self._mesh is None:
+            raise HarnessBug("links were asked for before the nodes were provisioned")
+        return self._mesh
+
+    def _layout(self, node: str) -> Layout:
+        return Layout(root=self._nodes_dir / node)
+
+
+def _environment(program: Program, layout: Layout) -> dict[str, str]:
+    """What the program sees: little of ours, its own, and where its code is."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    ours = {"PYTHONPATH": str(layout.python), "PYTHONUNBUFFERED": "1"}
+    return inherited | ours | program.env
+
+
+async def _signals_work() -> bool:
+    """Whether a process of ours can be killed and ``/proc`` shows it.
+
+    It waits on a pipe of ours, so that it ends even where we die on the way.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()",
+            stdin=asyncio.subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        found = procfs.look(process.pid)
+    except OSError:
+        return False
+    if found is None:
+        return False
+    try:
+        await Child(node="a trial", identity=found.identity, process=process).kill()
+    except HarnessError:
+        return False
+    return procfs.find(found.identity) is None
+
+
+async def _cuts_work() -> bool:
+    """Whether a cut stops bytes in one direction only, and healing lets them pass again."""
+    mesh, link, back = Mesh(("a", "b")), ("a", "b"), ("b", "a")
+    try:
+        before = await mesh.probe(link)
+        mesh.cut((link,))
+        during, other = await asyncio.gather(mesh.probe(link), mesh.probe(back))
+        mesh.cut(())
+        after = await mesh.probe(link)
+    except OSError:
+        return False
+    return before and other and after and not during

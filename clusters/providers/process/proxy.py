@@ -1,0 +1,210 @@
+"""The network of a cluster of local processes: every link between two nodes passes through here.
+
+For each ordered pair of nodes and each port between nodes there is one listener that the first
+dials to reach the second, so that the controller knows who is talking to whom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterable, Mapping
+
+from clusters.providers.process.lanes import Lane, Splice, reset_on_close
+from harness.cluster import Address, Grudge, Link
+from harness.errors import HarnessError, UsageError
+
+LOOPBACK = "127.0.0.1"
+# Enough for a burst of dials while the controller is busy.
+_BACKLOG = 64
+# Per link and port. A store keeps a handful; a node that leaks them meets a limit, not our files'.
+CONNECTIONS_LIMIT = 128
+# On loopback the kernel answers at once, unless the node is paused and its own backlog is full.
+_DIAL_LIMIT_S = 10.0
+# A byte through two sockets of this process takes less than a millisecond; a busy loop, longer.
+_PROBE_LIMIT_S = 1.0
+_PROBES_AT_ONCE = 32  # four descriptors each
+_PROBE = b"firedrill"
+
+
+class LinkProxy:
+    """Where ``source`` dials to reach one port of ``destination``.
+
+    While either direction is cut a handshake can't complete. The listener then takes no
+    connection and keeps the shortest backlog there is, so that the kernel drops what does not fit
+    into it: dialers hang and retry as they would where packets vanish. Linux always queues one
+    connection more; it is established, and silent, until the cut ends.
+    """
+
+    def __init__(self, there: Lane, back: Lane, destination: Address) -> None:
+        self._there, self._back, self._destination = there, back, destination
+        self._loop = asyncio.get_running_loop()
+        self._splices: dict[Splice, None] = {}
+        self._dials: dict[asyncio.Task[None], None] = {}
+        self._accepting = False
+        self._listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self.address = Address(host=LOOPBACK, port=self._listener.getsockname()[1])
+        there.tell(self._update)
+        back.tell(self._update)
+        self._update()
+
+    @property
+    def connections(self) -> int:
+        """How many there are, those on their way included."""
+        return len(self._splices) + len(self._dials)
+
+    def close(self) -> None:
+        """Stop listening and reset every connection."""
+        self._there.untell(self._update)
+        self._back.untell(self._update)
+        if self._accepting:
+            self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for dial in tuple(self._dials):
+            dial.cancel()
+        for splice in tuple(self._splices):
+            splice.close()
+
+    def _update(self) -> None:
+        """Accept exactly while a handshake could complete and there is room."""
+        if self._listener.fileno() < 0:
+            return
+        wanted = not (self._there.cut or self._back.cut) and self.connections < CONNECTIONS_LIMIT
+        if wanted == self._accepting:
+            return
+        self._accepting = wanted
+        self._listener.listen(_BACKLOG if wanted else 0)
+        if wanted:
+            self._loop.add_reader(self._listener, self._accept)
+        else:
+            self._loop.remove_reader(self._listener)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:
+            return  # the dialer gave up meanwhile
+        accepted.setblocking(False)
+        dial = self._loop.create_task(self._join(accepted))
+        self._dials[dial] = None
+        dial.add_done_callback(self._dialed)
+        self._update()
+
+    def _dialed(self, dial: asyncio.Task[None]) -> None:
+        self._dials.pop(dial, None)
+        self._update()
+
+    async def _join(self, accepted: socket.socket) -> None:
+        """Dial the destination and splice; where it refuses, the dialer sees a reset."""
+        splice = Splice(self._there, self._back, self._gone)
+        self._splices[splice] = None
+        try:
+            async with asyncio.timeout(_DIAL_LIMIT_S):
+                await self._loop.create_connection(
+                    lambda: splice.right, self._destination.host, self._destination.port
+                )
+                await self._loop.connect_accepted_socket(lambda: splice.left, accepted)
+        except (OSError, TimeoutError):
+            splice.close()
+        finally:
+            if splice.left.transport is None:
+                splice.close()
+                reset_on_close(accepted)
+                accepted.close()
+
+    def _gone(self, splice: Splice) -> None:
+        self._splices.pop(splice, None)
+        self._update()
+
+
+class Mesh:
+    """Every link between ``nodes``. Made on the running loop, used only there."""
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        links = [(a, b) for a in nodes for b in nodes if a != b]
+        self._lanes: dict[Link, Lane] = {link: Lane() for link in links}
+        self._proxies: list[LinkProxy] = []
+        self._probing = asyncio.Semaphore(_PROBES_AT_ONCE)
+
+    def serve(
+        self, ports: Iterable[str], bind: Mapping[str, Mapping[str, Address]]
+    ) -> dict[Link, dict[str, Address]]:
+        """Open a listener per link and port; ``[(a, b)][port]`` is where ``a`` reaches ``b``.
+
+        Raises ``HarnessError`` where the machine has no more sockets.
+        """
+        names = tuple(ports)
+        peer: dict[Link, dict[str, Address]] = {}
+        for (source, destination), lane in self._lanes.items():
+            peer[source, destination] = {}
+            for port in names:
+                proxy = self._open(lane, (destination, source), bind[destination][port])
+                peer[source, destination][port] = proxy.address
+        return peer
+
+    def _open(self, there: Lane, back: Link, destination: Address) -> LinkProxy:
+        try:
+            proxy = LinkProxy(there, self._lanes[back], destination)
+        except OSError as error:
+            raise HarnessError(f"no listener for {destination}: {error.strerror}") from error
+        self._proxies.append(proxy)
+        return proxy
+
+    def cut(self, grudge: Grudge) -> None:
+        """Make ``grudge`` the whole set of cut links. Raises ``UsageError`` for a link that is
+        not.
+        """
+        for link in grudge:
+            self._lane(link)
+        wanted = frozenset(grudge)
+        for link, lane in self._lanes.items():
+            lane.change(cut=link in wanted)
+
+    def shape(self, link: Link, *, delay_s: float = 0.0, rate_bytes_s: float | None = None) -> None:
+        """Delay and throttle what ``link`` carries; without arguments, as it was."""
+        if delay_s < 0 or (rate_bytes_s is not None and rate_bytes_s <= 0):
+            given = f"delay_s {delay_s:g}, rate_bytes_s {rate_bytes_s}"
+            raise UsageError(f"link {link}: needs a delay of at least 0 and a rate above ({given})")
+        self._lane(link).shape(delay_s, rate_bytes_s)
+
+    async def probe(self, link: Link) -> bool:
+        """Whether bytes sent over ``link`` arrive: some are sent, through a connection of its own
+        that is spliced as those of the nodes are. One direction needs no answer of the other.
+        """
+        there, back = self._lane(link), self._lane((link[1], link[0]))
+        async with self._probing:
+            return await _passes(there, back)
+
+    def close(self) -> None:
+        """End every connection and listener. Idempotent."""
+        while self._proxies:
+            self._proxies.pop().close()
+
+    def _lane(self, link: Link) -> Lane:
+        if link not in self._lanes:
+            raise UsageError(f"link {link[0]} to {link[1]}: there is no such link")
+        return self._lanes[link]
+
+
+async def _passes(there: Lane, back: Lane) -> bool:
+    """Whether a few bytes get from one end to the other in time."""
+    loop = asyncio.get_running_loop()
+    sender, left = socket.socketpair()
+    right, receiver = socket.socketpair()
+    splice = Splice(there, back, lambda _: None)
+    try:
+        for end in (sender, left, right, receiver):
+            end.setblocking(False)
+        await loop.connect_accepted_socket(lambda: splice.right, right)
+        await loop.connect_accepted_socket(lambda: splice.left, left)
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_PROBE_LIMIT_S + there.delay_s):
+                await loop.sock_sendall(sender, _PROBE)
+                return bool(await loop.sock_recv(receiver, len(_PROBE)))
+        return False
+    finally:
+        splice.close()
+        for end in (sender, left, right, receiver):
+            end.close()

@@ -1,0 +1,22 @@
+"""Run as a script: a controller that brings nodes up, says so, and waits to be killed.
+
+``process_owner.py ROOT``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from process_programs import bring_up
+
+
+async def main(root: Path) -> None:
+    await bring_up(root, "n1", "n2", "n3")
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
