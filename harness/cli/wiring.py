@@ -25,6 +25,7 @@ from harness.rundir import RunDirectory
 from harness.workload import Workload, WorkloadSetting
 
 LIBRARIES = ("firedrill", "msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
+DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 
 def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunDirectory:
@@ -97,12 +98,14 @@ def with_provider(plan: Plan) -> tuple[Plan, str]:
 
 def choose_provider() -> tuple[str, str]:
     """Containers where a Docker daemon answers, else local processes; and why."""
-    from clusters.providers.docker.doctor import daemon
+    from clusters.providers.docker.daemon import NoDaemon, connect
 
-    answer = daemon()
-    if answer.ok:
-        return "docker", f"a Docker daemon answers ({answer.found})"
-    return "process", f"no Docker daemon answers ({answer.found}); nodes are local processes"
+    try:
+        daemon = connect(DAEMON_LIMIT_S).version()["Version"]
+    except NoDaemon as error:
+        where = f"at {error.where} ({error.reason})"
+        return "process", f"nodes are local processes, since no Docker daemon answers {where}"
+    return "docker", f"a Docker daemon answers, version {daemon}"
 
 
 def node_names(plan: Plan) -> tuple[str, ...]:
