@@ -1,0 +1,209 @@
+"""The provider ``sim``: the reference node in the controller's own loop, one seed for everything.
+
+It runs on ``SimLoop`` only. The same system, workload, driver and nemesis as anywhere else work
+on it, with clients that dial through ``client_network``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from clusters.providers.sim.loop import SimLoop
+from clusters.providers.sim.machine import Body, Machine, running_process, track_tasks
+from clusters.providers.sim.network import Fabric, HostNetwork
+from clusters.reference.node.config import loads
+from clusters.reference.node.runtime import Runtime
+from clusters.reference.node.server import Node
+from harness.capability import Capability
+from harness.cluster import Address, Cluster, Grudge, Link, NodeStatus, PortSpec, Program
+from harness.errors import HarnessBug, MissingCapability, UsageError
+from harness.plan import options as convert
+
+CONTROLLER = "controller"
+FIRST_PORT = 7000
+PROBE_LIMIT_S = 1.0  # hundreds of times the latency of a link that is whole
+LOG_LINES = 20_000  # kept of each node, the newest
+CAPABILITIES = frozenset({Capability.KILL, Capability.PARTITION, Capability.ONE_WAY_PARTITION})
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and what crashes leave."""
+
+    seed: int = 0
+
+
+def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimProvider:
+    """The provider of a run; it leaves nothing outside the process, so it needs no ``state_dir``.
+
+    Raises ``PlanError`` for an option that it does not know.
+    """
+    return SimProvider(seed=convert(Options, options, "cluster.options").seed)
+
+
+async def reference_node(program: Program, runtime: Runtime) -> None:
+    """What ``python3 -m clusters.reference.node --config FILE`` does, on ``runtime``."""
+    name = program.argv[program.argv.index("--config") + 1]
+    await Node(loads(program.files[name]), runtime).run()
+
+
+class SimProvider:
+    """``harness.cluster.Provider`` over simulated machines."""
+
+    name = "sim"
+
+    def __init__(self, *, seed: int, body: Body = reference_node) -> None:
+        """``body`` is what an installed program does when it is started."""
+        self._seed, self._body = seed, body
+        self._fabric = Fabric(seed)
+        self._machines: dict[str, Machine] = {}
+        self._programs: dict[str, Program] = {}
+        self._logs = _NodeLogs()
+        self.client_network = HostNetwork(self._fabric, CONTROLLER)
+
+    async def capabilities(self) -> frozenset[Capability]:
+        """What is simulated."""
+        return CAPABILITIES
+
+    async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
+        """Machines named as the nodes. Raises ``HarnessBug`` on a loop that is not virtual."""
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop, SimLoop):
+            raise HarnessBug(f"provider sim: needs a SimLoop (this is a {type(loop).__name__})")
+        loop.set_task_factory(track_tasks)
+        self._logs.attach()
+        self._machines = {node: Machine(node, self._fabric, self._seed) for node in nodes}
+        bind = {
+            node: {
+                spec.name: Address(host=node, port=FIRST_PORT + number)
+                for number, spec in enumerate(ports)
+            }
+            for node in nodes
+        }
+        between = [spec.name for spec in ports if spec.between_nodes]
+        return Cluster(
+            nodes=nodes,
+            bind=bind,
+            peer={
+                (source, node): {name: bind[node][name] for name in between}
+                for source in nodes
+                for node in nodes
+                if source != node
+            },
+            client=bind,
+            work_dir={node: f"/{node}" for node in nodes},
+        )
+
+    async def install(self, node: str, program: Program) -> None:
+        """Keep ``program``: its code is already here."""
+        self._programs[node] = program
+
+    async def start(self, node: str) -> NodeStatus:
+        """Start the installed program. Raises ``UsageError`` where none is."""
+        if node not in self._programs:
+            raise UsageError(f"{node}: needs a program before it can start (none was installed)")
+        self._machines[node].start(self._programs[node], self._body)
+        return await self.probe(node)
+
+    async def stop(self, node: str) -> NodeStatus:
+        """Let the program end in order."""
+        await self._machines[node].stop()
+        return await self.probe(node)
+
+    async def kill(self, node: str) -> NodeStatus:
+        """End the program at once; unsynced writes may be lost, peers see resets."""
+        await self._machines[node].kill()
+        return await self.probe(node)
+
+    async def pause(self, node: str) -> NodeStatus:
+        """Not simulated."""
+        raise MissingCapability("pause", Capability.PAUSE)
+
+    async def resume(self, node: str) -> NodeStatus:
+        """Not simulated."""
+        raise MissingCapability("resume", Capability.PAUSE)
+
+    async def lose(self, node: str) -> NodeStatus:
+        """Not simulated."""
+        raise MissingCapability("lose", Capability.HOST_LOSS)
+
+    async def restore(self, node: str) -> NodeStatus:
+        """Not simulated."""
+        raise MissingCapability("restore", Capability.HOST_LOSS)
+
+    async def cut(self, grudge: Grudge) -> None:
+        """Make ``grudge`` the whole set of cut links."""
+        self._fabric.cut(grudge)
+
+    async def probe(self, node: str) -> NodeStatus:
+        """What runs on the machine."""
+        return self._machines[node].status()
+
+    async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
+        """Whether a packet gets through, by sending one."""
+        passed = await asyncio.gather(*(self._passes(link) for link in links))
+        return dict(zip(links, passed, strict=True))
+
+    async def _passes(self, link: Link) -> bool:
+        try:
+            async with asyncio.timeout(PROBE_LIMIT_S):
+                await self._fabric.pass_over(link)
+        except TimeoutError:
+            return False
+        return True
+
+    async def collect(self, node: str, into: Path) -> None:
+        """Write what the node logged."""
+        _write(into, self._programs[node].log, self._logs.text(node))
+
+    async def teardown(self) -> None:
+        """End every program. Idempotent."""
+        for node in self._machines:
+            await self._machines[node].kill()
+        self._logs.detach()
+
+
+def _write(into: Path, name: str, text: str) -> None:
+    into.mkdir(parents=True, exist_ok=True)
+    (into / name).write_text(text)
+
+
+class _NodeLogs(logging.Handler):
+    """Sorts log lines by the process whose code wrote them, with virtual time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: dict[str, deque[str]] = {}
+        self._level_before: int | None = None
+
+    def attach(self) -> None:
+        """Begin to listen."""
+        root = logging.getLogger()
+        self._level_before = root.level
+        root.setLevel(logging.INFO)
+        root.addHandler(self)
+
+    def detach(self) -> None:
+        """Stop listening. Idempotent."""
+        root = logging.getLogger()
+        root.removeHandler(self)
+        if self._level_before is not None:
+            root.setLevel(self._level_before)
+            self._level_before = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = running_process()
+        if process is None:
+            return
+        now_s = asyncio.get_running_loop().time()
+        line = f"{now_s:.6f} {record.levelname} {record.name}: {record.getMessage()}"
+        self._lines.setdefault(process.node, deque(maxlen=LOG_LINES)).append(line)
+
+    def text(self, node: str) -> str:
+        """Every line kept of ``node``."""
+        return "".join(f"{line}\n" for line in self._lines.get(node, ()))
