@@ -215,13 +215,26 @@ def _encode(record: Record) -> bytes:
         for op in record.ops:
             _require_int64(op, record)
     try:
-        payload = frames.ENCODER.encode(record)
-    except (OverflowError, UnicodeEncodeError, TypeError, msgspec.EncodeError) as error:
+        try:
+            payload = frames.ENCODER.encode(record)
+        except UnicodeEncodeError:
+            payload = frames.ENCODER.encode(_legible(record))
+    except (OverflowError, UnicodeEncodeError, TypeError, msgspec.MsgspecError) as error:
         raise InvariantError(f"a record can't be written: {error}: {record!r:.500}") from error
     if len(payload) > frames.MAX_RECORD_BYTES:
         limit = f"a record may have at most {frames.MAX_RECORD_BYTES} bytes (got {len(payload)})"
         raise InvariantError(f"{limit}: {record!r:.500}")
     return payload
+
+
+def _legible(record: Record) -> Record:
+    """``record`` with half characters (as in file names that are no text) written as escapes."""
+    texts = {
+        name: value.encode("utf-8", "backslashreplace").decode()
+        for name in record.__struct_fields__
+        if type(value := getattr(record, name)) is str
+    }
+    return msgspec.structs.replace(record, **texts)
 
 
 def _require_int64(op: MicroOp, record: Invoke | Complete) -> None:

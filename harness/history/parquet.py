@@ -24,11 +24,14 @@ class ParquetSink:
         self._run = run
         self._paths = {name: table_path(run, name) for name in table_names(splits)}
         self._late: dict[str, list[pa.Table]] = {}
-        run.history.mkdir(parents=True, exist_ok=True)
-        self._writers = {
-            name: _writer(files.partial(path), table_schema(name))
-            for name, path in self._paths.items()
-        }
+        self._writers: dict[str, pq.ParquetWriter] = {}
+        try:
+            run.history.mkdir(parents=True, exist_ok=True)
+            for name, path in self._paths.items():
+                self._writers[name] = _writer(files.partial(path), table_schema(name))
+        except OSError:
+            self.abandon()
+            raise
 
     def put(self, name: str, piece: pa.Table, *, late: bool = False) -> None:
         """Append rows; ``late`` ones are merged into their place by ``publish``."""
@@ -41,7 +44,8 @@ class ParquetSink:
 
     def publish(self) -> dict[str, str]:
         """Finish the files and give them their names; returns their checksums by relative path."""
-        self._close()
+        for writer in self._writers.values():
+            writer.close()
         for name, pieces in self._late.items():
             _merge(files.partial(self._paths[name]), pa.concat_tables(pieces))
         for path in self._paths.values():
@@ -54,16 +58,12 @@ class ParquetSink:
 
     def abandon(self) -> None:
         """Remove what was written. Never raises."""
-        with contextlib.suppress(OSError, pa.ArrowException):
-            self._close()
+        for writer in self._writers.values():
+            with contextlib.suppress(OSError, pa.ArrowException):
+                writer.close()
         for path in self._paths.values():
             with contextlib.suppress(OSError):
                 files.partial(path).unlink(missing_ok=True)
-
-    def _close(self) -> None:
-        writers, self._writers = self._writers, {}
-        for writer in writers.values():
-            writer.close()
 
     def _forget_others(self) -> None:
         """An attempt that died may have left more splits than there are now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-import attrs
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -53,8 +53,9 @@ class Sink(Protocol):
         """Take the next rows of table ``name``."""
 
 
-@attrs.frozen
-class _Row:
+class _Row(msgspec.Struct, frozen=True, gc=False):
+    """A finished transaction; a struct, since a run makes a million of them."""
+
     txn: int
     invoke: Invoke
     complete: Complete
@@ -62,8 +63,7 @@ class _Row:
     complete_index: int
 
 
-@attrs.frozen
-class _Open:
+class _Open(msgspec.Struct, frozen=True, gc=False):
     txn: int
     invoke: Invoke
     index: int

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import lacking
+from history_disk import small_disk
 from history_parts import append, complete, invoke, read, small_history
 
 from harness.errors import HarnessError, InvariantError, MalformedHistory, UsageError
@@ -27,20 +26,6 @@ def chunked(directory: Path, records: list[Record], chunk_bytes: int = 400) -> l
         writer.append(record)
     writer.close()
     return sorted(directory.glob("*.chunk"))
-
-
-@contextlib.contextmanager
-def small_disk(mount: Path, size: str) -> Iterator[Path]:
-    """A file system of ``size`` of its own, where this machine lets us mount one."""
-    mount.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(mount)]
-    made = subprocess.run(["mount", *options], capture_output=True, text=True, timeout=30)
-    if made.returncode:
-        lacking(f"no file system can be mounted: {made.stderr.strip()}")
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", "--lazy", str(mount)], check=True, timeout=30)
 
 
 def fill(writer: ChunkWriter, make: Callable[[int], Record]) -> tuple[int, str]:
@@ -237,6 +222,14 @@ def test_the_limit_of_a_record_is_exact(tmp_path: Path) -> None:
     writer.close()
 
     assert list(scan(tmp_path / "chunks")) == [fits]
+
+
+def test_text_that_is_no_unicode_is_kept_as_escapes(tmp_path: Path) -> None:
+    writer = ChunkWriter(tmp_path / "chunks", reserve_bytes=0)
+    writer.append(Note(at_ns=1, text="no such file: \udcff"))
+    writer.close()
+
+    assert list(scan(tmp_path / "chunks")) == [Note(at_ns=1, text="no such file: \\udcff")]
 
 
 def test_nothing_is_appended_after_the_end(tmp_path: Path) -> None:

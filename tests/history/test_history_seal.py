@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from history_disk import small_disk
 from history_parts import (
     append,
     complete,
@@ -534,3 +536,21 @@ def test_a_disk_that_refuses_to_seal_is_named_and_the_chunks_stay(tmp_path: Path
     run.history.unlink()
 
     assert seal(run, partition_of=None).state == "sealed"
+
+
+def test_a_disk_too_full_to_seal_keeps_the_chunks_until_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        run = new_run(disk / "run")
+        write(run, small_history(), reserve_bytes=0)
+        ballast = disk / "ballast"
+        with ballast.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+            while stream.write(bytes(1024)):
+                pass
+        with pytest.raises(HarnessError, match="No space left on device: the tables are missing"):
+            seal(run, partition_of=None)
+        assert not list(run.root.rglob("*.partial"))
+        assert read_manifest(run).state == "running"
+        ballast.unlink()
+
+        assert seal(run, partition_of=None).state == "sealed"
+        assert load(run).transactions().num_rows == 4
