@@ -44,7 +44,8 @@ SETTLE_LIMIT_S = 5.0  # for tasks that were told to end
 class Parts:
     """What the wiring puts together for ``execute``: the four plugins of a run.
 
-    ``make_nemesis`` gets the sink of the history, since faults are recorded in it.
+    ``make_nemesis`` gets the sink of the history, since faults are recorded in it. ``wall_ns`` is
+    the wall clock where that is virtual too; the machine's by default.
     """
 
     provider: Provider
@@ -53,6 +54,7 @@ class Parts:
     make_nemesis: Callable[[Callable[[Record], None]], Nemesis]
     versions: dict[str, str]
     machine: dict[str, Any]
+    wall_ns: Callable[[], int] | None = None
 
 
 class Stop:
@@ -134,7 +136,8 @@ class _Session:
     ) -> None:
         self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
         self.provider, self.system, self.workload = parts.provider, parts.system, parts.workload
-        self.clock = RunClock(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
         self.writer = ChunkWriter(run.chunks)
         self.nemesis = parts.make_nemesis(self.writer.append)
         self.trouble: list[str] = []
