@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from harness.errors import HarnessError, InvariantError, UsageError
+from harness.errors import DeadlineExceeded, HarnessError, InvariantError, UsageError
 from harness.history import frames
 from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, sync_directory
 from harness.history.scan import Scan, Torn, scan
@@ -21,7 +22,10 @@ from harness.records import Complete, Invoke, MicroOp, Record
 __all__ = ["CHUNK_BYTES", "RESERVE_BYTES", "ChunkWriter", "Scan", "Torn", "scan"]
 
 CHUNK_BYTES = 8 << 20
-"""About four milliseconds of fsync on an SSD, once in tens of thousands of operations."""
+"""Some ten thousand operations: what a machine that dies may lose."""
+
+SYNC_LIMIT_S = 60.0
+"""A disk that takes longer for one chunk is as good as gone."""
 
 RESERVE_BYTES = 16 << 20
 """Room kept for the end of a run on a full disk: open operations, heals, marks, the manifest."""
@@ -56,9 +60,10 @@ class _Chunk:
         self.size += written
 
     def finish(self) -> None:
-        """Make the chunk durable and close it."""
+        """Make the chunk and its name durable and close it."""
         try:
             os.fsync(self._handle)
+            sync_directory(self.path.parent)
         finally:
             os.close(self._handle)
 
@@ -95,6 +100,8 @@ class ChunkWriter:
         self._sequence = 0
         self._chain = 0
         self._full = False
+        self._syncer = ThreadPoolExecutor(1, f"fsync-{writer}")
+        self._syncing: Future[None] | None = None
         self._reserve = directory / f"reserve-{writer}"
         self._lock: int | None = None
         first = directory / frames.chunk_name(writer, 0)
@@ -154,17 +161,22 @@ class ChunkWriter:
                 self._chunk.write(mark)
             finally:
                 self._chunk.finish()
+            self._await_sync()
         except OSError as error:
             missing = "the mark of its end is missing, the records are there"
             raise disk_failure("close", self._chunk.path, error, missing) from error
         finally:
+            self._syncer.shutdown(wait=False)
             self._unlock()
 
     def _rotate(self) -> None:
         """Go on in a new chunk, or, where the disk refuses, stay in this one unharmed.
 
-        The next chunk is made first: one that says that there is more always has a successor.
+        The next chunk is made first: one that says that there is more always has a successor. The
+        finished one goes to the disk on a thread, one at a time, so that a slow disk does not stop
+        the clients of this loop.
         """
+        self._await_sync()
         mark, chain = frames.pack_mark(frames.MORE, self._chain)
         successor = self._open_chunk(self._sequence + 1, chain=chain)
         try:
@@ -175,8 +187,16 @@ class ChunkWriter:
         finished, self._chunk = self._chunk, successor
         self._sequence += 1
         self._chain = chain
-        finished.finish()
-        sync_directory(self._directory)
+        self._syncing = self._syncer.submit(finished.finish)
+
+    def _await_sync(self) -> None:
+        syncing, self._syncing = self._syncing, None
+        if syncing is None:
+            return
+        try:
+            syncing.result(SYNC_LIMIT_S)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"fsync in {self._directory}", SYNC_LIMIT_S) from error
 
     def _open_chunk(self, sequence: int, *, chain: int) -> _Chunk:
         header = frames.Header(frames.VERSION, self._writer, sequence, chain)
