@@ -6,6 +6,7 @@ anywhere, since a run directory stands alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from datetime import UTC, datetime
@@ -63,6 +64,18 @@ class RunStore:
         except OSError as error:
             raise HarnessError(f"run store {self.root}: {error.strerror or error}") from error
         raise HarnessError(f"run store {self.root}: no free identifier after {CREATE_TRIES} tries")
+
+    def forget(self, run: RunDirectory) -> None:
+        """Undo ``create`` for a run that was refused: its directory goes where nothing was written,
+        and ``latest`` means the newest that is left. What holds anything stays.
+        """
+        with contextlib.suppress(OSError):
+            run.undo.rmdir()
+        with contextlib.suppress(OSError):
+            run.root.rmdir()
+            (self.root / LATEST).unlink(missing_ok=True)
+            if left := self.runs():
+                self._point_latest(left[-1].root)
 
     def runs(self) -> tuple[RunDirectory, ...]:
         """Every run of the store, oldest first; nothing where there is no store."""

@@ -42,12 +42,13 @@ def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunD
     workload = build_workload(plan, system)
     faults = {kind: build_fault(kind) for kind in sorted(_kinds(plan))}
     plan = resolved(plan, materialised(plan, system, faults))
-    run = RunStore(runs_dir).create(plan.name, time.time_ns(), secrets.token_bytes(2))
+    store = RunStore(runs_dir)
+    run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     progress.note(f"run directory {run.root}")
     try:
         return _run(plan, run, system, workload, faults, progress, stop)
     except UsageError:
-        _forget(run)
+        store.forget(run)
         raise
 
 
@@ -189,12 +190,3 @@ def machine() -> dict[str, Any]:
 
 def _kinds(plan: Plan) -> set[str]:
     return {*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)}
-
-
-def _forget(run: RunDirectory) -> None:
-    """Remove a directory in which nothing has started."""
-    for path in (run.undo, run.root):
-        try:
-            path.rmdir()
-        except OSError:
-            return

@@ -76,6 +76,28 @@ def test_latest_survives_a_copy_without_links(tmp_path: Path) -> None:
     assert store.resolve("latest") == run
 
 
+def test_a_refused_run_is_forgotten_and_latest_means_the_one_before(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    first = store.create("drill", NOON_NS, b"\x00\x01")
+    refused = store.create("drill", NOON_NS, b"\x00\x02")
+    refused.undo.mkdir()
+
+    store.forget(refused)
+
+    assert store.runs() == (first,)
+    assert store.resolve("latest").root == first.root.resolve()
+
+
+def test_a_run_that_holds_anything_is_never_forgotten(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run = store.create("drill", NOON_NS, b"\x00\x01")
+    run.plan.write_text("seed = 1")
+
+    store.forget(run)
+
+    assert store.resolve("latest").plan.exists()
+
+
 def test_a_store_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
 
