@@ -121,7 +121,7 @@ class PlainDisplay:
     def __init__(self, stream: TextIO, drive_s: float, now: Now = time.monotonic) -> None:
         self._stream, self._now = stream, now
         self._tally = Tally(drive_s, now)
-        self._said_s = now()
+        self._summed_s = now()
         self._lock = threading.RLock()  # a signal handler may speak while we do
         self._closed = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="display", daemon=True)
@@ -139,6 +139,7 @@ class PlainDisplay:
     def phase(self, name: str) -> None:
         """See ``Progress``."""
         self._tally.enter(name)
+        self._summed_s = self._now()
         left_s = self._tally.left_s
         self._say(f"{inert(name, FIELD_CHARS)}{'' if left_s is None else f' for {left_s:g} s'}")
 
@@ -158,8 +159,9 @@ class PlainDisplay:
         self._say(inert(text))
 
     def tick(self) -> None:
-        """Say how it goes, if nothing was said for long enough."""
-        if self._now() - self._said_s >= LINE_EVERY_S:
+        """Say how it goes, if that was not said for long enough."""
+        if self._now() - self._summed_s >= LINE_EVERY_S:
+            self._summed_s = self._now()
             self._say(self._summary())
 
     def _summary(self) -> str:
@@ -181,7 +183,6 @@ class PlainDisplay:
 
     def _say(self, text: str) -> None:
         with self._lock:
-            self._said_s = self._now()
             try:
                 self._stream.write(f"[{self._tally.elapsed_s:6.1f} s] {text}\n")
                 self._stream.flush()

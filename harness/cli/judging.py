@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
 
 from harness.checking import Anomaly, Verdict
 from harness.cli.session import say
-from harness.errors import FiredrillError, PlanError
+from harness.errors import FiredrillError, PlanError, UsageError
 from harness.history.files import write_atomically
 from harness.history.manifest import RUNNING, read_manifest
 from harness.outcome import Outcome, worst
@@ -32,11 +33,27 @@ def judge(run: RunDirectory, executor: str | None) -> Verdict:
         from harness.history.recover import recover
 
         say(f"{run.root.name} was not sealed: recovering what was written")
-        recover(run)
-    verdict = analyze(run, executor=executor or planned_executor(run))
+        recover(run, partition_of=_partition_of(run))
+    chosen = executor or planned_executor(run)
+    say(f"judging {run.root.name} ({chosen})")
+    verdict = analyze(run, executor=chosen)
     run.analysis.mkdir(exist_ok=True)
     write_atomically(run.verdict, encode(verdict))
     return verdict
+
+
+def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
+    """Where the planned system puts keys; ``None`` where the plan or the system is not at hand.
+
+    Only faults and losses are joined by it: a history can be judged without.
+    """
+    from harness import plan
+    from harness.cli.wiring import build_system
+
+    try:
+        return build_system(plan.load(run.plan)).partition_of
+    except UsageError:
+        return None
 
 
 def planned_executor(run: RunDirectory) -> str:

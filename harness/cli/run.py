@@ -58,7 +58,7 @@ def run(
     The first Ctrl-C heals, collects and seals, the second stops at once.
     """
     chosen = load(plan, overrides(flags), seed=secrets.randbelow(MAX_SEED))
-    directory = _drive(session, chosen, store)
+    session.run = directory = _drive(session, chosen, store)
     verdict = judging.judge(directory, None)
     outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
     judging.announce(directory, verdict, outcome, directory.report.exists())

@@ -330,7 +330,7 @@ def _operations(
                 process=op["process"],
                 type=op["kind"],
                 at_ns=at_ns,
-                ops=ops if op["kind"] is OpType.OK else ops[1:],
+                ops=ops if op["kind"] is OpType.OK else (MicroOp("r", key), ops[1]),
                 error=op["error"],
                 phase="commit" if op["kind"] is OpType.INFO else None,
             )

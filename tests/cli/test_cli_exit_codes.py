@@ -1,0 +1,358 @@
+"""Whatever goes wrong: one sentence, the right exit code, no traceback, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import pytest
+
+from harness.cli.main import EXIT_NO_READER, execute
+from harness.cli.wiring import LIBRARIES
+from harness.client import READ_WRITE
+from harness.history.chunks import ChunkWriter
+from harness.history.manifest import write_manifest
+from harness.history.seal import seal
+from harness.promise import Declaration, Promise
+from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+
+FIREDRILL = [sys.executable, "-c", "from harness.cli.main import main; main()"]
+LIMIT_S = 60
+MS = 1_000_000
+
+
+@attrs.frozen
+class Said:
+    """What one command line did."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def firedrill(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """One command line, in this process, with a store of its own."""
+    monkeypatch.setenv("FIREDRILL_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+
+    def run(*arguments: str) -> Said:
+        code = execute(arguments)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Said(code, out, err)
+
+    return run
+
+
+def appended(count: int) -> list[Record]:
+    """``count`` acknowledged appends to one key, then a read of all of them."""
+    found: list[Record] = [PhaseMark(name="drive", at_ns=0)]
+    for value in range(count):
+        found += operation(value, (MicroOp("append", 7, value),), (MicroOp("append", 7, value),))
+    return [*found, *operation(count, (MicroOp("r", 7),), (MicroOp("r", 7, tuple(range(count))),))]
+
+
+def operation(
+    number: int, asked: Sequence[MicroOp], got: Sequence[MicroOp]
+) -> tuple[Invoke, Complete]:
+    at_ns = 10 * number * MS
+    invoke = Invoke(
+        index=2 * number,
+        process=0,
+        kind=READ_WRITE,
+        node="n1",
+        intended_ns=at_ns,
+        at_ns=at_ns,
+        wall_ns=at_ns,
+        ops=tuple(asked),
+    )
+    complete = Complete(
+        index=2 * number + 1,
+        invoke=2 * number,
+        process=0,
+        type=OpType.OK,
+        at_ns=at_ns + MS,
+        ops=tuple(got),
+    )
+    return invoke, complete
+
+
+def recorded(root: Path, records: Sequence[Record], *, sealed: bool = True) -> RunDirectory:
+    root.mkdir(parents=True)
+    run = RunDirectory(root)
+    run.plan.write_text('seed = 1\n[check]\nexecutor = "local"\nmin_ok = 5\n')
+    declaration = Declaration(system="reference", mode="sc", promises=(Promise(kind=READ_WRITE),))
+    write_manifest(
+        run,
+        Manifest(
+            schema_version=SCHEMA_VERSION,
+            run_id=root.name,
+            state="running",
+            versions={},
+            machine={},
+            declaration=declaration,
+            workload="list-append",
+            checkers=("list-append", "lost-write", "statistics", "availability", "evidence"),
+        ),
+    )
+    writer = ChunkWriter(run.chunks)
+    for record in records:
+        writer.append(record)
+    writer.close()
+    if sealed:
+        seal(run, partition_of=None)
+    return run
+
+
+# -- verdicts -------------------------------------------------------------------------------------
+
+
+def test_a_history_that_keeps_its_promises_is_valid_and_its_mutation_is_a_violation(
+    firedrill, tmp_path: Path
+) -> None:
+    good = appended(20)
+    lost = [
+        *good[:-1],
+        *operation(20, (MicroOp("r", 7),), (MicroOp("r", 7, tuple(range(19))),))[1:],
+    ]
+    recorded(tmp_path / "good", good)
+    recorded(tmp_path / "lost", lost)
+
+    kept, broken = (
+        firedrill("check", str(tmp_path / "good")),
+        firedrill("check", str(tmp_path / "lost")),
+    )
+
+    assert (kept.code, broken.code) == (0, 1)
+    assert kept.out.splitlines()[-1].startswith("VALID: every promise that was tested was kept: ")
+    assert "lost write: an acknowledged append to key 7 (value 19)" in broken.out
+    assert broken.out.splitlines()[-1] == (
+        f"VIOLATION: a promise of the store was broken: {tmp_path}/lost/report.html"
+    )
+    assert (tmp_path / "lost" / "report.html").exists()
+
+
+def test_too_little_to_judge_is_unknown(firedrill, tmp_path: Path) -> None:
+    recorded(tmp_path / "run", appended(2))
+
+    said = firedrill("check", str(tmp_path / "run"))
+
+    assert said.code == 2
+    assert said.out.splitlines()[-1].startswith("UNKNOWN: ")
+    assert "because: " in said.out
+
+
+def test_json_is_the_verdict_and_nothing_else_and_the_same_twice(firedrill, tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", appended(20))
+
+    first = firedrill("check", str(run.root), "--json")
+    second = firedrill("check", str(run.root), "--json", "--no-report")
+
+    assert json.loads(first.out)["outcome"] == "valid"
+    assert first.out == second.out == run.verdict.read_text()
+
+
+def test_a_killed_run_is_recovered_called_incomplete_and_accuses_nobody(
+    firedrill, tmp_path: Path
+) -> None:
+    run = recorded(tmp_path / "run", appended(20)[:-1], sealed=False)
+
+    first, second = firedrill("check", str(run.root)), firedrill("check", str(run.root))
+
+    assert (first.code, second.code) == (2, 2)
+    assert "was not sealed: recovering" in first.err
+    assert "recovering" not in second.err
+    assert first.out == second.out
+
+
+def test_report_writes_the_page_again(firedrill, tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", appended(20))
+    firedrill("check", str(run.root))
+    before = run.report.read_bytes()
+    run.report.unlink()
+
+    said = firedrill("report", str(run.root))
+
+    assert (said.code, said.out.strip()) == (0, str(run.report))
+    assert run.report.read_bytes() == before
+
+
+# -- misuse ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["check", "nope"], "no such run"),
+        (["report", "latest"], "holds no runs"),
+        (["cleanup", "nope"], "no such run"),
+        (["run", "nowhere.toml"], "nowhere.toml"),
+        (["run", "--set", "drive.duraton_s=3"], "drive.duraton_s"),
+        (["run", "--set", "drive"], "KEY=VALUE"),
+        (["run", "--workload", "nope", "--provider", "process"], "unknown workload 'nope'"),
+        (["run", "--system", "nope", "--provider", "process"], "unknown system 'nope'"),
+        (["run", "--provider", "nope"], "unknown provider 'nope'"),
+        (["run", "--fault", "nope", "--provider", "process"], "nope"),
+        (["run", "--schedule", "5:kill"], "AT_S:KIND:TARGET[:HOLD_S]"),
+        (["run", "--schedule", "soon:kill:n1"], "AT_S:KIND:TARGET[:HOLD_S]"),
+        (["run", "--nodes", "0", "--provider", "process"], "cluster.nodes"),
+        (["run", "--nodes", "many"], "many"),
+        (["run", "--nope"], "--nope"),
+        (["nope"], "nope"),
+        (["check", "--executor", "abacus"], "abacus"),
+    ],
+)
+def test_misuse_is_254_and_one_sentence_that_names_it(
+    firedrill, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    said = firedrill(*arguments)
+
+    assert said.code == 254
+    assert sentence in said.err
+    assert said.out == ""
+    runs = tmp_path / "runs"
+    assert not runs.exists() or [p.name for p in runs.iterdir() if p.is_dir()] == []
+
+
+def test_an_unknown_key_in_a_plan_file_is_named_with_its_path(firedrill, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text("[drive]\nduraton_s = 3\n")
+
+    said = firedrill("run", str(plan))
+
+    assert said.code == 254
+    assert "drive.duraton_s" in said.err
+    assert "duration_s" in said.err
+
+
+def test_no_daemon_for_containers_is_said_before_anything_starts(firedrill, tmp_path: Path) -> None:
+    said = firedrill("run", "--provider", "docker")
+
+    assert said.code in (254, 255)
+    assert "nobody.sock" in said.err
+
+
+@pytest.mark.parametrize(
+    "name", ["history/transactions.parquet", "faults.parquet", "manifest.json"]
+)
+def test_a_flipped_byte_in_a_sealed_run_is_named_and_nothing_is_lost(
+    firedrill, tmp_path: Path, name: str
+) -> None:
+    run = recorded(tmp_path / "run", appended(20))
+    path = run.root / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    path.write_bytes(content)
+
+    said = firedrill("check", str(run.root))
+
+    assert said.code == 254
+    assert path.name in said.err
+    assert path.read_bytes() == bytes(content)
+    assert not run.verdict.exists()
+
+
+def test_a_directory_that_is_no_run_is_named(firedrill, tmp_path: Path) -> None:
+    said = firedrill("check", str(tmp_path))
+
+    assert said.code == 254
+    assert "manifest" in said.err
+
+
+# -- what is not the user's fault -----------------------------------------------------------------
+
+
+def test_an_unexpected_error_is_255_with_its_traceback_in_the_run(
+    firedrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recorded(tmp_path / "run", appended(20))
+
+    def broken(_run: RunDirectory, **_: object) -> None:
+        raise ZeroDivisionError("by\nnought")
+
+    monkeypatch.setattr("checkers.analyze.analyze", broken)
+
+    said = firedrill("check", str(run.root))
+
+    assert said.code == 255
+    assert said.err.splitlines()[-1].startswith(
+        "firedrill: unexpected ZeroDivisionError: by nought"
+    )
+    assert "in broken" in (run.root / "traceback.txt").read_text()
+
+
+def test_debug_shows_the_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert execute(["--debug", "check", "nope"]) == 254
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_report_that_fails_is_a_harness_error_unless_a_violation_is_proven(
+    firedrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_run: RunDirectory) -> None:
+        raise OSError("no paper")
+
+    monkeypatch.setattr("results.report.write_report", broken)
+    run = recorded(tmp_path / "run", appended(20))
+
+    said = firedrill("check", str(run.root))
+
+    assert said.code == 255
+    assert "no report was written: unexpected OSError: no paper" in said.err
+    assert said.out.splitlines()[-1].startswith("HARNESS ERROR: ")
+    assert json.loads(run.verdict.read_bytes())["outcome"] == "valid"
+
+
+def test_a_reader_that_left_is_no_error_and_no_verdict(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", appended(20))
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    done = subprocess.run(
+        [*FIREDRILL, "check", str(run.root), "--no-report"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    os.close(writing)
+
+    assert done.returncode == EXIT_NO_READER
+    assert b"Broken" not in done.stderr
+    assert run.verdict.exists()
+
+
+# -- what every start must be ---------------------------------------------------------------------
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ("pyspark", "docker", "paramiko", "matplotlib", "pyarrow", "numpy", "jinja2", "pandas")
+    code = (
+        "import sys; from harness.cli.main import execute; code = execute(['--help']);"
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=True
+    )
+
+    assert done.stderr.strip() == "[]"
+    assert "Break a replicated store on purpose" in done.stdout
+
+
+def test_version_is_the_distributions(firedrill) -> None:
+    said = firedrill("--version")
+
+    assert (said.code, said.out.split()[0]) == (0, "firedrill,")
+    assert "firedrill" in LIBRARIES
