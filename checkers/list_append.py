@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.cycles import cycle_anomalies
+from checkers.cycles.kernel import CYCLES
+from checkers.cycles.words import explain
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from checkers.lists.findings import NOBODY
 from checkers.lists.inference import INFERENCE
 from checkers.words import of_finding
 from harness.checking import Anomaly
+
+Row = dict[str, Any]
 
 
 @attrs.frozen
@@ -21,45 +25,83 @@ class ListAppend:
     """Isolation anomalies of list-append histories: those of single keys, then cycles."""
 
     name: str = "list-append"
-    kernels: tuple[Kernel, ...] = (INFERENCE,)
+    kernels: tuple[Kernel, ...] = (INFERENCE, CYCLES)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Every anomaly, whatever the model; the model decides later what they mean."""
-        anomalies = finding_anomalies(tables["lists.findings"], lookup)
-        anomalies |= cycle_anomalies(tables, setting, lookup)
-        return Part(anomalies=anomalies, tables={"findings": _sorted(tables["lists.findings"])})
-
-
-def finding_anomalies(findings: pa.Table, lookup: Lookup) -> dict[str, Anomaly]:
-    """Findings by anomaly; the count is of accused transactions."""
-    findings = _sorted(findings)
-    anomalies = {}
-    for name in sorted(pc.unique(findings.column("anomaly")).to_pylist()):
-        rows = findings.filter(pc.equal(findings.column("anomaly"), name))
-        count = pc.count_distinct(rows.column("txn")).as_py()
-        shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
-        anomalies[name] = Anomaly(
-            count=count, examples=tuple(_example(row, lookup) for row in shown)
+        findings = tables["lists.findings"]
+        findings = findings.sort_by([(name, "ascending") for name in findings.column_names])
+        shown = _first_of_each(findings)
+        cycles = _cycles(tables["cycles.steps"])
+        operations = lookup.operations(tuple(_mentioned(shown, cycles)))
+        anomalies = {
+            name: Anomaly(
+                count=count, examples=tuple(_example(row, operations) for row in shown[name])
+            )
+            for name, count in _accused(findings).items()
+        }
+        for row in tables["cycles.counts"].to_pylist():
+            name = row["anomaly"]
+            examples = tuple(_cycle(name, steps, operations) for steps in cycles[name])
+            anomalies[name] = Anomaly(count=row["count"], examples=examples)
+        return Part(
+            anomalies=anomalies, tables={"findings": findings, "cycles": tables["cycles.steps"]}
         )
-    return anomalies
 
 
-def _sorted(findings: pa.Table) -> pa.Table:
-    return findings.sort_by([(name, "ascending") for name in findings.column_names])
+def _accused(findings: pa.Table) -> dict[str, int]:
+    """Accused transactions by anomaly."""
+    counts = findings.group_by("anomaly").aggregate([("txn", "count_distinct")])
+    return {r["anomaly"]: r["txn_count_distinct"] for r in counts.sort_by("anomaly").to_pylist()}
 
 
-def _example(row: dict[str, Any], lookup: Lookup) -> dict[str, Any]:
-    txns = tuple(sorted({row["txn"], row["other"]} - {NOBODY}))
-    operations = lookup.operations(txns)
+def _first_of_each(findings: pa.Table) -> dict[str, list[Row]]:
+    return {
+        name: findings.filter(pc.equal(findings.column("anomaly"), name))
+        .slice(0, EXAMPLES_MAX)
+        .to_pylist()
+        for name in _accused(findings)
+    }
+
+
+def _cycles(steps: pa.Table) -> dict[str, list[list[Row]]]:
+    """The example cycles by anomaly, each a list of steps."""
+    found: dict[str, dict[int, list[Row]]] = {}
+    for row in steps.to_pylist():
+        found.setdefault(row["anomaly"], {}).setdefault(row["cycle"], []).append(row)
+    return {name: list(cycles.values()) for name, cycles in found.items()}
+
+
+def _mentioned(shown: dict[str, list[Row]], cycles: dict[str, list[list[Row]]]) -> Iterable[int]:
+    for rows in shown.values():
+        for row in rows:
+            yield from {row["txn"], row["other"]} - {NOBODY}
+    for examples in cycles.values():
+        for steps in examples:
+            yield from (step["source"] for step in steps)
+
+
+def _example(row: Row, operations: dict[int, Row]) -> Row:
+    txns = sorted({row["txn"], row["other"]} - {NOBODY})
     example = {
         "text": of_finding(row),
-        "txns": list(txns),
+        "txns": txns,
         "keys": [row["key"]],
         "operations": [operations[txn] for txn in txns],
     }
-    if row["element"] is not None:
-        example["element"] = row["element"]
-    return example
+    return example if row["element"] is None else example | {"element": row["element"]}
+
+
+def _cycle(anomaly: str, steps: list[Row], operations: dict[int, Row]) -> Row:
+    txns = [step["source"] for step in steps]
+    told = ("kind", "source", "target", "key", "element")
+    return {
+        "text": explain(anomaly, steps, operations),
+        "txns": txns,
+        "keys": sorted({step["key"] for step in steps if step["key"] is not None}),
+        "cycle": [{n: step[n] for n in told if step[n] is not None} for step in steps],
+        "operations": [operations[txn] for txn in txns],
+    }
 
 
 CHECKER = ListAppend()

@@ -1,0 +1,68 @@
+"""A cycle in words, step by step, ending in the contradiction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PROMISES = {
+    "G0": "write cycle (G0): the appends of these transactions are interleaved",
+    "G1c": "circular information flow (G1c): these transactions saw each other's appends",
+    "G-single-item": "read skew (G-single-item): a transaction saw another only in part",
+    "G-nonadjacent-item": "no snapshot (G-nonadjacent-item): these transactions read states that "
+    "no snapshots explain",
+    "G2-item": "write skew (G2-item): these transactions read what the others were overwriting",
+}
+_ORDERS = {
+    "": "",
+    "-process": ", with a process's own order",
+    "-realtime": ", with what was acknowledged before",
+}
+
+
+def promise(anomaly: str) -> str:
+    """What a cycle of this name breaks, in a clause."""
+    for suffix in ("-process", "-realtime", ""):
+        base = anomaly.removesuffix(suffix) if suffix else anomaly
+        if base in _PROMISES and anomaly == base + suffix:
+            return _PROMISES[base] + _ORDERS[suffix]
+    return anomaly
+
+
+def explain(
+    anomaly: str, steps: list[dict[str, Any]], operations: dict[int, dict[str, Any]]
+) -> str:
+    """The whole cycle as a sentence a step."""
+    told = [_step(step, operations) for step in steps]
+    last = "yet " + told[-1] if len(told) > 1 else told[-1]
+    return f"{promise(anomaly)}: {'; '.join([*told[:-1], last])}: a contradiction"
+
+
+def _step(step: dict[str, Any], operations: dict[int, dict[str, Any]]) -> str:
+    source, target = step["source"], step["target"]
+    before = f"T{source} is before T{target}, because "
+    match step["kind"]:
+        case "ww":
+            own = _last_append(operations[source], step["key"])
+            return (
+                f"{before}T{target} appended {step['element']} to key {step['key']} "
+                f"after T{source} appended {own}"
+            )
+        case "wr":
+            return (
+                f"{before}T{target} read T{source}'s append of {step['element']} "
+                f"to key {step['key']}"
+            )
+        case "rw":
+            return (
+                f"{before}T{source} read key {step['key']} without T{target}'s append of "
+                f"{step['element']}"
+            )
+        case "process":
+            return f"{before}process {operations[source]['process']} ran it first"
+        case _:
+            return f"{before}it completed before T{target} was invoked"
+
+
+def _last_append(operation: dict[str, Any], key: int) -> int | None:
+    appended = [value for f, k, value in operation["ops"] if f == "append" and k == key]
+    return appended[-1] if appended else None
