@@ -12,9 +12,10 @@ from harness.cluster import Roles
 from harness.errors import MissingCapability
 from harness.faults import PlannedFault, Proof, Scene, Victims
 from harness.records import FaultState, Note
+from harness.run import HEAL_LIMIT_S
 from nemesis import grudges
 from nemesis.kill import Kill
-from nemesis.runner import refuse_missing
+from nemesis.runner import Limits, refuse_missing
 
 WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
 
@@ -403,3 +404,9 @@ def test_a_world_that_answers_shows_what_is_in_force() -> None:
         assert stage.nemesis.active() == ()
 
     in_virtual_time(scenario)
+
+
+def test_the_limits_of_healing_fit_into_what_the_life_cycle_grants() -> None:
+    limits = Limits()
+
+    assert 2 * limits.verb_s + limits.healed_s < HEAL_LIMIT_S

@@ -14,7 +14,7 @@ from clusters.providers.process import proxy
 from clusters.providers.process.lanes import HELD_LIMIT_BYTES
 from clusters.providers.process.proxy import Mesh
 from harness.cluster import Address
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 
 AB, BA = ("a", "b"), ("b", "a")
 NODES = ("a", "b")
@@ -76,8 +76,7 @@ def test_an_open_link_carries_both_directions() -> None:
     async def scenario(net: Net, address: Address) -> None:
         line = await Line.dial(address)
         assert await line.ask("hi") == "echo hi"
-        assert await net.mesh.probe(AB)
-        assert await net.mesh.probe(BA)
+        assert await net.mesh.probe((AB, BA)) == {AB: True, BA: True}
         line.close()
         await eventually(lambda: net.ends == ["end"])
 
@@ -187,8 +186,7 @@ def test_other_links_are_left_alone_and_a_grudge_replaces_the_one_before() -> No
         links = [(x, y) for x in "abc" for y in "abc" if x != y]
 
         async def dead() -> list[tuple[str, str]]:
-            passed = await asyncio.gather(*(mesh.probe(link) for link in links))
-            return [link for link, ok in zip(links, passed, strict=True) if not ok]
+            return [link for link, ok in (await mesh.probe(tuple(links))).items() if not ok]
 
         assert await dead() == []
         mesh.cut((("a", "b"), ("c", "a")))
@@ -212,7 +210,19 @@ def test_a_probe_looks_at_bytes_and_not_at_the_flag(monkeypatch: pytest.MonkeyPa
         mesh.cut((AB,))
         # A cut that sets its flag and stops nothing: the bytes that were on their way pass.
         monkeypatch.setattr("clusters.providers.process.lanes.Side.read", lambda *_: None)
-        assert await mesh.probe(AB)
+        assert await mesh.probe((AB,)) == {AB: True}
+
+    asyncio.run(scenario())
+
+
+def test_silence_proves_nothing_where_an_uncut_link_is_silent_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clusters.providers.process.lanes.Pipe.carry", lambda *_: None)
+
+    async def scenario() -> None:
+        with pytest.raises(HarnessError, match="even uncut"):
+            await Mesh(NODES).probe((AB,))
 
     asyncio.run(scenario())
 

@@ -22,9 +22,10 @@ _BACKLOG = 64
 CONNECTIONS_LIMIT = 128
 # On loopback the kernel answers at once, unless the node is paused and its own backlog is full.
 _DIAL_LIMIT_S = 10.0
+_REST_S = 0.2
 # A byte through two sockets of this process takes less than a millisecond; a busy loop, longer.
 _PROBE_LIMIT_S = 1.0
-_PROBES_AT_ONCE = 32  # four descriptors each
+_PROBES_AT_ONCE = 256  # four descriptors each
 _PROBE = b"firedrill"
 
 
@@ -84,13 +85,23 @@ class LinkProxy:
     def _accept(self) -> None:
         try:
             accepted, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionAbortedError):
             return  # the dialer gave up meanwhile
+        except OSError:
+            # No descriptors left: the dialer waits in the queue, and so do we, instead of spinning.
+            self._rest()
+            return
         accepted.setblocking(False)
         dial = self._loop.create_task(self._join(accepted))
         self._dials[dial] = None
         dial.add_done_callback(self._dialed)
         self._update()
+
+    def _rest(self) -> None:
+        """Accept nothing for a moment."""
+        self._accepting = False
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(_REST_S, self._update)
 
     def _dialed(self, dial: asyncio.Task[None]) -> None:
         self._dials.pop(dial, None)
@@ -169,11 +180,24 @@ class Mesh:
             raise UsageError(f"link {link}: needs a delay of at least 0 and a rate above ({given})")
         self._lane(link).shape(delay_s, rate_bytes_s)
 
-    async def probe(self, link: Link) -> bool:
-        """Whether bytes sent over ``link`` arrive: some are sent, through a connection of its own
+    async def probe(self, links: tuple[Link, ...]) -> dict[Link, bool]:
+        """Whether bytes sent over each link arrive: some are sent, through a connection of its own
         that is spliced as those of the nodes are. One direction needs no answer of the other.
+
+        Silence proves a cut only where bytes would have come through otherwise: a link that nobody
+        can cut is tried beside the others. Raises ``HarnessError`` where that one is silent too.
         """
-        there, back = self._lane(link), self._lane((link[1], link[0]))
+        control, *passed = await asyncio.gather(
+            self._probe(Lane(), Lane()),
+            *(self._probe(self._lane(link), self._lane((link[1], link[0]))) for link in links),
+        )
+        if not control:
+            raise HarnessError(
+                f"links can't be probed: nothing arrives within {_PROBE_LIMIT_S:g} s even uncut"
+            )
+        return dict(zip(links, passed, strict=True))
+
+    async def _probe(self, there: Lane, back: Lane) -> bool:
         async with self._probing:
             return await _passes(there, back)
 

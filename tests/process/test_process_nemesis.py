@@ -1,0 +1,134 @@
+"""The nemesis at work on real processes and real links."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from process_programs import Line, bring_up
+
+from harness.clock import RunClock
+from harness.cluster import Cluster, Roles
+from harness.faults import PlannedFault, Scene
+from harness.records import FaultState, FaultTransition, Record
+from nemesis.journal import FileJournal, pending
+from nemesis.kill import Kill
+from nemesis.partition import Partition
+from nemesis.runner import Nemesis, refuse_missing
+
+LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
+
+
+class EchoSystem:
+    """Every node that answers says that it leads the partition of its number."""
+
+    name = "echo"
+
+    async def roles(self, cluster: Cluster) -> Roles:
+        leaders = {}
+        for node in cluster.nodes:
+            try:
+                line = await Line.dial(cluster.client[node]["client"])
+                if await line.ask("who") == f"{node}:who":
+                    leaders[int(node[1:])] = node
+                line.close()
+            except OSError:
+                continue
+        return Roles(leaders=leaders)
+
+
+def states(records: list[Record], fault: int) -> list[str]:
+    mine = (r for r in records if isinstance(r, FaultTransition) and r.fault == fault)
+    return [r.state.value for r in mine]
+
+
+def test_kills_and_partitions_of_real_processes_are_proven_and_undone(tmp_path: Path) -> None:
+    records: list[Record] = []
+    faults = {"kill": Kill(), "partition": Partition()}
+    schedule = (
+        PlannedFault(at_s=0.0, kind="kill", target="leader of partition 2", hold_s=0.5),
+        PlannedFault(at_s=0.2, kind="partition", target="n1", hold_s=1.5),
+    )
+
+    async def scenario() -> None:
+        provider, cluster = await bring_up(tmp_path, "n1", "n2", "n3")
+        refuse_missing(schedule, faults, await provider.capabilities())
+        system: Any = EchoSystem()
+        clock = RunClock(asyncio.get_running_loop())
+        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        nemesis = Nemesis(
+            schedule=schedule,
+            faults=faults,
+            seed=1,
+            write=records.append,
+            journal=FileJournal(tmp_path / "undo"),
+        )
+        try:
+            before = await provider.probe("n2")
+            await nemesis.run(scene, clock.now_ns())
+            await nemesis.heal_all(scene)
+
+            assert nemesis.trouble == ()
+            assert (await provider.probe("n2")).boot != before.boot
+            line = await Line.dial(cluster.peer["n1", "n3"]["peer"])
+            assert await line.ask("hi") == "n3:hi"
+            line.close()
+        finally:
+            await provider.teardown()
+
+    asyncio.run(scenario())
+
+    assert states(records, 0) == LIFE
+    assert states(records, 1) == LIFE
+    proofs = [
+        r.text
+        for r in records
+        if isinstance(r, FaultTransition) and r.state is FaultState.EFFECTIVE
+    ]
+    assert sorted(proofs) == [
+        "all 4 links drop what is sent",
+        "n2 does not run (killed by SIGKILL)",
+    ]
+    assert pending(tmp_path / "undo") == ()
+
+
+def test_a_cancelled_nemesis_heals_real_processes_and_links(tmp_path: Path) -> None:
+    records: list[Record] = []
+    schedule = (
+        PlannedFault(at_s=0.0, kind="kill", target="n2", hold_s=600),
+        PlannedFault(at_s=0.0, kind="partition", target="n1", hold_s=600),
+    )
+
+    async def scenario() -> None:
+        provider, cluster = await bring_up(tmp_path, "n1", "n2", "n3")
+        system: Any = EchoSystem()
+        clock = RunClock(asyncio.get_running_loop())
+        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        nemesis = Nemesis(
+            schedule=schedule,
+            faults={"kill": Kill(), "partition": Partition()},
+            seed=1,
+            write=records.append,
+            journal=FileJournal(tmp_path / "undo"),
+        )
+        try:
+            run = asyncio.ensure_future(nemesis.run(scene, clock.now_ns()))
+            async with asyncio.timeout(20):
+                while states(records, 1)[-1:] != ["effective"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert [intent.nodes for intent in pending(tmp_path / "undo")] == [("n2",), ("n1",)]
+            run.cancel()
+            await asyncio.wait({run})
+
+            await nemesis.heal_all(scene)
+
+            assert nemesis.trouble == ()
+            assert all([(await provider.probe(node)).running for node in cluster.nodes])
+            assert pending(tmp_path / "undo") == ()
+        finally:
+            await provider.teardown()
+
+    asyncio.run(scenario())
+
+    assert states(records, 0) == states(records, 1) == LIFE
