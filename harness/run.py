@@ -106,8 +106,7 @@ async def execute(
         session.trouble.append(f"the run broke off: {error}")
         raise
     finally:
-        session.enter("seal")
-        session.writer.close()
+        session.finish()
         trouble = (*session.trouble, *session.nemesis.trouble)
         manifest = msgspec.structs.replace(manifest, interrupted=stop.asked, trouble=trouble)
         write_manifest(run, manifest)
@@ -146,6 +145,14 @@ class _Session:
         """Begin ``phase``, in the history and on the display."""
         self.writer.append(PhaseMark(name=phase, at_ns=self.clock.now_ns()))
         self.progress.phase(phase)
+
+    def finish(self) -> None:
+        """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
+        for act in (lambda: self.enter("seal"), self.writer.close):
+            try:
+                act()
+            except FiredrillError as error:
+                self.trouble.append(f"ending the history: {error}")
 
     async def live(self) -> None:
         """Everything between the first container and the last; what was brought up is removed."""
