@@ -148,7 +148,8 @@ class _Session:
 
     def finish(self) -> None:
         """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
-        for act in (lambda: self.enter("seal"), self.writer.close):
+        acts: tuple[Callable[[], None], ...] = (lambda: self.enter("seal"), self.writer.close)
+        for act in acts:
             try:
                 act()
             except FiredrillError as error:
