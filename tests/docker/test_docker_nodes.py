@@ -163,6 +163,7 @@ def test_nobody_hears_a_reset_of_a_lost_machine_and_it_returns_with_disk_and_cut
         assert await run.asked("n1", "n3") == "ok"
 
         await run.provider.lose("n3")
+        await run.provider.lose("n3")
 
         assert await run.asked("n1", "n3") == "timeout"
         assert not (await run.provider.probe("n3")).running
@@ -172,6 +173,7 @@ def test_nobody_hears_a_reset_of_a_lost_machine_and_it_returns_with_disk_and_cut
             ("n1", "n2"): True,
         }
 
+        assert not (await run.provider.restore("n3")).running
         assert not (await run.provider.restore("n3")).running
         assert (await run.provider.start("n3")).running
         await run.ready("n3")

@@ -150,6 +150,14 @@ def test_a_session_that_was_dropped_connects_anew(session: Session) -> None:
     assert session.run(["echo", "again"], limit_s=5) == b"again\n"
 
 
+@pytest.mark.docker
+def test_a_session_whose_sshd_child_died_connects_anew(session: Session) -> None:
+    with pytest.raises(HarnessError):
+        session.run(["sh", "-c", "kill -s KILL $(ps -o ppid= -p $PPID)"], limit_s=5)
+
+    assert session.run(["echo", "again"], limit_s=5) == b"again\n"
+
+
 @pytest.mark.parametrize(
     ("name", "behave"),
     [

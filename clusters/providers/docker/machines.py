@@ -9,6 +9,7 @@ import io
 import re
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv4Network
 from typing import Any
@@ -24,6 +25,7 @@ from clusters.providers.docker.daemon import DaemonError, doing
 from harness.errors import HarnessError
 
 SUBNET_TRIES = 32
+LEAVING_LIMIT_S = 4.0  # a container made at the moment of teardown is removed by its maker
 CONTAINER_LOG_SIZE = "8m"  # of sshd and init; the program writes to a file of its own
 CONTROL_PORT = 22
 # What sshd needs to let root in, what rules and signals need, and nothing else (measured).
@@ -286,9 +288,19 @@ def remove_container(client: docker.APIClient, name: str) -> None:
 
 
 def remove_network(client: docker.APIClient, name: str) -> None:
-    """Remove a network; fine if it is gone."""
+    """Remove a network; fine if it is gone. Waits a little for the last container to leave it."""
+    ends = time.monotonic() + LEAVING_LIMIT_S
     with doing(f"removing network {name}", missing_is_fine=True):
-        client.remove_network(name)
+        while True:
+            try:
+                client.remove_network(name)
+            except APIError as error:
+                busy = "active endpoints" in (error.explanation or "")
+                if not busy or time.monotonic() > ends:
+                    raise
+            else:
+                return
+            time.sleep(0.1)
 
 
 def _subnets_of(networks: list[dict[str, Any]]) -> Iterator[IPv4Network]:

@@ -39,9 +39,11 @@ ACT_LIMIT_S = program.ACT_LIMIT_S + 10.0
 LOOK_LIMIT_S = 20.0
 CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
 COLLECT_LIMIT_S = 25.0
-REMOVE_LIMIT_S = 20.0
-NETWORK_LIMIT_S = 8.0
-CLOSE_LIMIT_S = 12.0  # paramiko may wait 10 s for its own thread
+# Teardown takes at most the sum of these, half a minute, whatever state the machines are in.
+LIST_LIMIT_S = 5.0
+REMOVE_LIMIT_S = 14.0
+NETWORK_LIMIT_S = 6.0
+CLOSE_LIMIT_S = 5.0
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -293,7 +295,7 @@ class DockerProvider:
             return
         machines.close()
         # Lanes of their own: a node's may be full of calls that wait for it.
-        left = await self._daemon.call("listing containers", LOOK_LIMIT_S, machines.owned)
+        left = await self._daemon.call("listing containers", LIST_LIMIT_S, machines.owned)
         await together(
             Lane(name).call("removing the container", REMOVE_LIMIT_S, machines.remove, name)
             for name in left

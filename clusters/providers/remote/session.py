@@ -8,6 +8,7 @@ runs under ``timeout``, so that what the controller gave up on ends there too.
 from __future__ import annotations
 
 import base64
+import logging
 import shlex
 import threading
 import time
@@ -27,6 +28,9 @@ GRACE_S = 4.0  # the controller waits longer than `timeout`, so that its answer 
 OUTPUT_LIMIT_BYTES = 1 << 20
 READ_BYTES = 1 << 15
 TIMED_OUT = (124, 137)  # exit statuses of `timeout`: after its TERM, after its KILL
+
+# Its threads write tracebacks of what reaches the caller as an error of ours anyway.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 
 
 class RemoteError(HarnessError):
@@ -170,11 +174,10 @@ class Session:
             try:
                 return self._dial_once(min(STEP_LIMIT_S, max(RETRY_S, ends - time.monotonic())))
             except paramiko.BadHostKeyException as error:
-                raise Unreachable(self.node, self._endpoint.host, f"{error}") from error
+                raise self._unreachable(error) from error
             except (OSError, EOFError, paramiko.SSHException) as error:
                 if time.monotonic() + RETRY_S >= ends:
-                    reason = str(error) or type(error).__name__
-                    raise Unreachable(self.node, self._endpoint.host, reason) from error
+                    raise self._unreachable(error) from error
             time.sleep(RETRY_S)
 
     def _dial_once(self, step_s: float) -> paramiko.SSHClient:
@@ -208,20 +211,36 @@ class Session:
 
     def open(self, argv: Sequence[str], *, limit_s: float, name: str = "") -> Running:
         """Start ``argv``; it ends by itself after ``limit_s``. ``name`` stands for it in errors."""
-        ends = time.monotonic() + limit_s + GRACE_S
-        client = self._connected(ends)
         command = shlex.join(["timeout", f"--kill-after={KILL_AFTER_S}", f"{limit_s:g}", *argv])
+        channel = self._channel(time.monotonic() + limit_s + GRACE_S)
         try:
-            transport = client.get_transport()
-            if transport is None:
-                raise paramiko.SSHException("session closed")
-            channel = transport.open_session(timeout=STEP_LIMIT_S)
             channel.settimeout(STEP_LIMIT_S)
             channel.exec_command(command)
         except (OSError, EOFError, paramiko.SSHException) as error:
-            reason = str(error) or type(error).__name__
-            raise Unreachable(self.node, self._endpoint.host, reason) from error
+            raise self._unreachable(error) from error
         return Running(self.node, name or argv[0], channel, limit_s + GRACE_S)
+
+    def _channel(self, ends: float) -> paramiko.Channel:
+        """A new channel. A session that gives none is dead: dialled anew once, as nothing was sent
+        yet.
+        """
+        try:
+            return self._new_channel(ends)
+        except (OSError, EOFError, paramiko.SSHException):
+            self.close()
+        try:
+            return self._new_channel(ends)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise self._unreachable(error) from error
+
+    def _new_channel(self, ends: float) -> paramiko.Channel:
+        transport = self._connected(ends).get_transport()
+        if transport is None:
+            raise paramiko.SSHException("the session was closed")
+        return transport.open_session(timeout=STEP_LIMIT_S)
+
+    def _unreachable(self, error: BaseException) -> Unreachable:
+        return Unreachable(self.node, self._endpoint.host, str(error) or type(error).__name__)
 
     def run(
         self,
