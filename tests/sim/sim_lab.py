@@ -1,0 +1,61 @@
+"""A whole drill on the virtual loop: what the command line wires, with nodes in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from clusters.providers.sim.loop import simulate
+from clusters.providers.sim.machine import wall_ns
+from clusters.providers.sim.provider import SimProvider
+from clusters.reference.system import build as build_system
+from harness.cli.wiring import build_fault, build_workload, materialised, node_names
+from harness.plan import Plan, resolved
+from harness.progress import Silent
+from harness.run import Parts, Stop, execute
+from harness.rundir import Manifest, RunDirectory
+from nemesis.journal import MemoryJournal
+from nemesis.runner import Nemesis, refuse_missing
+
+
+def drill(plan: Plan, root: Path) -> tuple[RunDirectory, Manifest]:
+    """Run ``plan`` into the new directory ``root``; everything random follows from its seed."""
+    root.mkdir(parents=True)
+    run = RunDirectory(root)
+
+    async def main() -> Manifest:
+        provider = SimProvider(seed=plan.seed)
+        system = build_system(
+            plan.system.options, node_names(plan), plan.seed, network=provider.client_network
+        )
+        kinds = sorted({*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)})
+        faults = {kind: build_fault(kind) for kind in kinds}
+        whole = resolved(plan, materialised(plan, system, faults))
+        refuse_missing(whole.nemesis.schedule, faults, await provider.capabilities())
+        parts = Parts(
+            provider=provider,
+            system=system,
+            workload=build_workload(whole, system),
+            make_nemesis=lambda write: Nemesis(
+                schedule=whole.nemesis.schedule,
+                faults=faults,
+                seed=whole.seed,
+                write=write,
+                journal=MemoryJournal(),
+            ),
+            versions={},
+            machine={},
+            wall_ns=wall_ns,
+        )
+        return await execute(whole, run, parts, Silent(), Stop())
+
+    return run, simulate(main())
+
+
+def digest(run: RunDirectory) -> str:
+    """A hash over what the run recorded: operations, faults and events, byte for byte."""
+    files = [*sorted(run.history.iterdir()), run.faults, run.events]
+    whole = hashlib.sha256()
+    for path in files:
+        whole.update(path.name.encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()
