@@ -19,7 +19,9 @@ from clusters.reference.node.config import (
     DEFAULT_TICK_MS,
     MAX_PARTITIONS,
     Config,
+    ElectionTicks,
     Endpoint,
+    TickMs,
     check,
 )
 from clusters.reference.node.placement import partition_of
@@ -57,8 +59,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     partitions: int = 8
     replicas: int = 3
     bugs: tuple[str, ...] = ()
-    tick_ms: int = DEFAULT_TICK_MS
-    election_ticks: int = DEFAULT_ELECTION_TICKS
+    tick_ms: TickMs = DEFAULT_TICK_MS
+    election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
 
 
 def build(
@@ -195,8 +197,10 @@ class ReferenceSystem:
     async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
         """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
         loop = asyncio.get_running_loop()
+        goals: dict[int, int] = {}
         while True:
-            lacking = missing(await self._reports(cluster), cluster.nodes, self.partitions)
+            reports = await self._reports(cluster)
+            lacking = missing(reports, cluster.nodes, self.partitions, goals)
             if not lacking:
                 return
             if loop.time() >= deadline_s:
@@ -253,10 +257,16 @@ def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
 
 
 def missing(
-    reports: Mapping[str, NodeReport], nodes: tuple[str, ...], partitions: int
+    reports: Mapping[str, NodeReport],
+    nodes: tuple[str, ...],
+    partitions: int,
+    goals: dict[int, int],
 ) -> list[str]:
     """What keeps the cluster from being whole, in words; nothing when every replica of every
-    partition runs and has applied what its leader knows to be committed.
+    partition runs and has applied the partition's goal.
+
+    ``goals`` is kept between calls: what a partition's leader knew to be committed when it was
+    first seen to serve. A goal that moved with the load would never be reached by all at once.
     """
     silent = [node for node in nodes if node not in reports]
     lacking = [f"{node} does not answer" for node in silent]
@@ -270,29 +280,23 @@ def missing(
         if partition not in assigned:
             lacking.append(f"partition {partition} is not assigned")
         else:
-            lacking += _behind(partition, assigned[partition], held, silent)
+            running = {n: held.get(n) for n in assigned[partition] if n not in silent}
+            lacking += _behind(partition, running, goals)
     return lacking
 
 
 def _behind(
-    partition: int,
-    voters: tuple[str, ...],
-    held: Mapping[str, GroupStatus],
-    silent: list[str],
+    partition: int, replicas: Mapping[str, GroupStatus | None], goals: dict[int, int]
 ) -> list[str]:
-    leaders = [status for status in held.values() if status.role == Role.LEADER]
+    leaders = [status for status in replicas.values() if status is not None and status.serving]
     if not leaders:
         return [f"partition {partition} has no leader"]
     leader = max(leaders, key=lambda status: status.term)
+    goal = goals.setdefault(partition, leader.commit_index)
     return [
         f"partition {partition} on {node} has not caught up"
-        for node in voters
-        if node not in silent
-        and (
-            node not in held
-            or held[node].term != leader.term
-            or held[node].applied_index < max(leader.commit_index, 1)
-        )
+        for node, status in replicas.items()
+        if status is None or status.term != leader.term or status.applied_index < goal
     ]
 
 

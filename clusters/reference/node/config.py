@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from clusters.reference.node import bugs
 
 MAX_PARTITIONS = 1024
 MAX_MEMBERS = 100
+TickMs = Annotated[int, Meta(ge=1, le=10_000)]
+ElectionTicks = Annotated[int, Meta(ge=4, le=1000)]  # raft's lease needs a margin of ticks
 DEFAULT_TICK_MS = 100
 DEFAULT_ELECTION_TICKS = 6  # patience of 0.6 to 1.1 s at the default tick
 
@@ -40,8 +45,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     partitions: int = 8
     replicas: int = 3
     bugs: tuple[str, ...] = ()
-    tick_ms: int = DEFAULT_TICK_MS
-    election_ticks: int = DEFAULT_ELECTION_TICKS
+    tick_ms: TickMs = DEFAULT_TICK_MS
+    election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -67,8 +72,6 @@ def check(config: Config) -> None:
         ("members", len(config.members), 1, MAX_MEMBERS),
         ("partitions", config.partitions, 1, MAX_PARTITIONS),
         ("replicas", config.replicas, 1, len(config.members)),
-        ("tick_ms", config.tick_ms, 1, 10_000),
-        ("election_ticks", config.election_ticks, 4, 1000),
     )
     for name, value, low, high in bounds:
         if not low <= value <= high:

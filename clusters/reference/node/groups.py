@@ -82,6 +82,7 @@ class Group:
             group=self.name,
             partition=self.partition,
             role=str(raft.role),
+            serving=self.serving,
             term=raft.term,
             leader=raft.leader,
             voters=tuple(raft.voters),

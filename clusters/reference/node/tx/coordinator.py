@@ -18,7 +18,7 @@ MAX_KEY_BYTES = 1024
 MAX_VALUE_BYTES = 1024 * 1024
 MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes; a quarter of a frame
 MAX_TX_KEYS = 10_000
-READ_TRIES = 3  # at different leaders; reading again is harmless
+READ_LIMIT_S = 1.0  # for one answer; a leader that is slower is likely cut off
 LEADER_WAIT_S = 1.0  # for an election to end; beyond it the client should hear about it
 ROUTE_POLL_S = 0.05
 
@@ -116,16 +116,19 @@ class Transaction:
         return partition
 
     async def _read(self, partition: int, key: bytes) -> Read:
-        answer: Read | Committed | Failed = Failed(codes.NO_LEADER)
-        for _ in range(READ_TRIES):
+        """Ask whoever leads until one answers: reading again is harmless."""
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + LEADER_WAIT_S
+        while True:
             leader = await self._leader(partition)
-            answer = await self._ask(leader, ReadKey(partition, key), self._left_s())
+            limit_s = min(self._left_s(), READ_LIMIT_S)
+            answer = await self._ask(leader, ReadKey(partition, key), limit_s)
             if isinstance(answer, Read):
                 return answer
             self._routes.forget(partition, leader)
+            if isinstance(answer, Failed) and loop.time() >= give_up_s:
+                raise TxError(answer)
             await asyncio.sleep(ROUTE_POLL_S)
-        failed = answer if isinstance(answer, Failed) else Failed(codes.NO_LEADER)
-        raise TxError(failed)
 
     async def _leader(self, partition: int) -> str:
         """The partition's leader, waiting for one within ``LEADER_WAIT_S`` and the deadline."""

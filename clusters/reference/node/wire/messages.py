@@ -152,11 +152,15 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of one group, as this node sees it. ``partition`` is ``None`` for metastorage."""
+    """One member of one group, as this node sees it. ``partition`` is ``None`` for metastorage.
+
+    ``serving``: it leads, and has applied everything of earlier terms.
+    """
 
     group: str
     partition: int | None
     role: str
+    serving: bool
     term: int
     leader: str | None
     voters: tuple[str, ...]

@@ -1,0 +1,368 @@
+"""Three real node processes on loopback, through the adapter that the harness uses."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import attrs
+import pytest
+from reference_kit import Store, eventually, store
+
+from clusters.reference.client import ReferenceTx
+from clusters.reference.node.admin import ask
+from clusters.reference.node.runtime.real import TcpNetwork
+from clusters.reference.node.wire.messages import AskStatus, NodeReport
+from harness.client import READ_WRITE, StoreError, classify
+from harness.clock import RunClock
+from harness.errors import HarnessError
+from harness.records import EventKind, OpType, Phase
+
+LIMIT_S = 3.0
+
+
+def keys_of(running: Store, partition: int, count: int = 1) -> list[int]:
+    every = (k for k in range(10_000) if running.system.partition_of(k) == partition)
+    return [next(every) for _ in range(count)]
+
+
+async def begin(running: Store, node: str, limit_s: float = LIMIT_S) -> ReferenceTx:
+    client = await running.system.connect(running.cluster, node, 0)
+    return await client.begin(READ_WRITE, asyncio.get_running_loop().time() + limit_s)
+
+
+async def append(running: Store, node: str, key: int, element: int) -> None:
+    tx = await begin(running, node)
+    await tx.append(key, element)
+    await tx.commit()
+
+
+async def read(running: Store, node: str, key: int) -> tuple[int, ...]:
+    tx = await begin(running, node)
+    value = await tx.read(key)
+    await tx.commit()
+    assert value is None or isinstance(value, tuple)
+    return value or ()
+
+
+async def failing(call: Awaitable[object]) -> StoreError:
+    with pytest.raises(StoreError) as caught:
+        await call
+    return caught.value
+
+
+def run(directory: Path, scenario: Callable[[Store], Awaitable[None]], **options: object) -> None:
+    async def body() -> None:
+        async with asyncio.timeout(60), store(directory, **options) as running:
+            await scenario(running)
+
+    asyncio.run(body())
+
+
+def test_transactions_from_every_node_see_each_other_and_conflicts_abort(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        for element, node in enumerate(running.cluster.nodes):
+            await append(running, node, 7, element)
+            assert await read(running, "n1", 7) == tuple(range(element + 1))
+
+        await repeatable_reads_and_own_writes(running)
+        await one_of_two_writers_wins(running)
+        await a_stale_reader_aborts(running)
+        await keys_of_two_partitions_are_refused(running)
+        await a_dropped_connection_rolls_back(running)
+        await misuse_is_answered(running)
+
+    run(tmp_path, scenario)
+
+
+async def repeatable_reads_and_own_writes(running: Store) -> None:
+    tx = await begin(running, "n1")
+    assert await tx.read(7) == (0, 1, 2)
+    await append(running, "n2", 7, 3)
+    assert await tx.read(7) == (0, 1, 2)
+    await tx.append(7, 4)
+    assert await tx.read(7) == (0, 1, 2, 4)
+    assert (await failing(tx.commit())).code == "TX-CONFLICT"
+    assert await read(running, "n3", 7) == (0, 1, 2, 3)
+
+
+async def one_of_two_writers_wins(running: Store) -> None:
+    first, second = await begin(running, "n1"), await begin(running, "n2")
+    await first.append(8, 1)
+    await second.append(8, 2)
+    results = await asyncio.gather(first.commit(), second.commit(), return_exceptions=True)
+    lost = [r for r in results if isinstance(r, StoreError)]
+    assert [error.code for error in lost] == ["TX-CONFLICT"]
+    winner = 1 if isinstance(results[1], StoreError) else 2
+    assert await read(running, "n3", 8) == (winner,)
+
+
+async def a_stale_reader_aborts(running: Store) -> None:
+    one, other = keys_of(running, 2, 2)
+    reader = await begin(running, "n1")
+    await reader.read(one)
+    await append(running, "n2", one, 1)
+    await append(running, "n2", other, 1)
+    assert await reader.read(other) == (1,)
+    assert (await failing(reader.commit())).code == "TX-CONFLICT"
+
+
+async def keys_of_two_partitions_are_refused(running: Store) -> None:
+    [here], [there] = keys_of(running, 0), keys_of(running, 1)
+    tx = await begin(running, "n1")
+    await tx.append(here, 1)
+    assert (await failing(tx.read(there))).code == "TX-SCOPE"
+    assert (await failing(tx.commit())).code == "TX-NONE"
+    assert await read(running, "n1", here) == ()
+
+
+async def a_dropped_connection_rolls_back(running: Store) -> None:
+    client = await running.system.connect(running.cluster, "n1", 0)
+    tx = await client.begin(READ_WRITE, asyncio.get_running_loop().time() + LIMIT_S)
+    await tx.append(9, 1)
+    await client.close()
+    assert (await failing(tx.commit())).code == "CONNECTION-LOST"
+    assert await read(running, "n1", 9) == ()
+
+
+async def misuse_is_answered(running: Store) -> None:
+    client = await running.system.connect(running.cluster, "n1", 0)
+    deadline_s = asyncio.get_running_loop().time() + LIMIT_S
+    assert (await failing(client.begin("snapshot", deadline_s))).code == "TX-KIND"
+    tx = await client.begin(READ_WRITE, deadline_s)
+    await tx.write(10, 2**40)
+    assert await tx.read(10) == 2**40
+    await tx.rollback()
+    expired = await begin(running, "n1", limit_s=0.001)
+    await asyncio.sleep(0.01)
+    assert (await failing(expired.read(10))).code == "TX-EXPIRED"
+
+
+@attrs.define
+class Load:
+    """Clients that append unique elements; what was acknowledged, and what nobody knows."""
+
+    running: Store
+    acknowledged: dict[int, list[int]] = attrs.field(factory=dict)
+    refused: dict[int, list[int]] = attrs.field(factory=dict)
+    next_element: int = 0
+
+    over: bool = False
+
+    async def more(self, count: int) -> None:
+        """Return when ``count`` more commits are acknowledged."""
+        goal = self.total + count
+
+        async def reached() -> bool:
+            return self.total >= goal
+
+        await eventually(reached, f"{count} more commits")
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self.acknowledged.values()))
+
+    async def client(self, slot: int) -> None:
+        nodes = self.running.cluster.nodes
+        while not self.over:
+            self.next_element += 1
+            slot += 1
+            await self.one(nodes[slot % len(nodes)], slot % 16, self.next_element)
+
+    async def one(self, node: str, key: int, element: int) -> None:
+        phase: Phase = "connect"
+        client = None
+        try:
+            client = await self.running.system.connect(self.running.cluster, node, 0)
+            tx = await client.begin(READ_WRITE, asyncio.get_running_loop().time() + LIMIT_S)
+            phase = "step"
+            await tx.append(key, element)
+            phase = "commit"
+            await tx.commit()
+        except StoreError as error:
+            if classify(phase, error.code, self.running.system.errors) is OpType.FAIL:
+                self.refused.setdefault(key, []).append(element)
+            await asyncio.sleep(0.02)
+        else:
+            self.acknowledged.setdefault(key, []).append(element)
+        finally:
+            if client is not None:
+                await client.close()
+
+
+def test_no_acknowledged_write_is_lost_when_leaders_are_killed_under_load(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        load = Load(running)
+        clients = [asyncio.ensure_future(load.client(slot)) for slot in range(6)]
+        for partition in (0, 1):
+            await load.more(100)
+            leader = (await running.system.roles(running.cluster)).leaders[partition]
+            await running.processes.kill(leader)
+            await load.more(100)
+            await running.processes.start(leader)
+            await running.whole()
+        load.over = True
+        await asyncio.gather(*clients)
+        await running.whole()
+
+        for key in range(16):
+            final = await read(running, "n2", key)
+            assert len(set(final)) == len(final)
+            assert set(load.acknowledged.get(key, [])) <= set(final)
+            assert not set(load.refused.get(key, [])) & set(final)
+
+    run(tmp_path, scenario)
+
+
+async def commit_without_followers(running: Store) -> tuple[int, StoreError | None]:
+    """Kill both followers of a leader, let it commit at once, kill it, and heal."""
+    leader = (await running.system.roles(running.cluster)).leaders[0]
+    followers = [n for n in running.cluster.nodes if n != leader]
+    [key] = keys_of(running, 0)
+    await append(running, leader, key, 1)
+
+    async def applied() -> bool:
+        return await (await begin(running, leader)).read(key) == (1,)
+
+    await eventually(applied, "the first element is applied, acknowledged early or not")
+    tx = await begin(running, leader)
+    await tx.append(key, 2)
+    await asyncio.gather(*(running.processes.kill(n) for n in followers))
+    error: StoreError | None = None
+    try:
+        await tx.commit()
+    except StoreError as caught:
+        error = caught
+    await running.processes.kill(leader)
+    await asyncio.gather(*(running.processes.start(n) for n in followers))
+
+    async def elected() -> bool:
+        return (await running.system.roles(running.cluster)).leaders.get(0) in followers
+
+    await eventually(elected, "the followers elect one of themselves, without the old log")
+    await running.whole()
+    return key, error
+
+
+def test_a_leader_without_a_quorum_does_not_acknowledge(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        key, error = await commit_without_followers(running)
+
+        assert error is not None
+        assert error.code in ("LEADER-LOST", "COMMIT-TIMEOUT")
+        assert await read(running, "n1", key) == (1,)
+
+    run(tmp_path, scenario)
+
+
+def test_the_planted_bug_ack_before_quorum_loses_an_acknowledged_write(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        key, error = await commit_without_followers(running)
+
+        assert error is None  # acknowledged
+        assert await read(running, "n1", key) == (1,)  # and lost
+        events = await running.system.events(running.cluster, RunClock(asyncio.get_running_loop()))
+        assert [e for e in events if e.kind is EventKind.LOG_TRUNCATED and e.partition == 0]
+
+    run(tmp_path, scenario, bugs=["ack-before-quorum"])
+
+
+def test_events_come_once_and_a_restart_begins_a_new_boot(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        clock = RunClock(asyncio.get_running_loop())
+        first = await running.system.events(running.cluster, clock)
+        kinds = [event.kind for event in first]
+        assert kinds.count(EventKind.NODE_STARTED) == 3
+        assert kinds.count(EventKind.START_DECISION) == 2 * 3
+        led = {e.partition for e in first if e.kind is EventKind.LEADER_ELECTED}
+        assert led == {None, 0, 1}
+        assert all(0 <= event.uncertainty_ns < 1_000_000_000 for event in first)
+
+        await running.processes.kill("n2")
+        await running.whole()
+        second = await running.system.events(running.cluster, clock)
+
+        started = [e for e in second if e.kind is EventKind.NODE_STARTED]
+        assert [e.node for e in started] == ["n2"]
+        assert started[0].boot not in {e.boot for e in first}
+        assert not {(e.node, e.boot, e.at_ns) for e in first} & {
+            (e.node, e.boot, e.at_ns) for e in second
+        }
+
+    run(tmp_path, scenario, partitions=2)
+
+
+def test_a_wiped_node_is_not_let_back_in_as_the_voter_that_it_was(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        await append(running, "n1", 1, 1)
+        await running.processes.kill("n3")
+        shutil.rmtree(tmp_path / "n3" / "data")
+        await running.processes.start("n3")
+
+        async def refused() -> bool:
+            return "is no member that is known here" in running.processes.log("n1")
+
+        await eventually(refused, "n1 refuses n3")
+        assert (await status(running, "n3")).reachable == ()
+        await append(running, "n1", 1, 2)
+        assert await read(running, "n2", 1) == (1, 2)
+        with pytest.raises(HarnessError, match="partition 0 on n3 has not caught up"):
+            await running.system.recover(
+                running.cluster,
+                running.processes,  # type: ignore[arg-type]
+                asyncio.get_running_loop().time() + 0.5,
+            )
+
+    run(tmp_path, scenario, partitions=1)
+
+
+async def status(running: Store, node: str) -> NodeReport:
+    address = running.cluster.client[node]["client"]
+    report = await ask(TcpNetwork(), address.host, address.port, AskStatus(), LIMIT_S)
+    assert isinstance(report, NodeReport)
+    return report
+
+
+def test_a_node_ends_with_a_code_that_says_why(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        processes, directory = running.processes, tmp_path / "n1"
+        assert await processes.signal("n1", signal.SIGTERM) == 0
+        assert "node-stopped" in processes.log("n1")
+
+        log_file = directory / "data" / "log-00000001"
+        whole = log_file.read_bytes()
+        log_file.write_bytes(whole + whole[16:40])  # a record that was begun and not finished
+        await processes.start("n1")
+        await running.whole()
+        assert "torn-tail" in processes.log("n1")
+        await processes.kill("n1")
+
+        damaged = bytearray(log_file.read_bytes())
+        damaged[40] ^= 1
+        log_file.write_bytes(damaged)
+        assert await ends(running, "n1") == 3
+        assert "log-00000001 at byte 16" in processes.log("n1")
+
+        shutil.rmtree(directory / "data")
+        config = directory / "node.json"
+        good = config.read_bytes()
+        taken = str(running.cluster.client["n2"]["client"].port).encode()
+        mine = str(running.cluster.client["n1"]["client"].port).encode()
+        config.write_bytes(good.replace(mine, taken))
+        assert await ends(running, "n1") == 4
+        assert "address already in use" in processes.log("n1")
+        config.write_bytes(good.replace(b'"tick_ms"', b'"tick"'))
+        assert await ends(running, "n1") == 2
+        assert "unknown field `tick`" in processes.log("n1")
+        assert "Traceback" not in processes.log("n1")
+
+    run(tmp_path, scenario, partitions=1)
+
+
+async def ends(running: Store, node: str) -> int:
+    await running.processes.start(node)
+    async with asyncio.timeout(10):
+        return await running.processes.children[node].wait()

@@ -1,0 +1,218 @@
+"""The adapter's pure parts: options, roles, what is missing, mapped events, the error table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from reference_kit import loopback_cluster
+
+from clusters.reference import errors
+from clusters.reference.client import encode_key
+from clusters.reference.node import codes, events
+from clusters.reference.node.config import Config, ConfigError, loads
+from clusters.reference.node.placement import partition_of
+from clusters.reference.node.wire.messages import EventBatch, GroupStatus, NodeEvent, NodeReport
+from clusters.reference.system import REQUIREMENTS, build, mapped, missing, roles_of, source_hash
+from harness.client import Certainty, classify
+from harness.cluster import Roles
+from harness.errors import PlanError
+from harness.records import EventKind, OpType
+
+NODES = ("n1", "n2", "n3")
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "text"),
+    [
+        ({"partitons": 4}, "system.partitons", "partitions"),
+        ({"partitions": 0}, "system.partitions", r"1 to 1024 \(got 0\)"),
+        ({"replicas": 4}, "system.replicas", r"1 to 3 \(got 4\)"),
+        ({"replicas": "3"}, "system.replicas", "int"),
+        ({"bugs": ["no-such"]}, "system.bugs", "'no-such' is not one of ack-before-quorum"),
+        ({"tick_ms": 0}, "system.tick_ms", "at least 1|>= 1"),
+        ({"election_ticks": 1}, "system.election_ticks", "at least 4|>= 4"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_path(
+    options: dict[str, object], path: str, text: str
+) -> None:
+    with pytest.raises(PlanError, match=text) as caught:
+        build(options, NODES, 1)
+
+    assert caught.value.path == path
+
+
+def test_the_program_is_a_configuration_that_the_node_accepts(tmp_path: Path) -> None:
+    system = build({"partitions": 4, "bugs": ["no-fsync"]}, NODES, 1)
+
+    program = system.program("n2", loopback_cluster(tmp_path, NODES))
+
+    config = loads(program.files["node.json"])
+    assert config.node == "n2"
+    assert config.members == NODES
+    assert (config.partitions, config.bugs) == (4, ("no-fsync",))
+    assert program.argv[0] == "python3"
+    assert Path(program.python[0].source).name == "node"
+    assert REQUIREMENTS.is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"unknown": 1}, "unknown"),
+        ({"node": "n2"}, "not among the peers"),
+        ({"replicas": 3}, r"replicas: 1 to 2 \(got 3\)"),
+        ({"bugs": ["x"]}, "bug 'x' is not one of"),
+    ],
+)
+def test_a_node_refuses_a_wrong_configuration(change: dict[str, object], text: str) -> None:
+    endpoint = {"host": "127.0.0.1", "port": 1}
+    good: dict[str, object] = {
+        "node": "n1",
+        "peer_bind": endpoint,
+        "client_bind": endpoint,
+        "peers": {"n2": endpoint},
+        "replicas": 2,
+    }
+    assert isinstance(loads(msgspec.json.encode(good)), Config)
+
+    with pytest.raises(ConfigError, match=text):
+        loads(msgspec.json.encode(good | change))
+
+
+def test_the_adapter_and_the_node_hash_keys_alike() -> None:
+    system = build({"partitions": 5}, NODES, 1)
+
+    for key in (0, 1, -1, 2**62, -(2**63)):
+        assert system.partition_of(key) == partition_of(encode_key(key), 5)
+
+
+def test_versions_change_with_the_source(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = source_hash(tmp_path)
+    (tmp_path / "a.py").write_text("x = 2\n")
+
+    assert source_hash(tmp_path) != before
+    assert "reference-bugs" not in build({}, NODES, 1).versions()
+    assert build({"bugs": ["no-fsync"]}, NODES, 1).versions()["reference-bugs"] == "no-fsync"
+
+
+def group(
+    partition: int | None, role: str, term: int, commit: int = 5, applied: int = 5
+) -> GroupStatus:
+    return GroupStatus(
+        group="metastorage" if partition is None else f"p{partition}",
+        partition=partition,
+        role=role,
+        serving=role == "leader",
+        term=term,
+        leader=None,
+        voters=NODES,
+        last_index=commit,
+        commit_index=commit,
+        applied_index=applied,
+    )
+
+
+def report(node: str, *groups: GroupStatus) -> NodeReport:
+    return NodeReport(
+        node=node,
+        incarnation="i",
+        boot="b",
+        wall_ns=0,
+        revision=1,
+        partitions=1,
+        replicas=3,
+        members=NODES,
+        assignments={0: NODES},
+        groups=groups,
+        reachable=(),
+        log_bytes=0,
+        bugs=(),
+    )
+
+
+def test_of_two_who_say_that_they_lead_the_higher_term_is_believed() -> None:
+    reports = {
+        "n1": report("n1", group(0, "leader", 4), group(None, "leader", 2)),
+        "n2": report("n2", group(0, "leader", 5), group(None, "follower", 2)),
+        "n3": report("n3", group(0, "follower", 5), group(None, "follower", 2)),
+    }
+
+    assert roles_of(reports) == Roles(leaders={0: "n2"}, voters={0: NODES}, metastorage_leader="n1")
+
+
+def test_a_partition_that_nobody_leads_is_absent() -> None:
+    reports = {n: report(n, group(0, "follower", 4)) for n in NODES}
+
+    assert roles_of(reports) == Roles(voters={0: NODES})
+
+
+def lacks(reports: dict[str, NodeReport], partitions: int) -> list[str]:
+    return missing(reports, NODES, partitions, {})
+
+
+def test_the_goal_is_what_was_committed_when_the_leader_was_first_seen() -> None:
+    goals: dict[int, int] = {}
+    behind = {
+        "n1": report("n1", group(0, "leader", 4, commit=9, applied=9)),
+        "n2": report("n2", group(0, "follower", 4, applied=8)),
+        "n3": report("n3", group(0, "follower", 4, applied=9)),
+    }
+    assert missing(behind, NODES, 1, goals) == ["partition 0 on n2 has not caught up"]
+
+    moved = {
+        "n1": report("n1", group(0, "leader", 4, commit=20, applied=20)),
+        "n2": report("n2", group(0, "follower", 4, applied=9)),
+        "n3": report("n3", group(0, "follower", 4, applied=15)),
+    }
+    assert missing(moved, NODES, 1, goals) == []
+
+
+def test_a_whole_cluster_misses_nothing_and_each_lack_is_named() -> None:
+    leader = report("n1", group(0, "leader", 4))
+    follower = group(0, "follower", 4)
+    whole = {"n1": leader, "n2": report("n2", follower), "n3": report("n3", follower)}
+    assert lacks(whole, 1) == []
+
+    assert lacks(whole, 2) == ["partition 1 is not assigned"]
+    assert lacks({n: whole[n] for n in ("n1", "n2")}, 1) == ["n3 does not answer"]
+    assert lacks(whole | {"n1": report("n1", follower)}, 1) == ["partition 0 has no leader"]
+    for lagging in (group(0, "follower", 4, applied=4), group(0, "follower", 3)):
+        assert lacks(whole | {"n3": report("n3", lagging)}, 1) == [
+            "partition 0 on n3 has not caught up"
+        ]
+    assert lacks(whole | {"n3": report("n3")}, 1) == ["partition 0 on n3 has not caught up"]
+
+
+def test_events_are_mapped_from_the_round_trip() -> None:
+    event = NodeEvent(1, "leader-elected", 1_000_000_500, "b", 3, 7, "text")
+    batch = EventBatch(boot="b", wall_ns=1_000_001_000, cursor=1, events=(event,))
+
+    [mapped_event] = mapped("n1", batch, asked_ns=200, answered_ns=300)
+
+    assert mapped_event.kind is EventKind.LEADER_ELECTED
+    assert mapped_event.at_ns == 250 - 500
+    assert mapped_event.uncertainty_ns == 50
+    assert (mapped_event.partition, mapped_event.term, mapped_event.node) == (3, 7, "n1")
+
+
+def strings_of(module: object) -> set[str]:
+    return {v for k, v in vars(module).items() if k.isupper() and isinstance(v, str)}
+
+
+def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
+    assert strings_of(codes) <= set(errors.ERRORS)
+    assert strings_of(events) <= {str(kind) for kind in EventKind}
+
+
+def test_only_what_was_certainly_not_proposed_is_a_failure_at_commit() -> None:
+    definite = {c for c, m in errors.ERRORS.items() if m.at_commit is Certainty.DEFINITE}
+
+    assert not definite & {"LEADER-LOST", "PEER-LOST", "COMMIT-TIMEOUT", "CONNECTION-LOST"}
+    assert classify("commit", "TX-CONFLICT", errors.ERRORS) is OpType.FAIL
+    assert classify("commit", "PEER-LOST", errors.ERRORS) is OpType.INFO
+    assert classify("commit", "never heard of", errors.ERRORS) is OpType.INFO
+    assert classify("step", "PEER-LOST", errors.ERRORS) is OpType.FAIL
