@@ -8,6 +8,7 @@ from checkers.kernel import Exchange, Kernel, Setting, Tables
 from checkers.lists.edges import edges, observed, tails
 from checkers.lists.findings import findings, suspects
 from checkers.lists.ops import list_ops
+from checkers.lists.transactions import internal, lost_updates, own_operations
 from checkers.lists.versions import versions_of
 
 
@@ -16,8 +17,10 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     ops = list_ops(tables, setting)
     versions = versions_of(ops)
     seen = suspects(ops, versions)
+    own = own_operations(ops)
+    found = [findings(ops, versions, seen), internal(ops, own), lost_updates(ops, versions, own)]
     return {
-        "lists.findings": findings(ops, versions, seen),
+        "lists.findings": pa.concat_tables(found),
         "lists.edges": edges(ops, versions),
         "lists.tails": tails(ops, versions),
         "lists.observed": observed(ops, versions, seen),

@@ -34,6 +34,22 @@ PAIRS: dict[str, tuple[list[Txn], list[Txn]]] = {
         [fail(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2))],
         [info(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2))],
     ),
+    "internal": (
+        [ok(a(1, 1)), ok(r(1, 1), a(1, 2), r(1, 1))],
+        [ok(a(1, 1)), ok(r(1, 1), a(1, 2), r(1, 1, 2))],
+    ),
+    "lost-update": (
+        [
+            ok(r(1), a(1, 1), start=0, finish=50),
+            ok(r(1), a(1, 2), start=0, finish=50),
+            ok(r(1, 1, 2)),
+        ],
+        [
+            ok(r(1), a(1, 1), start=0, finish=50),
+            ok(r(1, 1), a(1, 2), start=0, finish=50),
+            ok(r(1, 1, 2), start=60),
+        ],
+    ),
     "lost-write": (
         [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 2))],
         [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2))],
