@@ -110,7 +110,8 @@ def _nodes(run: RunDirectory) -> tuple[NodeFiles, ...]:
         return ()
     found = []
     for directory in sorted(path for path in parent.iterdir() if path.is_dir())[:NODES_MAX]:
-        files = sorted(path for path in directory.rglob("*") if path.is_file())
+        # What lies deeper is the node's own business: code, data.
+        files = sorted(path for path in directory.iterdir() if path.is_file())
         listed = tuple(
             (path.relative_to(run.root).as_posix(), path.stat().st_size)
             for path in files[:FILES_MAX]

@@ -27,10 +27,11 @@ MARKS = {
     Outcome.VALID: "✓",
 }
 HEADINGS = {
+    "transactions": "transactions",
     "f": "micro-operations by f",
-    "kind": "transactions by kind",
-    "node": "transactions by node",
     "error": "transactions by error",
+    "node": "transactions by node",
+    "kind": "transactions by kind",
 }
 UNJUDGED = "this run was not analyzed yet; check it to get a verdict"
 UNPROVEN = frozenset({FaultState.UNPROVEN, FaultState.SKIPPED})
@@ -242,8 +243,9 @@ def _fault(row: dict[str, Any], planned: str) -> FaultRow:
 
 
 def _headed(statistics: dict[str, Any]) -> dict[str, Any]:
-    """The checkers' short names as headings; what they count is not in the name."""
-    return {HEADINGS.get(name, name): value for name, value in statistics.items()}
+    """The checkers' short names as headings, those that everybody looks for first."""
+    known = {title: statistics[name] for name, title in HEADINGS.items() if name in statistics}
+    return known | {name: value for name, value in statistics.items() if name not in HEADINGS}
 
 
 def _pairs(title: str, data: dict[str, Any]) -> Grid:

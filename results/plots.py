@@ -30,6 +30,7 @@ QUANTILE_STYLES = {0.5: "-", 0.95: "--", 0.99: ":"}
 INK, FAINT, GRID = "#1B1F23", "#6A737D", "#E3E6E9"
 
 POINTS_MAX = 30_000  # drawn of each type; past it every n-th, and the page says so
+MARKS_MAX = 400  # of one type drawn large; more are a cloud
 VECTOR_POINTS_MAX = 1_500  # as vectors; more become one picture inside the SVG
 LANES_MAX = 4  # bars above each other in the strip of faults
 WIDTH_IN, DOTS_PER_IN = 11.0, 144
@@ -207,17 +208,21 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
 
 
 def _points(axes: Axes, kind: OpType, outcomes: Outcomes, every: int, *, rasterized: bool) -> None:
+    """Smaller and paler where there are many, so that one type does not bury the others."""
+    size = outcomes.invoke_s.size
+    few = size <= MARKS_MAX
+    large, small = (2.6, 2.6) if kind is OpType.OK else (4.5, 2.4)
     axes.plot(
         outcomes.invoke_s[::every],
         outcomes.latency_s[::every] * 1e3,
         MARKERS[kind],
         color=COLOURS[kind],
-        markersize=2.6 if kind is OpType.OK else 4,
-        markeredgewidth=0.0 if kind is OpType.OK else 0.8,
-        alpha=0.55 if kind is OpType.OK else 0.9,
-        label=f"{kind.value} ({outcomes.invoke_s.size:,})",
+        markersize=large if few else small,
+        markeredgewidth=0.0 if kind is OpType.OK else 0.8 if few else 0.5,
+        alpha=0.9 if few else 0.5,
+        label=f"{kind.value} ({size:,})",
         rasterized=rasterized,
-        zorder=2 if kind is OpType.OK else 3,
+        zorder=2 if kind is OpType.OK or not few else 3,
     )
 
 

@@ -7,9 +7,12 @@ from typing import Any
 
 import attrs
 
+from harness.records import OpType
+
 NS_PER_S = 1e9
 ROWS_MAX = 60
 DASH = "\N{EN DASH}"
+_TYPES = frozenset(kind.value for kind in OpType)
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +74,8 @@ def _nested(value: Any) -> bool:  # noqa: ANN401
 
 
 def _pairs(title: str, data: Mapping[str, Any]) -> Grid:
-    rows = tuple((words(name), cell(name, value)) for name, value in data.items())
+    names = _ordered(map(str, data))
+    rows = tuple((words(name), cell(name, data[name])) for name in names)
     return Grid(title=title, columns=("", ""), rows=rows[:ROWS_MAX], more=_more(rows))
 
 
@@ -95,8 +99,14 @@ def _records(title: str, records: Iterable[Any]) -> Grid:
 
 
 def _columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Every key of any record, in order of first appearance."""
-    return list(dict.fromkeys(str(key) for record in records for key in record))
+    """Every key of any record, in order of first appearance; outcomes as the field orders them."""
+    return _ordered(dict.fromkeys(str(key) for record in records for key in record))
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """``ok fail info``, wherever they stand among ``names``, come first in that order."""
+    found = list(names)
+    return [t.value for t in OpType if t.value in found] + [n for n in found if n not in _TYPES]
 
 
 def _more(rows: Sequence[object]) -> int:

@@ -70,6 +70,8 @@ class Tally:
     def enter(self, phase: str) -> None:
         """A new phase begins now."""
         self.phase, self.entered_s = phase, self._now()
+        self._marks.clear()
+        self._marks.append((self.entered_s, self.counts[OpType.OK]))
 
     def count(self, kind: OpType, error: str | None) -> None:
         """One completion; an error code past the limit of distinct ones counts as ``other``."""
@@ -92,7 +94,9 @@ class Tally:
         return max(0.0, self._drive_s - (self._now() - self.entered_s))
 
     def rate_per_s(self) -> float:
-        """Ok operations a second, since the last call that is at least a window old."""
+        """Ok operations a second, since the last call that is at least a window old or since the
+        phase began.
+        """
         now, done = self._now(), self.counts[OpType.OK]
         self._marks.append((now, done))
         while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW_S:

@@ -44,7 +44,7 @@ def test_a_log_gets_one_line_a_phase_and_one_every_five_seconds() -> None:
 
     assert stream.getvalue().splitlines() == [
         "[   0.0 s] drive for 30 s",
-        "[   5.0 s] drive: 0 ok/s; ok 120, fail 6, info 0; errors: TX-CONFLICT 6",
+        "[   5.0 s] drive: 24 ok/s; ok 120, fail 6, info 0; errors: TX-CONFLICT 6",
         "[  10.0 s] drive: 20 ok/s; ok 220, fail 11, info 0; errors: TX-CONFLICT 11",
     ]
 

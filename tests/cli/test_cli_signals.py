@@ -55,7 +55,9 @@ def test_the_first_signal_heals_and_seals(number: signal.Signals) -> None:
     assert err == ""
 
 
-@pytest.mark.parametrize("then", ["await asyncio.Event().wait()", "import threading; threading.Event().wait()"])
+@pytest.mark.parametrize(
+    "then", ["await asyncio.Event().wait()", "import threading; threading.Event().wait()"]
+)
 def test_the_second_signal_ends_at_once_whatever_goes_on(then: str) -> None:
     with started(then) as process:
         assert process.stdout is not None
