@@ -176,11 +176,13 @@ def _entries(
 
 
 def _processes(txns: Transactions) -> Edges:
-    """From each ok transaction to what its process did next."""
+    """To each transaction from the last ok one that its process ran before."""
     rows = np.flatnonzero((txns.type != FAIL) & txns.real_time)
     rows = rows[np.lexsort((rows, txns.start[rows], txns.process[rows]))]
-    before, after = rows[:-1], rows[1:]
-    pick = (txns.process[before] == txns.process[after]) & (txns.type[before] == OK)
+    last_ok = np.maximum.accumulate(np.where(txns.type[rows] == OK, np.arange(len(rows)), -1))
+    after, last_ok = rows[1:], last_ok[:-1]
+    before = rows[np.maximum(last_ok, 0)]
+    pick = (last_ok >= 0) & (txns.process[before] == txns.process[after])
     return Edges.of(before[pick], after[pick], Kind.PROCESS)
 
 
