@@ -92,6 +92,9 @@ def test_overlapping_partitions_are_in_force_together_and_heal_apart() -> None:
         assert stage.world.cut_calls == [alone[0], grudges.union(alone), alone[1], ()]
         assert stage.states(0) == stage.states(1) == WHOLE_LIFE
         assert stage.nemesis.trouble == ()
+        # The first is proven healed although the second still cuts links of its.
+        healed = stage.last(0, FaultState.HEALED).at_ns
+        assert healed < stage.last(1, FaultState.HEALING).at_ns
 
     in_virtual_time(scenario)
 
@@ -270,6 +273,21 @@ def test_a_node_that_starts_and_dies_again_is_not_healed() -> None:
 
         assert stage.states()[-1] == "unproven"
         assert "n1 does not run" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+def test_a_node_that_runs_and_tells_nothing_is_not_healed() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1"))
+        stage.world.silent.append("n1")
+
+        await stage.run()
+        assert stage.states()[-1] == "healing"
+
+        stage.world.silent.clear()
+        await stage.heal_all()
+        assert stage.states()[-1] == "healed"
 
     in_virtual_time(scenario)
 

@@ -304,7 +304,11 @@ def test_a_delay_is_per_direction_and_not_per_message() -> None:
         assert [await line.hear() for _ in range(20)] == [f"echo {n}" for n in range(20)]
         assert 0.2 <= loop.time() - began < 1.0
 
+        line.say("slow")
+        await asyncio.sleep(0.05)
         net.mesh.shape(AB)
+        line.say("fast")
+        assert [await line.hear(), await line.hear()] == ["echo slow", "echo fast"]
         began = loop.time()
         await line.ask("after")
         assert loop.time() - began < 0.2

@@ -83,7 +83,6 @@ class Pipe:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[float, bytes | End]] = deque()
         self._held_bytes = 0
-        self._last_due_s = 0.0
         self._blocked = False  # the sink's kernel buffer is full
         self._nowhere = False  # the sink is gone
         self._timer: asyncio.TimerHandle | None = None
@@ -146,10 +145,8 @@ class Pipe:
         )
 
     def _put(self, item: bytes | End) -> None:
-        # A shorter delay than before must not let later bytes overtake.
-        due_s = max(self._last_due_s, self._loop.time() + self._lane.delay_s)
-        self._last_due_s = due_s
-        self._queue.append((due_s, item))
+        # In the order of arrival, whatever the delay becomes: bytes never overtake each other.
+        self._queue.append((self._loop.time() + self._lane.delay_s, item))
 
     def _send(self, data: bytes) -> None:
         """Write ``data``, or the first slice of it where the lane is throttled."""
