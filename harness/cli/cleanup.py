@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import click
 
 from harness.cli.session import Session, runs_option, say
-from harness.errors import HarnessError, UsageError
+from harness.errors import FiredrillError, UsageError
 from harness.history.files import lock_directory
+from harness.outcome import Outcome
 from harness.rundir import RunDirectory
 from harness.text import inert
 from results.store import RunStore
@@ -27,26 +30,36 @@ def cleanup(session: Session, runs: tuple[str, ...], everything: bool, store: Ru
     """
     if runs and everything:
         raise UsageError("name runs or say --all, not both")
-    directories = [store.resolve(name) for name in runs] or [
-        r for r in store.runs() if not driven(r)
-    ]
-    for directory in directories:
+    named = [store.resolve(name) for name in runs]
+    for directory in named:
         if driven(directory):
             raise UsageError(f"run {directory.root.name} is still driven: stop it first (Ctrl-C)")
-    removed, trouble = _processes(directories), []
-    for run_id in [directory.root.name for directory in directories] if runs else [None]:
-        try:
-            removed += _containers(run_id)
-        except HarnessError as error:
-            trouble.append(str(error))
-            break
-    for line in removed:
-        click.echo(f"removed {inert(line)}")
-    for text in trouble:
-        say(f"containers were not looked at: {text}")
-    if not removed:
+    directories = named or [run for run in store.runs() if not driven(run)]
+    work = [partial(_processes, run) for run in directories]
+    work += [partial(_containers, run.root.name) for run in named] or [partial(_containers, None)]
+    removed, failures = _each(work)
+    if not removed and not failures:
         click.echo("nothing to remove")
-    return 0
+    return Outcome.HARNESS_ERROR.exit_code if failures else 0
+
+
+def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
+    """Do all of ``work``, saying what was removed; what fails keeps nothing else from going.
+
+    Returns how many things were removed and how many pieces of work failed.
+    """
+    removed = failures = 0
+    for remove in work:
+        try:
+            lines = remove()
+        except FiredrillError as error:
+            say(str(error))
+            failures += 1
+            continue
+        for line in lines:
+            click.echo(f"removed {inert(line)}")
+        removed += len(lines)
+    return removed, failures
 
 
 def driven(run: RunDirectory) -> bool:
@@ -61,13 +74,21 @@ def driven(run: RunDirectory) -> bool:
     return False
 
 
-def _processes(runs: list[RunDirectory]) -> list[str]:
+def _processes(run: RunDirectory) -> list[str]:
     from clusters.providers.process.cleanup import cleanup as remove
 
-    return [f"{line} ({run.root.name})" for run in runs for line in remove(run.undo)]
+    return [f"{line} ({run.root.name})" for line in remove(run.undo)]
 
 
 def _containers(run_id: str | None) -> list[str]:
+    """Containers and networks of ``run_id``, or of every dead controller. That no daemon answers is
+    said and is no failure: most machines never had one.
+    """
     from clusters.providers.docker.cleanup import cleanup as remove
+    from clusters.providers.docker.daemon import NoDaemon
 
-    return list(remove(run_id))
+    try:
+        return list(remove(run_id))
+    except NoDaemon as error:
+        say(f"containers were not looked at: {error}")
+        return []

@@ -14,7 +14,7 @@ from harness.cli import judging
 from harness.cli.display import choose
 from harness.cli.session import Session, executor_option, runs_option
 from harness.cli.signals import stopping
-from harness.errors import FiredrillError, Interrupted, PlanError
+from harness.errors import FiredrillError, Interrupted, MissingCapability, PlanError
 from harness.history.manifest import read_manifest
 from harness.outcome import EXIT_INTERRUPTED, Outcome
 from harness.plan import MAX_SEED, Plan, load, override
@@ -58,6 +58,7 @@ def run(
     The first Ctrl-C heals, collects and seals, the second stops at once.
     """
     chosen = load(plan, overrides(flags), seed=secrets.randbelow(MAX_SEED))
+    _refuse_without_java(chosen)
     session.run = directory = _drive(session, chosen, store)
     verdict = judging.judge(directory, None)
     outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
@@ -100,6 +101,18 @@ def planned(text: str) -> dict[str, object]:
         raise PlanError("nemesis.schedule", f"expected {SCHEDULE_FORM} (got {text!r})")
     row: dict[str, object] = {"at_s": numbers[0], "kind": kind, "target": target}
     return row | ({"hold_s": numbers[1]} if len(numbers) == 2 else {})
+
+
+def _refuse_without_java(plan: Plan) -> None:
+    """A drill that nobody could judge afterwards does not start. Raises ``MissingCapability``."""
+    if plan.check.executor != "spark":
+        return
+    from checkers.executors import java
+
+    choice = java.find_java()
+    if choice.home is None:
+        remedy = f"{choice.reason}; or judge in this process with --executor local"
+        raise MissingCapability("the executor 'spark'", f"Java {java.JAVA_MIN}", remedy)
 
 
 def _drive(session: Session, plan: Plan, store: RunStore) -> RunDirectory:

@@ -1,0 +1,183 @@
+"""doctor, cleanup, and one whole drill on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import execute
+from harness.history.chunks import ChunkWriter
+from harness.history.manifest import read_manifest
+from harness.rundir import RunDirectory
+
+LIMIT_S = 120
+FIREDRILL = [sys.executable, "-c", "from harness.cli.main import main; main()"]
+RUN_ID = "20261121-104500-drill-1a2b"
+
+
+@pytest.fixture(autouse=True)
+def _own_store_and_no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIREDRILL_RUNS_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    monkeypatch.setenv("CI", "true")
+
+
+def test_doctor_says_what_is_missing_and_what_auto_would_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert execute(["doctor", "--json"]) == 0
+
+    said = json.loads(capsys.readouterr().out)
+    findings = {finding["name"]: finding for finding in said["findings"]}
+    assert findings["Python"]["ok"]
+    assert not findings["docker daemon"]["ok"]
+    assert findings["docker daemon"]["remedy"]
+    assert {"Java for Spark", "disk", "memory"} <= findings.keys()
+    assert said["provider"]["name"] == "process"
+    assert "nobody.sock" in said["provider"]["why"]
+
+
+def test_doctor_names_the_remedy_beside_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["doctor"]) == 0
+
+    out = capsys.readouterr().out
+    assert "missing" in out
+    assert "scripts/start-docker" in out
+    assert 'provider "auto" would use process' in out
+
+
+def test_cleanup_works_without_a_daemon_and_says_that_it_did_not_look(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert execute(["cleanup"]) == 0
+
+    said = capsys.readouterr()
+    assert said.out == "nothing to remove\n"
+    assert "containers were not looked at" in said.err
+    assert "nobody.sock" in said.err
+
+
+def test_cleanup_refuses_a_run_that_is_still_driven(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunDirectory(tmp_path / "runs" / RUN_ID)
+    run.root.mkdir(parents=True)
+    writer = ChunkWriter(run.chunks)
+
+    refused = execute(["cleanup", RUN_ID])
+    writer.close()
+    allowed = execute(["cleanup", RUN_ID])
+
+    assert (refused, allowed) == (254, 0)
+    assert "is still driven" in capsys.readouterr().err
+
+
+def test_an_interrupt_during_an_analysis_is_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_run: RunDirectory) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("results.report.write_report", interrupted)
+
+    assert execute(["report", str(tmp_path)]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_plan_for_spark_is_refused_before_it_starts_where_there_is_no_java(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from checkers.executors import java
+
+    nothing = java.JavaChoice(home=None, version=None, origin="none", reason="no Java 17 or newer")
+    monkeypatch.setattr(java, "find_java", lambda: nothing)
+
+    assert execute(["run", "--provider", "process", "--executor", "spark"]) == 254
+    assert "--executor local" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_drill_that_is_stopped_heals_seals_and_exits_130(tmp_path: Path) -> None:
+    with _drill() as process:
+        _await_line(process, "drive for")
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=LIMIT_S)
+
+    (run,) = _runs(tmp_path)
+    assert process.returncode == 130
+    assert out.splitlines()[-1].startswith("UNKNOWN: ")
+    assert read_manifest(run).interrupted
+    assert run.report.exists()
+    assert _nodes_of(run) == []
+
+
+@pytest.mark.slow
+def test_after_kill_9_cleanup_leaves_nothing_and_the_prefix_is_judged(tmp_path: Path) -> None:
+    with _drill() as process:
+        _await_line(process, "drive for")
+        process.kill()
+        process.wait(timeout=LIMIT_S)
+    (run,) = _runs(tmp_path)
+    assert len(_nodes_of(run)) == 3
+
+    cleaned = _output("cleanup")
+    checked = _output("check", "latest", "--executor", "local")
+
+    assert (cleaned.returncode, checked.returncode) == (0, 2)
+    assert cleaned.stdout.count("removed process") == 3
+    assert _nodes_of(run) == []
+    assert "incomplete" in checked.stdout
+    assert _output("cleanup").stdout == "nothing to remove\n"
+
+
+def _drill() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *FIREDRILL, "run", "--provider", "process", "--nodes", "3", "--duration", "20",
+            "--executor", "local", "--concurrency", "3",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+
+
+def _output(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*FIREDRILL, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def _await_line(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if text in line:
+            return
+    pytest.fail(f"no line with {text!r} in {said}")
+
+
+def _runs(tmp_path: Path) -> list[RunDirectory]:
+    found = sorted(p for p in (tmp_path / "runs").iterdir() if not p.is_symlink())
+    return [RunDirectory(path) for path in found]
+
+
+def _nodes_of(run: RunDirectory) -> list[int]:
+    """The living processes whose working directory lies in the run's."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                where = os.readlink(entry / "cwd")
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:  # it ended meanwhile
+                continue
+            if where.startswith(str(run.root)) and state != "Z":
+                found.append(int(entry.name))
+    return found
