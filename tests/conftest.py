@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import NoReturn
 
 import docker
@@ -30,3 +31,10 @@ def docker_daemon() -> docker.APIClient:
     except (DockerException, requests.exceptions.RequestException) as error:
         lacking(f"no Docker daemon answers: {error}")
     return client
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium that can run headless."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    return found or lacking("chromium is not installed")
