@@ -129,7 +129,8 @@ class LostWrite:
         anomalies = {}
         if lost.num_rows:
             shown = lost.slice(0, EXAMPLES_MAX).to_pylist()
-            examples = tuple(_example(row, lookup) for row in shown)
+            operations = lookup.operations(tuple(r[n] for r in shown for n in ("writer", "read")))
+            examples = tuple(_example(row, operations) for row in shown)
             anomalies["lost-write"] = Anomaly(count=lost.num_rows, examples=examples)
         return Part(
             anomalies=anomalies,
@@ -138,9 +139,8 @@ class LostWrite:
         )
 
 
-def _example(row: dict[str, Any], lookup: Lookup) -> dict[str, Any]:
+def _example(row: dict[str, Any], operations: dict[int, dict[str, Any]]) -> dict[str, Any]:
     txns = [row["writer"], row["read"]]
-    operations = lookup.operations(tuple(txns))
     example = {
         "text": of_lost_write(row["key"], row["value"]),
         "txns": txns,

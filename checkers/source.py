@@ -51,18 +51,22 @@ class Source:
     def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
         """The operations ``txns`` as a person reads them; see ``kernel.Lookup``."""
         found = {txn: _operation(self.transactions.slice(txn, 1)) for txn in sorted(set(txns))}
-        wanted = pa.array(found, pa.int64())
         steps: list[dict[str, Any]] = []
         for split in range(self.splits if found else 0):
-            table = self.micro_ops(split)
-            rows = pc.is_in(table.column("txn").cast(pa.int64()), value_set=wanted)
-            steps += table.filter(rows).to_pylist()
+            steps += self._steps_of(split, list(found)).to_pylist()
         for step in sorted(steps, key=lambda row: (row["txn"], row["pos"])):
             value = step["elements"] if step["f"] == "r" else step["value"]
             if value is None and step["f"] == "r":
                 value = step["value"]
             found[step["txn"]]["ops"].append([step["f"], step["key"], value])
         return found
+
+    def _steps_of(self, split: int, txns: list[int]) -> pa.Table:
+        among = pc.field("txn").isin(txns)
+        if self._files:
+            # Files are sorted by transaction: most row groups are passed over unread.
+            return pq.read_table(self._files[split], filters=among)
+        return self._tables[split].filter(among)
 
     @contextmanager
     def on_disk(self, scratch: Path) -> Iterator[Source]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PIECE_ROWS = 250_000
 """Rows of one IPC stream: some 10 MB, which the JVM copies without noticing."""
 DRIVER_MEMORY = "2g"
+JVM_WORDS_MAX = 4_000
+"""Characters of the JVM's last words that an error repeats."""
 
 _ENVELOPE = "split int, kernel string, output string, broken string, payload binary"
 _FIELDS = pa.schema(
@@ -123,10 +125,13 @@ def _session(master: str, scratch: Path) -> Iterator[SparkSession]:
         builder = SparkSession.builder.master(master).appName("firedrill")
         for key, value in _configuration(master, scratch).items():
             builder = builder.config(key, value)
+        words = scratch / "jvm.log"
         try:
-            spark = builder.getOrCreate()
-        except PySparkException as error:
-            raise HarnessError(f"Spark did not start on {master}: {error}") from error
+            with _standard_error_into(words):
+                spark = builder.getOrCreate()
+        except (PySparkException, OSError) as error:
+            tail = words.read_text(errors="replace")[-JVM_WORDS_MAX:]
+            raise HarnessError(f"Spark did not start on {master}: {error}\n{tail}") from error
         try:
             yield spark
         except PySparkException as error:
@@ -167,3 +172,21 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _standard_error_into(file: Path) -> Iterator[None]:
+    """Let what is started inside, the JVM, write its standard error to ``file``.
+
+    It greets everyone with warnings about modules and log levels before any setting is read.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with file.open("wb") as sink:
+            os.dup2(sink.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
