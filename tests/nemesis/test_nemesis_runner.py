@@ -260,6 +260,10 @@ def test_a_heal_that_fails_for_good_is_trouble_once_and_stays_in_the_journal() -
         )
         assert stage.journal.intents[0].nodes == ("n1",)
 
+        stage.world.broken.clear()
+        await stage.heal_all()
+        assert (stage.nemesis.trouble, stage.journal.intents) == ((), {})
+
     in_virtual_time(scenario)
 
 

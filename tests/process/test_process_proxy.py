@@ -29,6 +29,8 @@ class Net:
         self.ends: list[str] = []
         self.taken: list[asyncio.StreamWriter] = []
         self.answer = b"echo "
+        self.may_end = asyncio.Event()
+        self.may_end.set()
 
     async def serve(self) -> Address:
         """Where ``a`` dials to reach ``b``."""
@@ -45,6 +47,8 @@ class Net:
                 self.heard.append(line)
                 writer.write(self.answer + line)
             self.ends.append("end")
+            await self.may_end.wait()
+            writer.write(b"bye\n")
         except ConnectionError:
             self.ends.append("reset")
         writer.close()
@@ -257,7 +261,24 @@ def test_a_half_closed_connection_still_answers() -> None:
         line.say("last words")
         line.writer.write_eof()
         async with asyncio.timeout(5):
-            assert len(await line.reader.read(-1)) == 300_000 + len("last words\n")
+            assert len(await line.reader.read(-1)) == 300_000 + len("last words\nbye\n")
+        line.close()
+
+    on_a_net(scenario)
+
+
+def test_a_half_closed_connection_outlives_a_cut() -> None:
+    async def scenario(net: Net, address: Address) -> None:
+        net.may_end.clear()
+        line = await Line.dial(address)
+        line.writer.write_eof()
+        await eventually(lambda: net.ends == ["end"])
+
+        net.mesh.cut((AB, BA))
+        net.mesh.cut(())
+        assert await line.silent()
+        net.may_end.set()
+        assert await line.hear() == "bye"
         line.close()
 
     on_a_net(scenario)
