@@ -9,11 +9,11 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.checking import Anomaly
 from results.material import Material
 from results.tabulate import DASH, cell, words
 
 NS = 1e9
+EXAMPLES_MAX = 5  # of one anomaly; the verdict and the tables behind it hold the rest
 OPERATIONS_MAX = 12  # of one example; a cycle longer than this nobody follows
 STEPS_MAX = 16  # micro-operations of one transaction
 ELEMENTS_MAX = 14  # of one list that was read, its end
@@ -82,9 +82,22 @@ def cards(material: Material) -> tuple[Card, ...]:
     verdict = material.verdict
     if verdict is None:
         return ()
-    deciding = [_card(material, name, found, True) for name, found in verdict.anomalies.items()]
-    beside = [_card(material, name, found, False) for name, found in verdict.observed.items()]
-    return (*deciding, *beside)
+    found = [(name, anomaly, True) for name, anomaly in verdict.anomalies.items()]
+    found += [(name, anomaly, False) for name, anomaly in verdict.observed.items()]
+    shown = [example for _, anomaly, _ in found for example in anomaly.examples[:EXAMPLES_MAX]]
+    operations = material.operations(txn for example in shown for txn in _txns(example))
+    return tuple(
+        Card(
+            name=name,
+            count=anomaly.count,
+            decides=decides,
+            examples=tuple(
+                _example(material, example, operations)
+                for example in anomaly.examples[:EXAMPLES_MAX]
+            ),
+        )
+        for name, anomaly, decides in found
+    )
 
 
 def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
@@ -98,22 +111,22 @@ def seconds(at_ns: int | None) -> str:
     return DASH if at_ns is None else f"{at_ns / NS:.3f}"
 
 
-def _card(material: Material, name: str, anomaly: Anomaly, decides: bool) -> Card:
-    examples = tuple(_example(material, example) for example in anomaly.examples)
-    return Card(name=name, count=anomaly.count, decides=decides, examples=examples)
+def _txns(example: Mapping[str, Any]) -> list[int]:
+    return [txn for txn in example.get("txns", ()) if isinstance(txn, int)][:OPERATIONS_MAX]
 
 
-def _example(material: Material, example: Mapping[str, Any]) -> Example:
-    txns = tuple(txn for txn in example.get("txns", ()) if isinstance(txn, int))
+def _example(
+    material: Material, example: Mapping[str, Any], operations: Mapping[int, Mapping[str, Any]]
+) -> Example:
     keys = tuple(example.get("keys", ()))
-    found = material.operations(txns[:OPERATIONS_MAX])
+    found = [operations[txn] for txn in dict.fromkeys(_txns(example)) if txn in operations]
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     events, events_more = _events_around(material, found)
     return Example(
         text=str(example.get("text", "")),
         facts=tuple(_facts(example)),
         operations=tuple(_operation(row, keys) for row in found),
-        operations_more=max(0, len(txns) - OPERATIONS_MAX),
+        operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
         events_more=events_more,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -47,8 +48,11 @@ class Material:
         """The run's manifest."""
         return self.history.manifest
 
-    def operations(self, txns: tuple[int, ...]) -> list[dict[str, Any]]:
-        """The transactions ``txns`` as rows, each with ``ops``: its micro-operations in order."""
+    def operations(self, txns: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """The transactions ``txns`` as rows, each with ``ops``: its micro-operations in order.
+
+        Reads every split once, so ask for all that are wanted together.
+        """
         wanted = pa.array(sorted(set(txns)), pa.int64())
         chosen = pc.is_in(self.transactions["txn"], value_set=wanted)
         found = {
@@ -60,7 +64,7 @@ class Material:
                 found[step["txn"]]["ops"].append(step)
         for row in found.values():
             row["ops"].sort(key=lambda step: step["pos"])
-        return list(found.values())
+        return found
 
 
 def gather(run: RunDirectory) -> Material:
