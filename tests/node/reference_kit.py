@@ -63,10 +63,11 @@ class Processes:
             (Path(self.cluster.work_dir[node]) / name).write_bytes(data)
         self.programs[node] = program
 
-    async def start(self, node: str) -> NodeStatus:
+    async def start(self, node: str, *prefix: str) -> NodeStatus:
         directory = Path(self.cluster.work_dir[node])
         with (directory / "node.log").open("ab") as log:
             self.children[node] = await asyncio.create_subprocess_exec(
+                *prefix,
                 sys.executable,
                 *self.programs[node].argv[1:],
                 cwd=directory,

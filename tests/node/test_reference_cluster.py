@@ -15,6 +15,7 @@ from reference_kit import Store, eventually, store
 from clusters.reference.client import ReferenceTx
 from clusters.reference.node.admin import ask
 from clusters.reference.node.runtime.real import TcpNetwork
+from clusters.reference.node.wire.frames import encode
 from clusters.reference.node.wire.messages import AskStatus, NodeReport
 from harness.client import READ_WRITE, StoreError, classify
 from harness.clock import RunClock
@@ -74,6 +75,7 @@ def test_transactions_from_every_node_see_each_other_and_conflicts_abort(tmp_pat
         await keys_of_two_partitions_are_refused(running)
         await a_dropped_connection_rolls_back(running)
         await misuse_is_answered(running)
+        await strangers_are_dropped(running)
 
     run(tmp_path, scenario)
 
@@ -139,6 +141,18 @@ async def misuse_is_answered(running: Store) -> None:
     expired = await begin(running, "n1", limit_s=0.001)
     await asyncio.sleep(0.01)
     assert (await failing(expired.read(10))).code == "TX-EXPIRED"
+
+
+async def strangers_are_dropped(running: Store) -> None:
+    for port in running.cluster.bind["n1"].values():
+        for noise in (b"GET / HTTP/1.1\r\n\r\n", encode(b"\xc1"), encode(b"\x92" * 100_000)):
+            reader, writer = await asyncio.open_connection(port.host, port.port)
+            writer.write(noise)
+            assert await reader.read() == b""
+            writer.close()
+    assert "Traceback" not in running.processes.log("n1")
+    assert "dropping client" in running.processes.log("n1")
+    await append(running, "n1", 11, 1)
 
 
 @attrs.define
@@ -358,6 +372,28 @@ def test_a_node_ends_with_a_code_that_says_why(tmp_path: Path) -> None:
         assert await ends(running, "n1") == 2
         assert "unknown field `tick`" in processes.log("n1")
         assert "Traceback" not in processes.log("n1")
+
+    run(tmp_path, scenario, partitions=1)
+
+
+def test_a_node_whose_disk_is_full_stops_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        await running.processes.kill("n1")
+        await running.processes.start("n1", "bash", "-c", 'ulimit -f 40; exec "$@"', "bash")
+        await running.whole()
+        load = Load(running)
+        clients = [asyncio.ensure_future(load.client(slot)) for slot in range(6)]
+        async with asyncio.timeout(30):
+            assert await running.processes.children["n1"].wait() == 3
+        load.over = True
+        await asyncio.gather(*clients)
+        assert "storage-error" in running.processes.log("n1")
+        assert "cannot append to" in running.processes.log("n1")
+
+        await running.whole()
+        assert "torn-tail" in running.processes.log("n1")
+        for key in range(16):
+            assert set(load.acknowledged.get(key, [])) <= set(await read(running, "n1", key))
 
     run(tmp_path, scenario, partitions=1)
 

@@ -28,8 +28,13 @@ from clusters.reference.node.raft import (
 )
 from clusters.reference.node.storage.log import Recovered, SharedLog
 from clusters.reference.node.storage.records import Update
+from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.messages import Failed, GroupStatus
 
+# What may be on its way to one follower of one group: small enough that the catch-up of a dozen
+# groups together stays below a connection's send queue.
+MAX_APPEND_BYTES = 128 * 1024
+MAX_INFLIGHT = 16
 MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead of queueing
 
 log = logging.getLogger("node.groups")
@@ -159,6 +164,8 @@ class Host:
                 node=self._node,
                 voters=voters,
                 election_ticks=self._election_ticks,
+                max_append_bytes=MAX_APPEND_BYTES,
+                max_inflight=MAX_INFLIGHT,
                 bugs=self._bugs,
             ),
             hard_state=durable.hard_state,
@@ -206,17 +213,7 @@ class Host:
         """Tick and write until cancelled. What it raises must stop the node: ``DiskError``,
         ``InvariantBroken``, or what a state machine could not take.
         """
-        work = [
-            asyncio.ensure_future(self._tick_forever()),
-            asyncio.ensure_future(self._write_forever()),
-            self._failure,
-        ]
-        try:
-            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-            done.pop().result()
-        finally:
-            for task in work:
-                task.cancel()
+        await together(self._tick_forever(), self._write_forever(), self._failure)
 
     def fail(self, error: BaseException) -> None:
         """End ``run`` with ``error``; nothing more is flushed."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Protocol
 
 from clusters.reference.node import codes
-from clusters.reference.node.raft.types import Message
+from clusters.reference.node.raft.types import Append, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
+from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.messages import (
     PROTOCOL,
     BadMessage,
@@ -41,7 +42,7 @@ HELLO_LIMIT_S = 2.0
 PING_EVERY_S = 0.3
 SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
 REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
-REPLY_GRACE_S = 0.25  # the leader answers at its limit; the answer needs its way back
+FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
 MAX_REQUESTS = 4096  # open on one link
 
 log = logging.getLogger("node.peers")
@@ -159,14 +160,14 @@ class Peers:
 
     async def run(self) -> None:
         """Keep every link dialed until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for peer in self.links:
-                tasks.create_task(self._keep(self.links[peer]))
-            tasks.create_task(self._watch())
+        await together(self._watch(), *(self._keep(link) for link in self.links.values()))
 
     def send_raft(self, peer: str, messages: tuple[tuple[str, Message], ...]) -> None:
-        """One frame of raft messages; lost if the link is down, raft repeats itself."""
-        self.links[peer].send(RaftBatch(messages))
+        """One frame of raft messages, more only where they are large; lost if the link is down,
+        raft repeats itself.
+        """
+        for batch in in_frames(messages):
+            self.links[peer].send(RaftBatch(batch))
 
     def tell_leads(self) -> None:
         """Tell every peer now what this node leads."""
@@ -180,8 +181,12 @@ class Peers:
 
     async def serve(self, connection: Connection) -> None:
         """Serve one accepted connection until it ends."""
-        async with asyncio.timeout(HELLO_LIMIT_S):
-            hello = decode(Codec.peer, await connection.recv())
+        try:
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                hello = decode(Codec.peer, await connection.recv())
+        except (BadMessage, TimeoutError) as error:
+            log.warning("refused %s: no introduction: %s", connection.peer, error or "too slow")
+            return
         peer = await self._known(hello)
         if peer is None:
             log.warning("refused %s: %s is no member that is known here", connection.peer, hello)
@@ -267,6 +272,21 @@ class Peers:
                     link.down(f"silent for {SILENCE_S:g} s")
             for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:
                 connection.close()
+
+
+def in_frames(
+    messages: tuple[tuple[str, Message], ...],
+) -> Iterator[tuple[tuple[str, Message], ...]]:
+    """``messages`` in order, cut so that none of the parts is much over ``FRAME_BYTES``."""
+    start = size = 0
+    for position, (_, message) in enumerate(messages):
+        if isinstance(message, Append):
+            size += sum(len(entry.data) for entry in message.entries)
+        if size >= FRAME_BYTES:
+            yield messages[start : position + 1]
+            start, size = position + 1, 0
+    if start < len(messages):
+        yield messages[start:]
 
 
 def _reply(connection: Connection, number: int, body: Answer) -> None:

@@ -23,6 +23,7 @@ from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.sessions import Sessions
 from clusters.reference.node.storage.identity import Acquaintances, load
 from clusters.reference.node.storage.log import SharedLog
+from clusters.reference.node.tasks import together
 from clusters.reference.node.tx.partition import Partition, encode_command
 from clusters.reference.node.wire.messages import (
     AdminBody,
@@ -60,7 +61,6 @@ class Node:
         self.assignments: dict[int, tuple[str, ...]] = {}
         self._partitions: dict[int, tuple[Group, Partition]] = {}
         self._proposing = False
-        self._failure: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Recover, open the ports, serve until cancelled (a graceful stop).
@@ -136,15 +136,7 @@ class Node:
 
     async def _work(self) -> None:
         """Host and links, until one fails or the node is told to stop."""
-        work = [asyncio.ensure_future(self.host.run()), asyncio.ensure_future(self.peers.run())]
-        try:
-            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in work:
-                task.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+        await together(self.host.run(), self.peers.run())
 
     @property
     def _incarnation(self) -> str:

@@ -1,0 +1,142 @@
+"""The real network over loopback, and what a node does with strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from clusters.reference.node.peers import FRAME_BYTES, in_frames
+from clusters.reference.node.raft.types import Append, Entry, Message
+from clusters.reference.node.runtime import Connection, ConnectionLost, real
+from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
+from clusters.reference.node.wire.frames import encode
+
+Serve = Callable[[Connection], Awaitable[None]]
+
+
+async def echo(connection: Connection) -> None:
+    while True:
+        connection.send(await connection.recv())
+
+
+def with_server(serve: Serve, body: Callable[[int], Awaitable[None]]) -> None:
+    async def run() -> None:
+        listener = await TcpNetwork().listen("127.0.0.1", 0, serve)
+        assert isinstance(listener, TcpListener)
+        try:
+            async with asyncio.timeout(20):
+                await body(listener.port)
+        finally:
+            listener.close()
+
+    asyncio.run(run())
+
+
+def test_frames_come_back_whole_and_in_order() -> None:
+    async def body(port: int) -> None:
+        connection = await TcpNetwork().dial("127.0.0.1", port, 1.0)
+        sent = [bytes([n % 256]) * (n * 37 % 5000) for n in range(3000)]
+        received = []
+        for payload in sent:
+            connection.send(payload)
+        for _ in sent:
+            received.append(await connection.recv())
+        assert received == sent
+        connection.close()
+        with pytest.raises(ConnectionLost, match="closed on this side"):
+            connection.send(b"x")
+
+    with_server(echo, body)
+
+
+def test_a_peer_that_does_not_read_is_given_up_at_the_queue_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(real, "SEND_QUEUE_BYTES", 1_000_000)
+
+    async def deaf(connection: Connection) -> None:
+        await asyncio.Event().wait()
+
+    async def body(port: int) -> None:
+        connection = await TcpNetwork().dial("127.0.0.1", port, 1.0)
+        for _ in range(9):
+            connection.send(b"x" * 100_000)
+        with pytest.raises(ConnectionLost, match="send queue over 1000000 bytes"):
+            connection.send(b"x" * 100_000)
+        with pytest.raises(ConnectionLost, match="send queue"):
+            await connection.recv()
+
+    with_server(deaf, body)
+
+
+def test_a_receiver_that_is_slow_stops_the_sender_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(real, "RECEIVE_QUEUE_FRAMES", 8)
+
+    async def body(port: int) -> None:
+        connection = await TcpNetwork().dial("127.0.0.1", port, 1.0)
+        for n in range(1000):
+            connection.send(n.to_bytes(4, "big"))
+        await asyncio.sleep(0)
+        assert [int.from_bytes(await connection.recv(), "big") for _ in range(1000)] == list(
+            range(1000)
+        )
+
+    with_server(echo, body)
+
+
+def test_damage_on_the_stream_ends_the_connection() -> None:
+    async def body(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        frame = bytearray(encode(b"hello"))
+        writer.write(frame)
+        assert await reader.readexactly(len(frame)) == frame
+        frame[-1] ^= 1
+        writer.write(frame)
+        assert await reader.read() == b""
+        writer.close()
+
+    with_server(echo, body)
+
+
+def test_a_dial_that_is_refused_or_not_answered_is_a_lost_connection() -> None:
+    async def run() -> None:
+        with socket.socket() as silent, socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            with pytest.raises(ConnectionLost, match="Connect call failed"):
+                await TcpNetwork().dial("127.0.0.1", unused.getsockname()[1], 1.0)
+            silent.bind(("127.0.0.1", 0))
+            silent.listen(0)
+            port = silent.getsockname()[1]
+            fillers = [socket.socket() for _ in range(3)]
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.1", port))
+            with pytest.raises(ConnectionLost, match=r"no answer within 0\.2 s"):
+                await TcpNetwork().dial("127.0.0.1", port, 0.2)
+            for filler in fillers:
+                filler.close()
+
+    asyncio.run(run())
+
+
+def append(size: int) -> Message:
+    return Append("n1", 1, 0, 0, 0, 0, (Entry(1, 1, b"x" * size),))
+
+
+def test_small_messages_share_a_frame_and_large_ones_do_not() -> None:
+    small = tuple((f"p{n}", append(10)) for n in range(100))
+    large = tuple((f"p{n}", append(FRAME_BYTES)) for n in range(3))
+
+    assert list(in_frames(small)) == [small]
+    assert list(in_frames(large)) == [(message,) for message in large]
+    assert [m for frame in in_frames(small + large + small) for m in frame] == [
+        *small,
+        *large,
+        *small,
+    ]
+    assert list(in_frames(())) == []
