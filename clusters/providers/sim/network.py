@@ -52,7 +52,7 @@ class Fabric:
         loop = asyncio.get_running_loop()
         for link in [link for link in self._stalled if self.passes(link)]:
             for pipe in self._stalled.pop(link):
-                loop.call_later(self.draw_s(link, RETRANSMIT_S), pipe.pump)
+                loop.call_later(self.draw_s(link, RETRANSMIT_S), pipe.deliver)
 
     def stall(self, link: Link, pipe: Pipe) -> None:
         """``pipe`` waits for ``link``."""
@@ -69,25 +69,33 @@ class Pipe:
     """One direction of one connection: what was sent arrives in order, each after a latency."""
 
     def __init__(self, fabric: Fabric, link: Link) -> None:
-        self._fabric, self.link = fabric, link
+        self._fabric, self._link = fabric, link
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[float, Callable[[], None]]] = deque()
+        self._queue: deque[Callable[[], None]] = deque()
+        # How many of the queue have had their latency. Counted, not compared with the clock: a
+        # timer may fire a rounding error early, and then nobody would come back for its frame.
+        self._arrived = 0
         self._last_due_s = 0.0
 
     def push(self, deliver: Callable[[], None]) -> None:
         """Send; ``deliver`` is called when it arrives."""
-        due_s = self._loop.time() + self._fabric.draw_s(self.link, LATENCY_S)
+        due_s = self._loop.time() + self._fabric.draw_s(self._link, LATENCY_S)
         self._last_due_s = max(self._last_due_s, due_s)
-        self._queue.append((self._last_due_s, deliver))
-        self._loop.call_at(self._last_due_s, self.pump)
+        self._queue.append(deliver)
+        self._loop.call_at(self._last_due_s, self._arrive)
 
-    def pump(self) -> None:
-        """Deliver what is due, or wait for the link to be mended."""
-        while self._queue and self._queue[0][0] <= self._loop.time():
-            if not self._fabric.passes(self.link):
-                self._fabric.stall(self.link, self)
+    def _arrive(self) -> None:
+        self._arrived += 1
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Hand over what has arrived, or wait for the link to be mended."""
+        while self._arrived:
+            if not self._fabric.passes(self._link):
+                self._fabric.stall(self._link, self)
                 return
-            self._queue.popleft()[1]()
+            self._arrived -= 1
+            self._queue.popleft()()
 
 
 class SimConnection:
