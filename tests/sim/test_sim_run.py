@@ -14,8 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from sim_lab import digest, drill
 
+from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider, build
+from clusters.reference.system import build as build_system
 from harness.capability import Capability
+from harness.cluster import Link
 from harness.errors import HarnessBug, MissingCapability, PlanError
 from harness.plan import Plan, loads
 from harness.rundir import RunDirectory
@@ -95,6 +98,34 @@ def test_it_does_not_depend_on_the_hash_seed_of_the_interpreter(root: Path, tmp_
         check=True,
     )
     assert done.stdout.strip() == digest(RunDirectory(root))
+
+
+def test_a_leader_that_speaks_but_hears_nobody_gives_way() -> None:
+    names = ("n1", "n2", "n3")
+
+    async def main() -> tuple[str, str, dict[Link, bool]]:
+        loop = asyncio.get_running_loop()
+        provider = SimProvider(seed=1)
+        system = build_system({"partitions": 1}, names, 1, network=provider.client_network)
+        cluster = await provider.provision(names, system.ports)
+        for name in names:
+            await provider.install(name, system.program(name, cluster))
+        await system.set_up(cluster, provider, loop.time() + 30.0)
+        first = (await system.roles(cluster)).leaders[0]
+        deaf = tuple(sorted((name, first) for name in names if name != first))
+        await provider.cut(deaf)
+        links = await provider.probe_links((deaf[0], deaf[0][::-1]))
+        await asyncio.sleep(5.0)
+        second = (await system.roles(cluster)).leaders[0]
+        await provider.cut(())
+        await system.recover(cluster, provider, loop.time() + 30.0)
+        await provider.teardown()
+        return first, second, links
+
+    first, second, links = simulate(main(), horizon_s=120.0)
+
+    assert first != second
+    assert sorted(links.values()) == [False, True]
 
 
 def test_the_provider_says_what_it_does_not_simulate() -> None:
