@@ -260,6 +260,7 @@ def test_a_frozen_machine_delays_neither_others_nor_teardown(
             assert not (await run.provider.kill("n2")).running
             assert not (await run.provider.probe("n2")).running
             other_s = loop.time() - began
+            assert not any(task.done() for task in stuck)
             began = loop.time()
         for task in stuck:
             task.cancel()
@@ -268,7 +269,7 @@ def test_a_frozen_machine_delays_neither_others_nor_teardown(
 
     other_s, teardown_s = asyncio.run(story())
 
-    assert other_s < 2
+    assert other_s < 10  # a fraction of a second on an idle machine; the stuck calls take 20
     assert teardown_s < 30
     assert owned(docker_daemon, "t-frozen") == []
 

@@ -145,7 +145,7 @@ def test_another_key_does_not_get_in(endpoint: Endpoint) -> None:
 
 @pytest.mark.docker
 def test_a_session_that_was_dropped_connects_anew(session: Session) -> None:
-    session.close()
+    session.drop()
 
     assert session.run(["echo", "again"], limit_s=5) == b"again\n"
 
@@ -178,6 +178,22 @@ def test_a_server_that_is_no_sshd_is_given_up_in_time(name: str, behave) -> None
 
     with server(behave) as port:
         assert asyncio.run(story(port)) < 0.3 + GRACE_S
+
+
+def test_a_session_that_was_closed_for_good_stops_trying() -> None:
+    async def story(port: int) -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        session, lane = local(port), Lane("n1")
+        trying = asyncio.ensure_future(lane.call("connecting", 40, session.connect, 30))
+        await asyncio.sleep(0)
+        await lane.call("closing", 5, session.close)
+        with pytest.raises(Unreachable):
+            await trying
+        return loop.time() - began
+
+    with server(lambda connection: connection.close()) as port:
+        assert asyncio.run(story(port)) < 15
 
 
 def test_a_port_where_nothing_listens_is_named() -> None:

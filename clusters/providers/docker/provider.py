@@ -229,7 +229,7 @@ class DockerProvider:
         at = self._node(node)
         at.lost, at.process = True, None
         await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
-        await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.close)
+        await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.drop)
         return NodeStatus(node=node, running=False, exit_text="machine lost")
 
     async def restore(self, node: str) -> NodeStatus:

@@ -149,6 +149,7 @@ class Session:
         self._endpoint = endpoint
         self._client: paramiko.SSHClient | None = None
         self._lock = threading.Lock()
+        self._over = threading.Event()
 
     def connect(self, limit_s: float) -> None:
         """Open the session, trying until ``limit_s`` while sshd comes up. Raises
@@ -176,9 +177,9 @@ class Session:
             except paramiko.BadHostKeyException as error:
                 raise self._unreachable(error) from error
             except (OSError, EOFError, paramiko.SSHException) as error:
-                if time.monotonic() + RETRY_S >= ends:
+                if self._over.is_set() or time.monotonic() + RETRY_S >= ends:
                     raise self._unreachable(error) from error
-            time.sleep(RETRY_S)
+            self._over.wait(RETRY_S)
 
     def _dial_once(self, step_s: float) -> paramiko.SSHClient:
         end = self._endpoint
@@ -227,7 +228,7 @@ class Session:
         try:
             return self._new_channel(ends)
         except (OSError, EOFError, paramiko.SSHException):
-            self.close()
+            self.drop()
         try:
             return self._new_channel(ends)
         except (OSError, EOFError, paramiko.SSHException) as error:
@@ -262,6 +263,11 @@ class Session:
         return running.finish(output_limit_bytes)
 
     def close(self) -> None:
+        """Drop the session for good: calls that are still trying to connect give up."""
+        self._over.set()
+        self.drop()
+
+    def drop(self) -> None:
         """Drop the session. Never waits for the machine; the next call connects anew."""
         client, self._client = self._client, None
         if client is not None:
