@@ -12,6 +12,7 @@ so the same chain gives the same verdict in process and on Spark.
 =============== ==========================================================================
 
 A KEY kernel must not let its result depend on which keys share a split, nor on the order of rows.
+It sees only ``KEY_COLUMNS`` of the transactions: every task reads them all.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ from harness.promise import Declaration
 
 Tables = Mapping[str, pa.Table]
 """Tables by name: ``transactions``, ``micro_ops``, ``faults``, ``events`` and kernels' outputs."""
+
+KEY_COLUMNS = (
+    "txn",
+    "process",
+    "kind",
+    "type",
+    "invoke_ns",
+    "complete_ns",
+    "invoke_index",
+    "complete_index",
+)
 
 EXAMPLES_MAX = 5
 """Anomalies of one name that a verdict shows in full; the count is of all of them."""

@@ -62,16 +62,21 @@ def find_lost(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 
 
 def _last_reads(ops: ListOps) -> Ints:
-    """Per key the committed real-time read that was invoked last; -1 for none."""
+    """Per key the committed real-time read that was invoked last; -1 for none.
+
+    Of those invoked at the same time, the last transaction's last.
+    """
     reads, txns = ops.reads, ops.txns
-    rows = np.flatnonzero((txns.type[reads.txn] == OK) & txns.real_time[reads.txn])
-    order = np.lexsort(
-        (reads.pos[rows], reads.txn[rows], txns.start[reads.txn[rows]], reads.k[rows])
-    )
-    rows = rows[order][::-1]
-    rows = rows[group_starts(reads.k[rows])]
     last = np.full(len(ops.keys), -1)
-    last[reads.k[rows]] = rows
+    rows = np.flatnonzero((txns.type[reads.txn] == OK) & txns.real_time[reads.txn])
+    if len(rows):
+        started = txns.start[reads.txn[rows]]
+        groups = np.flatnonzero(group_starts(reads.k[rows]))
+        latest = np.zeros(len(ops.keys), dtype=np.int64)
+        latest[reads.k[rows[groups]]] = np.maximum.reduceat(started, groups)
+        # Reads are sorted by (key, transaction, position), and the last assignment stays.
+        rows = rows[started == latest[reads.k[rows]]]
+        last[reads.k[rows]] = rows
     return last
 
 
@@ -104,7 +109,7 @@ def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints) -> pa.Table:
 
 def _partitions(micro_ops: pa.Table, keys: Ints) -> pa.Array:
     """The partition of each key, null where the store does not tell."""
-    if "partition" not in micro_ops.column_names:
+    if not len(keys) or "partition" not in micro_ops.column_names:
         return pa.nulls(len(keys), pa.int32())
     at = pc.index_in(pa.array(keys, pa.int64()), value_set=micro_ops.column("key").combine_chunks())
     return pc.take(micro_ops.column("partition").combine_chunks(), at).cast(pa.int32())

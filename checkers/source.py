@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,18 @@ class Source:
     _tables: tuple[pa.Table, ...] = ()
 
     @classmethod
-    def of_files(cls, transactions: Path, micro_ops: tuple[Path, ...]) -> Source:
-        """A sealed history. Raises ``MalformedHistory`` where transactions are not dense."""
-        table = _dense(pq.read_table(transactions), transactions.name)
+    def of_files(
+        cls,
+        transactions: Path,
+        micro_ops: tuple[Path, ...],
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> Source:
+        """A sealed history, all columns of its transactions or only ``columns``.
+
+        Raises ``MalformedHistory`` where transactions are not dense.
+        """
+        table = _dense(pq.read_table(transactions, columns=columns), transactions.name)
         return cls(transactions=table, files=micro_ops, transactions_file=transactions)
 
     @classmethod

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from checkers.executors.results import Given, apply, by_key, merge
+from checkers.executors.results import Given, by_key, merge, on_split
 from checkers.kernel import Kernel, Setting
 from checkers.source import Source
 
@@ -12,10 +12,4 @@ from checkers.source import Source
 def run_by_key(kernels: Iterable[Kernel], source: Source, setting: Setting) -> Given:
     """The KEY kernels over every split of ``source``, one split in memory at a time."""
     chain = by_key(kernels)
-
-    def results() -> Iterator[Given]:
-        for split in range(source.splits):
-            tables = {"transactions": source.transactions, "micro_ops": source.micro_ops(split)}
-            yield apply(chain, tables, setting)
-
-    return merge(results())
+    return merge(on_split(chain, source, split, setting) for split in range(source.splits))

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import attrs
 import pyarrow as pa
 
-from checkers.kernel import Exchange, Kernel, Setting, Tables
+from checkers.kernel import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
+from checkers.source import Source
 from harness.errors import FiredrillError
 
 
@@ -49,6 +50,13 @@ def merge(parts: Iterable[Given]) -> Given:
     return Given(
         tables={name: pa.concat_tables(tables) for name, tables in pieces.items()}, broken=broken
     )
+
+
+def on_split(kernels: Sequence[Kernel], source: Source, split: int, setting: Setting) -> Given:
+    """KEY kernels over one split of ``source``: what a Spark task does, and the process too."""
+    transactions = source.transactions.select(KEY_COLUMNS)
+    tables = {"transactions": transactions, "micro_ops": source.micro_ops(split)}
+    return apply(kernels, tables, setting)
 
 
 def by_key(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:

@@ -21,8 +21,8 @@ import msgspec
 import pyarrow as pa
 
 from checkers.executors.java import find_java, java_home
-from checkers.executors.results import Given, apply, by_key, merge
-from checkers.kernel import Kernel, Setting
+from checkers.executors.results import Given, by_key, merge, on_split
+from checkers.kernel import KEY_COLUMNS, Kernel, Setting
 from checkers.source import Source
 from harness.errors import HarnessError
 
@@ -74,12 +74,12 @@ def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes) -> Work:
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         transactions, micro_ops = paths
-        source = Source.of_files(Path(transactions), tuple(map(Path, micro_ops)))
+        files = tuple(map(Path, micro_ops))
+        source = Source.of_files(Path(transactions), files, columns=KEY_COLUMNS)
         known = msgspec.json.decode(setting, type=Setting)
         for batch in batches:
             for split in batch.column(0).to_pylist():
-                tables = {"transactions": source.transactions, "micro_ops": source.micro_ops(split)}
-                yield from _packed(split, apply(kernels, tables, known))
+                yield from _packed(split, on_split(kernels, source, split, known))
 
     return work
 

@@ -1,0 +1,197 @@
+"""How long the list-append analysis takes on a sealed run of a strict store.
+
+    python benchmarks/checkers_list_append.py [--txns 1000000] [--executor local|spark] [--lag 0]
+
+Generates Elle's usual history (10 live keys, 32 appends a key, 20 processes, 1 to 4 steps), seals
+it, and prints seconds and peak memory of each stage after the machine's own figure. ``--lag`` lets
+half of the transactions only read, a consistent state that is that many transactions old: one
+component as large as the history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkers.analyze import encode, judge
+from checkers.cycles.kernel import find_cycles
+from checkers.executors import local
+from checkers.kernel import Setting
+from checkers.list_append import CHECKER
+from checkers.lists.inference import INFERENCE
+from checkers.lost_write import CHECKER as LOST_WRITE
+from checkers.source import Source
+from harness.history import schema
+from harness.promise import Declaration, Promise
+
+KEYS, APPENDS_A_KEY, PROCESSES, SPLITS = 10, 32, 20, 4
+CALIBRATION_LOOPS = 5_000_000
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--txns", type=int, default=1_000_000)
+    parser.add_argument("--executor", choices=("local", "spark"), default="local")
+    parser.add_argument("--lag", type=int, default=0)
+    options = parser.parse_args()
+    calibrate()
+    with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
+        with timed("generate and write"):
+            source = write(Path(scratch), options.txns, options.lag)
+        stages(source) if options.executor == "local" else None
+        with timed(f"whole analysis, {options.executor}"):
+            analysis = judge(
+                source,
+                setting=setting(),
+                checkers=(CHECKER, LOST_WRITE),
+                faults=schema.FAULTS.empty_table(),
+                events=schema.EVENTS.empty_table(),
+                executor=options.executor,
+            )
+    verdict = analysis.verdict
+    found = {**verdict.anomalies, **verdict.observed}
+    print(f"verdict: {verdict.outcome}, {len(encode(verdict))} bytes, not {verdict.not_}")
+    for name, anomaly in sorted(found.items()):
+        steps = [len(e.get("cycle", ())) for e in anomaly.examples]
+        print(f"  {name}: {anomaly.count}, steps of the cycles shown: {steps}")
+
+
+def calibrate() -> None:
+    """The machine's own figure: a fixed loop, so that runs on other machines compare."""
+    with timed(f"calibration ({CALIBRATION_LOOPS:,} loops)"):
+        total = 0
+        for i in range(CALIBRATION_LOOPS):
+            total += i
+
+
+def setting() -> Setting:
+    """Strict serializability, with no system behind it."""
+    promise = Declaration(system="paper", mode="SC", promises=(Promise(kind="read-write"),))
+    return Setting(model="strict-serializable", declaration=promise)
+
+
+def stages(source: Source) -> None:
+    """The main path taken apart; the whole analysis repeats it."""
+    with timed("read all splits"):
+        tables = [source.micro_ops(split) for split in range(source.splits)]
+    del tables
+    with timed("inference (with reading)"):
+        given = local.run_by_key([INFERENCE], source, setting())
+    with timed("graph, components, cycles"):
+        find_cycles({"transactions": source.transactions, **given.tables}, setting())
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long the body took, and the process's peak memory so far."""
+    started = time.perf_counter()
+    yield
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(f"{what:34} {time.perf_counter() - started:8.2f} s   peak {peak_mb:6,} MB", flush=True)
+
+
+def write(directory: Path, txns: int, lag: int) -> Source:
+    """A history as sealed files: serial effects, each somewhere within its interval."""
+    transactions, steps = simulate(txns, lag)
+    path = directory / "transactions.parquet"
+    pq.write_table(pa.table(transactions), path, compression="zstd")
+    table = pa.table(steps)
+    split = schema.splits_of(table.column("key").to_numpy(), SPLITS)
+    files = []
+    for number in range(SPLITS):
+        files.append(directory / f"micro_ops-{number:04}.parquet")
+        rows = table.filter(pa.array(split == number))
+        pq.write_table(rows, files[-1], compression="zstd")
+    return Source.of_files(path, tuple(files))
+
+
+def simulate(txns: int, lag: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Columns of transactions and micro-operations."""
+    draw = random.Random(7)
+    lists: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+    live, fresh = list(range(KEYS)), KEYS
+    columns: dict[str, list[Any]] = {n: [] for n in ("txn", "pos", "f", "key", "value")}
+    offsets, elements = [0], []
+    history: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+    for txn in range(txns):
+        stale = lag > 0 and draw.random() < 0.5
+        for pos in range(draw.randint(1, 4)):
+            slot = min(int(draw.expovariate(0.7)), KEYS - 1)
+            key = live[slot]
+            value = None
+            if stale or draw.random() < 0.5:
+                seen = len(lists[key])
+                while stale and seen and history[key][seen - 1] > txn - lag:
+                    seen -= 1
+                elements.extend(lists[key][:seen])
+            else:
+                value = len(lists[key]) + 1
+                lists[key].append(value)
+                history[key].append(txn)
+                if value >= APPENDS_A_KEY:
+                    live[slot], fresh = fresh, fresh + 1
+                    lists[live[slot]], history[live[slot]] = [], []
+            for name, cell in zip(columns, (txn, pos, "r", key, value), strict=True):
+                columns[name].append(cell)
+            columns["f"][-1] = "r" if value is None else "append"
+            offsets.append(len(elements))
+    return timeline(txns), with_lists(columns, offsets, elements)
+
+
+def timeline(txns: int) -> dict[str, Any]:
+    """``PROCESSES`` clients, each one transaction after another, effects in the order of number."""
+    draw = np.random.default_rng(7)
+    effect = np.arange(txns) * 1000
+    busy = np.arange(txns) % PROCESSES
+    half = PROCESSES * 1000 // 2 - 1
+    invoke = effect - draw.integers(1, half, txns)
+    complete = effect + draw.integers(1, half, txns)
+    order = np.argsort(np.argsort(np.concatenate([invoke, complete])))
+    return {
+        "txn": np.arange(txns),
+        "process": busy,
+        "kind": pa.array(["read-write"]).take(pa.array(np.zeros(txns, dtype=np.int64))),
+        "type": pa.array(["ok"]).take(pa.array(np.zeros(txns, dtype=np.int64))),
+        "node": pa.array(["n1"]).take(pa.array(np.zeros(txns, dtype=np.int64))),
+        "invoke_ns": invoke,
+        "complete_ns": complete,
+        "invoke_index": order[:txns],
+        "complete_index": order[txns:],
+        "error": pa.nulls(txns, pa.string()),
+    }
+
+
+def with_lists(
+    columns: dict[str, list[Any]], offsets: list[int], elements: list[int]
+) -> dict[str, Any]:
+    """Micro-operations as Arrow columns; an append has no list."""
+    is_append = np.asarray(columns["f"]) == "append"
+    lists = pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), pa.array(elements, pa.int64()), mask=pa.array(is_append)
+    )
+    return {
+        "txn": pa.array(columns["txn"], pa.int64()),
+        "pos": pa.array(columns["pos"], pa.int32()),
+        "f": pa.array(columns["f"]),
+        "key": pa.array(columns["key"], pa.int64()),
+        "partition": pa.nulls(len(is_append), pa.int32()),
+        "value": pa.array(columns["value"], pa.int64()),
+        "elements": lists,
+        "type": pa.array(["ok"] * len(is_append)),
+    }
+
+
+if __name__ == "__main__":
+    main()
