@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.checking import Anomaly
 from results.material import Material
 from results.tabulate import DASH, cell, words
 
 NS = 1e9
 EXAMPLES_MAX = 5  # of one anomaly; the verdict and the tables behind it hold the rest
 OPERATIONS_MAX = 12  # of one example; a cycle longer than this nobody follows
+SHORT = 4  # micro-operations that are shown whole
 STEPS_MAX = 16  # micro-operations of one transaction
 ELEMENTS_MAX = 14  # of one list that was read, its end
 EVENTS_MAX = 12  # of the store around one example
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
-SHOWN_ELSEWHERE = frozenset({"text", "txns", "keys", "operations", "value", "element"})
+CLAUSES_MAX = 30
+EDGES = frozenset({"cycle"})  # the same as the clauses, for machines
+SHOWN_ELSEWHERE = frozenset({"text", "txns", "keys", "operations", "value", "element"}) | {
+    "ack_ns", "read_ns",
+}  # fmt: skip
 
 
 @attrs.frozen
@@ -57,9 +63,12 @@ class Event:
 
 @attrs.frozen(kw_only=True)
 class Example:
-    """One proven anomaly. ``facts`` are whatever else the checker had to say, in its own words."""
+    """One proven anomaly. ``clauses`` are the steps of a long text, ``facts`` whatever else the
+    checker had to say.
+    """
 
     text: str
+    clauses: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     operations: tuple[Operation, ...]
     operations_more: int
@@ -82,8 +91,8 @@ def cards(material: Material) -> tuple[Card, ...]:
     verdict = material.verdict
     if verdict is None:
         return ()
-    found = [(name, anomaly, True) for name, anomaly in verdict.anomalies.items()]
-    found += [(name, anomaly, False) for name, anomaly in verdict.observed.items()]
+    found = [(name, anomaly, True) for name, anomaly in plainest_first(verdict.anomalies)]
+    found += [(name, anomaly, False) for name, anomaly in plainest_first(verdict.observed)]
     shown = [example for _, anomaly, _ in found for example in anomaly.examples[:EXAMPLES_MAX]]
     operations = material.operations(txn for example in shown for txn in _txns(example))
     return tuple(
@@ -98,6 +107,45 @@ def cards(material: Material) -> tuple[Card, ...]:
         )
         for name, anomaly, decides in found
     )
+
+
+def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]]:
+    """What a fault explains first, then by how few operations prove it: a lost write is read
+    sooner than a cycle of fourteen transactions.
+    """
+
+    def key(item: tuple[str, Anomaly]) -> tuple[bool, int, str]:
+        first = next(iter(item[1].examples), {})
+        return "explained_by" not in first, len(first.get("txns", ())), item[0]
+
+    return sorted(anomalies.items(), key=key)
+
+
+def headlines(anomalies: Mapping[str, Anomaly]) -> list[str]:
+    """One sentence for each name: how many, the first of them, and the fault that explains it."""
+    found = []
+    for name, anomaly in plainest_first(anomalies):
+        first: Mapping[str, Any] = next(iter(anomaly.examples), {})
+        text, _ = clauses(str(first.get("text", "")))
+        explained = first.get("explained_by")
+        why = explained.get("text", "") if isinstance(explained, Mapping) else ""
+        found.append("; ".join(filter(None, (f"{name} ({anomaly.count}): {text}", why))))
+    return found
+
+
+def other_reasons(reasons: Sequence[str], anomalies: Mapping[str, Anomaly]) -> list[str]:
+    """The reasons that don't just quote an anomaly."""
+    quoting = tuple(f"{name} (" for name in anomalies)
+    return [reason for reason in reasons if not reason.startswith(quoting)]
+
+
+def clauses(text: str) -> tuple[str, tuple[str, ...]]:
+    """A long text of the form ``promise: meaning: step; step; step`` as head and steps."""
+    first, *rest = text.split("; ")
+    head, colon, step = first.rpartition(": ")
+    if not (rest and colon):
+        return text, ()
+    return head, (step, *rest)
 
 
 def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
@@ -122,9 +170,11 @@ def _example(
     found = [operations[txn] for txn in dict.fromkeys(_txns(example)) if txn in operations]
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     events, events_more = _events_around(material, found)
+    text, steps = clauses(str(example.get("text", "")))
     return Example(
-        text=str(example.get("text", "")),
-        facts=tuple(_facts(example)),
+        text=text,
+        clauses=steps[:CLAUSES_MAX],
+        facts=tuple(_facts(example, hidden=EDGES if steps else frozenset())),
         operations=tuple(_operation(row, keys) for row in found),
         operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
@@ -132,11 +182,11 @@ def _example(
     )
 
 
-def _facts(example: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(example: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[str, str]]:
     """The other fields of an example: the fault that explains it, the edges of a cycle."""
     found = []
     for name, value in example.items():
-        if name in SHOWN_ELSEWHERE or value in (None, "", [], {}):
+        if name in SHOWN_ELSEWHERE or name in hidden or value in (None, "", [], {}):
             continue
         items = value if isinstance(value, list | tuple) else [value]
         for place, item in enumerate(items):
@@ -147,10 +197,6 @@ def _facts(example: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _operation(row: Mapping[str, Any], keys: Collection[int]) -> Operation:
-    steps = [Step(_step(step), step["key"] in keys) for step in row["ops"][:STEPS_MAX]]
-    rest = len(row["ops"]) - STEPS_MAX
-    if rest > 0:
-        steps.append(Step(f"… and {rest} more"))
     return Operation(
         txn=str(row["txn"]),
         process=str(row["process"]),
@@ -159,8 +205,18 @@ def _operation(row: Mapping[str, Any], keys: Collection[int]) -> Operation:
         error=row["error"] or "",
         invoke=seconds(row["invoke_ns"]),
         complete=seconds(row["complete_ns"]),
-        steps=tuple(steps),
+        steps=tuple(_steps(row["ops"], keys)),
     )
+
+
+def _steps(ops: Sequence[Mapping[str, Any]], keys: Collection[int]) -> Iterator[Step]:
+    """The micro-operations; of a long transaction only those on the keys in question."""
+    hot = [step for step in ops if step["key"] in keys]
+    shown = hot if hot and len(ops) > SHORT else ops
+    yield from (Step(_step(step), step["key"] in keys) for step in shown[:STEPS_MAX])
+    rest = len(ops) - len(shown[:STEPS_MAX])
+    if rest:
+        yield Step(f"… and {rest} more")
 
 
 def _step(step: Mapping[str, Any]) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 import attrs
 from markupsafe import Markup
 
+from harness.checking import Verdict
 from harness.outcome import Outcome
 from harness.records import FaultState, OpType
+from harness.text import inert
 from results import availability, cards, plots, series, tabulate
 from results.cards import Card, Event, seconds
 from results.material import Material, NodeFiles
@@ -18,6 +20,7 @@ from results.tabulate import Grid
 
 EVENTS_MAX = 150
 FAULTS_MAX = 300
+REASON_CHARS = 320  # in the banner; what is longer stands below in full
 PLAN_LINES_MAX = 600
 MARKS = {
     Outcome.VIOLATION: "✕",
@@ -67,6 +70,7 @@ class Page:
     reasons: tuple[str, ...]
     model: str
     ruled_out: tuple[str, ...]
+    ruled_out_too: tuple[str, ...]
     cards: tuple[Card, ...]
     picture: Markup | None
     picture_notes: tuple[str, ...]
@@ -102,9 +106,10 @@ def page(material: Material) -> Page:
         mark=MARKS[outcome] if outcome else tabulate.DASH,
         meaning=outcome.meaning if outcome else UNJUDGED,
         tested=_tested(material),
-        reasons=verdict.reasons if verdict else (),
+        reasons=tuple(_reasons(verdict)) if verdict else (),
         model=verdict.model if verdict else "",
-        ruled_out=(*verdict.not_, *verdict.also_not) if verdict else (),
+        ruled_out=verdict.not_ if verdict else (),
+        ruled_out_too=verdict.also_not if verdict else (),
         cards=cards.cards(material),
         picture=picture,
         picture_notes=notes,
@@ -123,6 +128,13 @@ def page(material: Material) -> Page:
         machine=_pairs("Machine", manifest.machine),
         commands=_commands(manifest.run_id),
     )
+
+
+def _reasons(verdict: Verdict) -> list[str]:
+    """Why the outcome is what it is: the anomalies in short, then everything else."""
+    found = cards.headlines(verdict.anomalies)
+    found += cards.other_reasons(verdict.reasons, verdict.anomalies)
+    return [inert(reason, REASON_CHARS) for reason in found]
 
 
 def _tested(material: Material) -> tuple[str, ...]:

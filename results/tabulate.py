@@ -12,6 +12,10 @@ from harness.records import OpType
 NS_PER_S = 1e9
 ROWS_MAX = 60
 DASH = "\N{EN DASH}"
+_IDENTIFIERS = frozenset(  # no amounts: 5230 is transaction 5230
+    {"key", "txn", "fault", "value", "element", "other", "process", "source", "target"}
+    | {"partition", "term", "index", "seed"}
+)
 _TYPES = frozenset(kind.value for kind in OpType)
 
 
@@ -59,8 +63,7 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
     if isinstance(value, float):
         return f"{value:,.3f}"
     if isinstance(value, int):
-        # Identifiers are no amounts.
-        return f"{value:,}" if name not in ("key", "txn", "fault", "value") else str(value)
+        return str(value) if name in _IDENTIFIERS else f"{value:,}"
     if isinstance(value, Mapping):
         return ", ".join(f"{words(str(k))} {cell(str(k), v)}" for k, v in value.items()) or DASH
     if isinstance(value, list | tuple):

@@ -18,6 +18,7 @@ from harness.text import inert
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10
+LINE_CHARS = 240  # of one sentence on a terminal; the report has the rest
 DEFAULT_EXECUTOR = "spark"
 
 
@@ -87,15 +88,18 @@ def publish(run: RunDirectory) -> Outcome | None:
 
 def announce(run: RunDirectory, verdict: Verdict, outcome: Outcome, report: bool) -> None:
     """Say on stdout what was found; the last line is outcome, meaning and path."""
-    for name, anomaly in verdict.anomalies.items():
+    from results.cards import other_reasons, plainest_first
+
+    for name, anomaly in plainest_first(verdict.anomalies):
         _announce_anomaly(name, anomaly)
     if verdict.observed:
         kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
         click.echo(f"observed, ruled out by no promise: {inert(kinds)}")
-    for reason in verdict.reasons[:REASONS_SHOWN]:
-        click.echo(f"because: {inert(reason)}")
-    if len(verdict.reasons) > REASONS_SHOWN:
-        click.echo(f"and {len(verdict.reasons) - REASONS_SHOWN} more reasons")
+    reasons = other_reasons(verdict.reasons, verdict.anomalies)
+    for reason in reasons[:REASONS_SHOWN]:
+        click.echo(f"because: {inert(reason, LINE_CHARS)}")
+    if len(reasons) > REASONS_SHOWN:
+        click.echo(f"and {len(reasons) - REASONS_SHOWN} more reasons")
     click.echo(last_line(run, outcome, report))
     sys.stdout.flush()
 
@@ -114,6 +118,9 @@ def settle(verdict: Verdict, *others: Outcome | None) -> Outcome:
 def _announce_anomaly(name: str, anomaly: Anomaly) -> None:
     click.echo(f"{inert(name)}: {anomaly.count}")
     for example in anomaly.examples[:EXAMPLES_SHOWN]:
-        click.echo(f"  {inert(str(example.get('text', '')))}")
+        click.echo(f"  {inert(str(example.get('text', '')), LINE_CHARS)}")
+        explained = example.get("explained_by") or {}
+        if "text" in explained:
+            click.echo(f"    explained by: {inert(str(explained['text']), LINE_CHARS)}")
     if anomaly.count > EXAMPLES_SHOWN:
         click.echo(f"  and {anomaly.count - EXAMPLES_SHOWN} more")
