@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,11 @@ from harness.cluster import Address, Cluster, PortSpec, Program, PythonTree
 PORTS = (PortSpec(name="talk", between_nodes=True), PortSpec(name="admin", between_nodes=False))
 READY_LIMIT_S = 15.0
 NODES = ("n1", "n2", "n3")
+
+
+def named(name: str) -> str:
+    """A run identifier of this process: two runs of the tests at once don't meet."""
+    return f"t-{name}-{os.getpid()}"
 
 
 @attrs.frozen

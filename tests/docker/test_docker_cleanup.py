@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import docker
 import pytest
-from docker_runs import owned, running
+from docker_runs import named, owned, running
 
 from clusters.providers.docker import recipe
 from clusters.providers.docker.cleanup import cleanup
@@ -40,26 +40,28 @@ def owner(run_id: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_killed_controllers_run_is_removed_and_a_living_ones_is_not(
     docker_daemon: docker.APIClient,
 ) -> None:
+    dead = named("dead")
+
     async def story() -> None:
-        async with running("t-alive", ("n1",)):
-            with owner("t-dead") as process:
+        async with running(named("alive"), ("n1",)):
+            with owner(dead) as process:
                 assert process.stdout is not None
                 assert process.stdout.readline() == "up\n"
                 assert process.stdout.readline() == "cut\n"
-                assert [text for text in cleanup() if "t-dead" in text] == []
-            alive = owned(docker_daemon, "t-alive")
-            assert len(owned(docker_daemon, "t-dead")) == 3
+                assert [text for text in cleanup() if dead in text] == []
+            alive = owned(docker_daemon, named("alive"))
+            assert len(owned(docker_daemon, dead)) == 3
 
             removed = cleanup()
 
-            assert [text for text in removed if "t-dead" in text] == [
-                "container firedrill-t-dead-n1 of run t-dead",
-                "container firedrill-t-dead-n2 of run t-dead",
-                "network firedrill-t-dead of run t-dead",
+            assert [text for text in removed if dead in text] == [
+                f"container firedrill-{dead}-n1 of run {dead}",
+                f"container firedrill-{dead}-n2 of run {dead}",
+                f"network firedrill-{dead} of run {dead}",
             ]
-            assert owned(docker_daemon, "t-dead") == []
-            assert owned(docker_daemon, "t-alive") == alive
-            assert [text for text in cleanup() if "t-dead" in text] == []
+            assert owned(docker_daemon, dead) == []
+            assert owned(docker_daemon, named("alive")) == alive
+            assert [text for text in cleanup() if dead in text] == []
 
     asyncio.run(story())
 
@@ -71,7 +73,7 @@ def test_a_controller_killed_at_any_moment_leaves_nothing_after_cleanup(
 ) -> None:
     moments = random.Random(20)
     for i in range(KILL_MOMENTS):
-        run_id = f"t-moment-{i}"
+        run_id = named(f"moment-{i}")
         with owner(run_id) as process, pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=moments.uniform(0, LONGEST_S))
 
@@ -85,10 +87,10 @@ def test_a_run_that_is_named_is_removed_though_its_controller_lives(
     docker_daemon: docker.APIClient,
 ) -> None:
     async def story() -> None:
-        async with running("t-named", ("n1",)), running("t-unnamed", ("n1",)):
-            assert len(await asyncio.to_thread(cleanup, "t-named")) == 2
-            assert owned(docker_daemon, "t-named") == []
-            assert len(owned(docker_daemon, "t-unnamed")) == 2
+        async with running(named("named"), ("n1",)), running(named("unnamed"), ("n1",)):
+            assert len(await asyncio.to_thread(cleanup, named("named"))) == 2
+            assert owned(docker_daemon, named("named")) == []
+            assert len(owned(docker_daemon, named("unnamed"))) == 2
 
     asyncio.run(story())
 
@@ -96,14 +98,14 @@ def test_a_run_that_is_named_is_removed_though_its_controller_lives(
 @pytest.mark.docker
 def test_what_carries_no_label_is_never_touched(docker_daemon: docker.APIClient) -> None:
     async def ensure_image() -> None:
-        async with running("t-image-first", ("n1",)):
+        async with running(named("image-first"), ("n1",)):
             pass
 
     asyncio.run(ensure_image())
-    name = "firedrill-t-stranger-n1"
+    name = f"firedrill-{named('stranger')}-n1"
     docker_daemon.create_container(recipe.tag(), command=["sleep", "1"], name=name)
     try:
-        assert cleanup("t-stranger") == []
+        assert cleanup(named("stranger")) == []
         assert docker_daemon.inspect_container(name)["Name"] == f"/{name}"
     finally:
         docker_daemon.remove_container(name, force=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from docker_runs import NODES, Run, owned, running
+from docker_runs import NODES, Run, named, owned, running
 
 from harness.capability import Capability
 from harness.cluster import Program
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.docker
 
 def test_a_container_can_be_killed_paused_cut_and_lost(docker_daemon: docker.APIClient) -> None:
     async def story() -> frozenset[Capability]:
-        async with running("t-able", ("n1",)) as run:
+        async with running(named("able"), ("n1",)) as run:
             return await run.provider.capabilities()
 
     assert asyncio.run(story()) == {
@@ -28,7 +28,7 @@ def test_a_container_can_be_killed_paused_cut_and_lost(docker_daemon: docker.API
         Capability.ONE_WAY_PARTITION,
         Capability.HOST_LOSS,
     }
-    assert owned(docker_daemon, "t-able") == []
+    assert owned(docker_daemon, named("able")) == []
 
 
 def test_a_killed_program_is_gone_and_comes_back_as_another_boot(
@@ -56,7 +56,7 @@ def test_a_killed_program_is_gone_and_comes_back_as_another_boot(
         assert again.boot not in (None, first.boot)
         assert await run.asked("n2", "n1") == "ok"
 
-    _with_run("t-kill", story)
+    _with_run(named("kill"), story)
 
 
 def test_a_paused_program_answers_nobody_until_it_is_resumed(
@@ -77,7 +77,7 @@ def test_a_paused_program_answers_nobody_until_it_is_resumed(
 
         assert await run.provider.probe("n3") == before
 
-    _with_run("t-pause", story)
+    _with_run(named("pause"), story)
 
 
 def test_starting_twice_leaves_the_program_as_it_is_and_stopping_ends_it(
@@ -92,7 +92,7 @@ def test_starting_twice_leaves_the_program_as_it_is_and_stopping_ends_it(
         assert not (await run.provider.stop("n1")).running
         assert not (await run.provider.probe("n1")).running
 
-    _with_run("t-stop", story, ("n1",))
+    _with_run(named("stop"), story, ("n1",))
 
 
 def test_a_program_that_ignores_sigterm_is_stopped_all_the_same(
@@ -107,7 +107,7 @@ def test_a_program_that_ignores_sigterm_is_stopped_all_the_same(
         assert not (await run.provider.stop("n1")).running
         assert not (await run.provider.probe("n1")).running
 
-    _with_run("t-deaf", story, ("n1",))
+    _with_run(named("deaf"), story, ("n1",))
 
 
 def test_a_one_way_cut_drops_one_direction_only_also_of_open_connections(
@@ -129,7 +129,7 @@ def test_a_one_way_cut_drops_one_direction_only_also_of_open_connections(
 
         assert all((await run.provider.probe_links(every)).values())
 
-    _with_run("t-oneway", story)
+    _with_run(named("oneway"), story)
 
 
 def test_a_cut_both_ways_lets_no_new_connection_through_and_heals(
@@ -152,7 +152,7 @@ def test_a_cut_both_ways_lets_no_new_connection_through_and_heals(
         assert await run.provider.probe_links(links) == dict.fromkeys(links, True)
         assert await run.asked("n1", "n3") == "ok"
 
-    _with_run("t-bothways", story)
+    _with_run(named("bothways"), story)
 
 
 def test_nobody_hears_a_reset_of_a_lost_machine_and_it_returns_with_disk_and_cut(
@@ -185,7 +185,7 @@ def test_nobody_hears_a_reset_of_a_lost_machine_and_it_returns_with_disk_and_cut
         content = await _collected(run, "n3")
         assert content.count("talker listens on") == 2
 
-    _with_run("t-lose", story)
+    _with_run(named("lose"), story)
 
 
 async def _collected(run: Run, node: str) -> str:
@@ -204,7 +204,7 @@ def test_logs_of_a_lost_machine_are_collected_too(docker_daemon: docker.APIClien
 
         assert "talker listens on" in await _collected(run, "n1")
 
-    _with_run("t-collect", story, ("n1",))
+    _with_run(named("collect"), story, ("n1",))
 
 
 def test_files_and_environment_reach_the_program_and_its_end_is_told(
@@ -224,7 +224,7 @@ def test_files_and_environment_reach_the_program_and_its_end_is_told(
 
         assert "hello $red; 'x'" in seen.exit_text
 
-    _with_run("t-files", story, ("n1",))
+    _with_run(named("files"), story, ("n1",))
 
 
 def test_libraries_of_a_lock_file_are_importable_on_the_node(
@@ -244,7 +244,7 @@ def test_libraries_of_a_lock_file_are_importable_on_the_node(
 
         assert "b'[1]'" in seen.exit_text
 
-    _with_run("t-libraries", story, ("n1",))
+    _with_run(named("libraries"), story, ("n1",))
 
 
 def test_a_frozen_machine_delays_neither_others_nor_teardown(
@@ -252,9 +252,9 @@ def test_a_frozen_machine_delays_neither_others_nor_teardown(
 ) -> None:
     async def story() -> tuple[float, float]:
         loop = asyncio.get_running_loop()
-        async with running("t-frozen") as run:
+        async with running(named("frozen")) as run:
             await run.start_all()
-            await asyncio.to_thread(docker_daemon.pause, "firedrill-t-frozen-n1")
+            await asyncio.to_thread(docker_daemon.pause, f"firedrill-{named('frozen')}-n1")
             stuck = [asyncio.ensure_future(run.provider.kill("n1")) for _ in range(6)]
             began = loop.time()
             assert not (await run.provider.kill("n2")).running
@@ -271,12 +271,15 @@ def test_a_frozen_machine_delays_neither_others_nor_teardown(
 
     assert other_s < 10  # a fraction of a second on an idle machine; the stuck calls take 20
     assert teardown_s < 30
-    assert owned(docker_daemon, "t-frozen") == []
+    assert owned(docker_daemon, named("frozen")) == []
 
 
 def test_two_runs_at_once_have_networks_of_their_own(docker_daemon: docker.APIClient) -> None:
     async def story() -> None:
-        async with running("t-one", ("n1", "n2")) as one, running("t-two", ("n1", "n2")) as two:
+        async with (
+            running(named("one"), ("n1", "n2")) as one,
+            running(named("two"), ("n1", "n2")) as two,
+        ):
             await asyncio.gather(one.start_all(), two.start_all())
             hosts = [run.cluster.bind["n1"]["talk"].host for run in (one, two)]
             assert hosts[0].rsplit(".", 1)[0] != hosts[1].rsplit(".", 1)[0]
@@ -290,14 +293,14 @@ def test_two_runs_at_once_have_networks_of_their_own(docker_daemon: docker.APICl
             assert await two.asked("n1", "n2") == "ok"
 
     asyncio.run(story())
-    assert owned(docker_daemon, "t-one") + owned(docker_daemon, "t-two") == []
+    assert owned(docker_daemon, named("one")) + owned(docker_daemon, named("two")) == []
 
 
 def test_a_run_cancelled_while_it_provisions_leaves_nothing(
     docker_daemon: docker.APIClient,
 ) -> None:
     async def story() -> None:
-        async with running("t-cancel"):
+        async with running(named("cancel")):
             pass
 
     async def cancelled(after_s: float) -> None:
@@ -308,7 +311,7 @@ def test_a_run_cancelled_while_it_provisions_leaves_nothing(
     for after_s in (0.05, 0.2, 0.4):
         asyncio.run(cancelled(after_s))
 
-        assert owned(docker_daemon, "t-cancel") == []
+        assert owned(docker_daemon, named("cancel")) == []
 
 
 def test_a_node_that_is_not_there_is_named(docker_daemon: docker.APIClient) -> None:
@@ -318,14 +321,14 @@ def test_a_node_that_is_not_there_is_named(docker_daemon: docker.APIClient) -> N
         with pytest.raises(UsageError, match="n9"):
             await run.provider.cut((("n1", "n9"),))
 
-    _with_run("t-unknown", story, ("n1",))
+    _with_run(named("unknown"), story, ("n1",))
 
 
 def test_an_image_that_is_not_there_fails_with_its_name(docker_daemon: docker.APIClient) -> None:
     from clusters.providers.docker.provider import build
 
     async def story() -> None:
-        provider = build("t-image", {"image": "firedrill-nothing:none"}, Path("unused"))
+        provider = build(named("image"), {"image": "firedrill-nothing:none"}, Path("unused"))
         try:
             with pytest.raises(HarnessError, match="firedrill-nothing"):
                 await provider.provision(("n1",), ())
@@ -333,7 +336,7 @@ def test_an_image_that_is_not_there_fails_with_its_name(docker_daemon: docker.AP
             await provider.teardown()
 
     asyncio.run(story())
-    assert owned(docker_daemon, "t-image") == []
+    assert owned(docker_daemon, named("image")) == []
 
 
 def _with_run(run_id: str, story, nodes: tuple[str, ...] = NODES) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import attrs
 import docker
 import pytest
+from docker_runs import named
 
 from clusters.providers.docker import subnets
 from clusters.providers.docker.images import ensure_base
@@ -26,7 +27,7 @@ from clusters.providers.remote.session import (
 )
 from harness.errors import DeadlineExceeded, HarnessError, UsageError
 
-RUN_ID = "t-session"
+RUN_ID = named("session")
 
 
 @pytest.fixture(scope="module")
