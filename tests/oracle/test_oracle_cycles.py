@@ -1,0 +1,83 @@
+"""The oracle's questions about cycles against the definition itself: list every simple cycle."""
+
+import random
+from itertools import product
+
+import networkx as nx
+import oracle
+import oracle_models
+import pytest
+
+KINDS = ("ww", "wr", "rw", "process", "realtime")
+
+
+def name_of(kinds):
+    """The class of a cycle of which each step is used as one kind; none for orders alone."""
+    anti = [kind == "rw" for kind in kinds]
+    adjacent = any(one and other for one, other in zip(anti, anti[1:] + anti[:1], strict=True))
+    if sum(anti) == 1:
+        base = "G-single-item"
+    elif sum(anti) > 1:
+        base = "G2-item" if adjacent else "G-nonadjacent-item"
+    elif "wr" in kinds:
+        base = "G1c"
+    elif "ww" in kinds:
+        base = "G0"
+    else:
+        return None
+    suffix = "-realtime" if "realtime" in kinds else "-process" if "process" in kinds else ""
+    return base + suffix
+
+
+def by_enumeration(graph):
+    """Every class that a simple cycle has, with what these imply."""
+    edges = set().union(*graph.values())
+    names = set()
+    for cycle in nx.simple_cycles(nx.DiGraph(edges)):
+        steps = zip(cycle, cycle[1:] + cycle[:1], strict=True)
+        choices = [[kind for kind in KINDS if step in graph[kind]] for step in steps]
+        names |= {name_of(kinds) for kinds in product(*choices)}
+    return oracle_models.implied(names - {None}) & set(oracle.CYCLE_NAMES)
+
+
+def random_graph(stream):
+    """A few random dependencies over a random order in time of three to six transactions."""
+    size = stream.randint(3, 6)
+    writes = stream.choice((1, 3))
+    pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
+    graph = {
+        kind: set(stream.sample(pairs, stream.randint(0, most)))
+        for kind, most in (("ww", writes), ("wr", writes), ("rw", 4))
+    }
+    start = {txn: stream.randint(0, 12) for txn in range(size)}
+    end = {txn: start[txn] + stream.randint(0, 6) for txn in range(size)}
+    graph["realtime"] = {(a, b) for a, b in pairs if end[a] < start[b]}
+    graph["process"] = {(a, b) for a, b in graph["realtime"] if a % 3 == b % 3}
+    return graph
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_oracle_names_what_enumerating_every_simple_cycle_names(seed):
+    stream = random.Random(seed)
+    for _ in range(60):
+        graph = random_graph(stream)
+        assert oracle.cycle_names(graph) == by_enumeration(graph), graph
+
+
+def test_the_random_graphs_reach_every_class_as_a_reported_name():
+    reported = set()
+    for seed in range(20):
+        stream = random.Random(seed)
+        for _ in range(60):
+            reported |= oracle.reported(oracle.cycle_names(random_graph(stream)))
+    assert reported == set(oracle.CYCLE_NAMES)
+
+
+def test_a_walk_that_only_meets_itself_is_no_nonadjacent_cycle():
+    """T0 -rw-> T1 -rw-> T0 with T1 -wr-> T2 -wr-> T1: the walk T0 T1 T2 T1 T0 alternates."""
+    graph = {"rw": {(0, 1), (1, 0)}, "wr": {(1, 2), (2, 1)}, "ww": set()}
+    graph |= {"process": set(), "realtime": set()}
+    assert oracle.reported(oracle.cycle_names(graph)) == {"G1c", "G2-item"}
+    graph["wr"] |= {(0, 3)}
+    graph["ww"] = {(3, 1)}  # an honest way from T0 to T1 beside the anti-dependency
+    assert oracle.reported(oracle.cycle_names(graph)) == {"G1c", "G-single-item"}
