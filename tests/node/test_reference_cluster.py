@@ -360,9 +360,12 @@ def test_a_node_ends_with_a_code_that_says_why(tmp_path: Path) -> None:
         assert await ends(running, "n1") == 3
         assert "log-00000001 at byte 16" in processes.log("n1")
 
-        shutil.rmtree(directory / "data")
+        log_file.write_bytes(whole)
         config = directory / "node.json"
         good = config.read_bytes()
+        config.write_bytes(good.replace(b'"partitions": 1', b'"partitions": 2'))
+        assert await ends(running, "n1") == 1
+        assert "the configuration says Zone(partitions=2" in running.processes.log("n1")
         taken = str(running.cluster.client["n2"]["client"].port).encode()
         mine = str(running.cluster.client["n1"]["client"].port).encode()
         config.write_bytes(good.replace(mine, taken))

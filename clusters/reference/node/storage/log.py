@@ -76,6 +76,10 @@ class SharedLog:
             if name != segment_name(self._number):
                 raise CorruptLog(name, 0, f"segment {self._number} is missing")
             await self._replay(name, last=position == len(names) - 1)
+        if names:
+            # A killed process may have left this in the system's cache only. Who votes and answers
+            # on the strength of it must not lose it to a power cut that comes later.
+            await self._disk.append(names[-1], b"", sync=True)
 
     async def append(self, updates: Sequence[Update]) -> None:
         """Make ``updates`` durable, in order. Raises ``DiskError``: then the node must stop."""
