@@ -22,6 +22,7 @@ from docker.types import EndpointConfig, IPAMConfig, IPAMPool, LogConfig
 
 from clusters.providers.docker import labels, subnets
 from clusters.providers.docker.daemon import DaemonError, doing
+from clusters.providers.remote import bundle
 from harness.errors import HarnessError
 
 SUBNET_TRIES = 32
@@ -69,17 +70,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def docker_name(*parts: str) -> str:
     """``parts`` joined into a name that Docker accepts."""
     return re.sub(r"[^a-zA-Z0-9_.-]", "-", "-".join(("firedrill", *parts)))
-
-
-def pack(files: Mapping[str, tuple[bytes, int]]) -> bytes:
-    """A tar of ``{name: (content, mode)}`` for ``put_archive``, owned by root."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        for name, (content, mode) in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), mode
-            tar.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 @attrs.frozen(kw_only=True)
@@ -173,7 +163,7 @@ class Machines:
             self._client.put_archive(
                 self.name(node),
                 KEY_DIRECTORY,
-                pack({name: (content, 0o600) for name, content in keys.items()}),
+                bundle.archive({name: (content, 0o600) for name, content in keys.items()}),
             )
             self._client.start(self.name(node))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import tarfile
 from collections.abc import Iterator, Mapping
@@ -38,15 +37,6 @@ def archive(files: Mapping[str, tuple[bytes, int]]) -> bytes:
             entry.size, entry.mode, entry.mtime = len(content), mode, 0
             tar.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def content_hash(*archives: bytes) -> str:
-    """What tells one content from another: 16 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for data in archives:
-        digest.update(len(data).to_bytes(8, "big"))
-        digest.update(data)
-    return digest.hexdigest()[:16]
 
 
 def _regular_files(root: Path) -> Iterator[Path]:
