@@ -32,6 +32,11 @@ _EXPLANATION = pa.schema(
 )
 
 
+_OPERATIONS = pa.schema(
+    [("ack_ns", pa.int64()), ("read_ns", pa.int64()), ("partition", pa.int32())]
+)
+
+
 def windows(faults: pa.Table) -> list[dict[str, Any]]:
     """The faults that were injected: (fault, kind, target, nodes, roles, start_ns, end_ns), in the
     order of their start; ``end_ns`` is ``None`` where one was never seen to heal.
@@ -95,8 +100,11 @@ def _phase(at_ns: int, window: dict[str, Any]) -> str:
     return "after"
 
 
-def explain(row: dict[str, Any]) -> dict[str, Any]:
-    """The explanation of an attributed row as an example carries it: ``explained_by``."""
+def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
+    """The explanation of an attributed row as an example carries it: ``explained_by``.
+
+    ``event`` says in a word what happened at ``ack_ns``.
+    """
     if row["fault"] is None:
         return {}
     nodes = ", ".join(row["fault_nodes"] or ())
@@ -112,7 +120,18 @@ def explain(row: dict[str, Any]) -> dict[str, Any]:
             "nodes": row["fault_nodes"] or [],
             "roles": row["fault_roles"] or [],
             "phase": row["phase"],
-            "text": f"acknowledged at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
+            "text": f"{event} at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
             f"of {who}, in force {since}{until}",
         }
     }
+
+
+def explain_operations(operations: list[dict[str, Any]], faults: pa.Table) -> dict[str, Any]:
+    """``explained_by`` of an anomaly that these operations show: the fault nearest to the first
+    completion among them, of those injected before the last.
+    """
+    done = [operation["complete_ns"] for operation in operations]
+    row = pa.Table.from_pylist(
+        [{"ack_ns": min(done), "read_ns": max(done), "partition": None}], schema=_OPERATIONS
+    )
+    return explain(attribute(row, faults).to_pylist()[0], "began to show")

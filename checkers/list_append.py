@@ -9,6 +9,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.attribution import explain_operations
 from checkers.cycles.kernel import CYCLES
 from checkers.cycles.words import explain
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
@@ -45,8 +46,15 @@ class ListAppend:
             examples = tuple(_cycle(name, steps, operations) for steps in cycles[name])
             anomalies[name] = Anomaly(count=row["count"], examples=examples)
         return Part(
-            anomalies=anomalies, tables={"findings": findings, "cycles": tables["cycles.steps"]}
+            anomalies={name: _explained(a, tables["faults"]) for name, a in anomalies.items()},
+            tables={"findings": findings, "cycles": tables["cycles.steps"]},
         )
+
+
+def _explained(anomaly: Anomaly, faults: pa.Table) -> Anomaly:
+    """The same with the fault that is nearest to each example."""
+    examples = (e | explain_operations(e["operations"], faults) for e in anomaly.examples)
+    return Anomaly(count=anomaly.count, examples=tuple(examples))
 
 
 def _accused(findings: pa.Table) -> dict[str, int]:

@@ -155,7 +155,7 @@ def _example(row: dict[str, Any], operations: dict[int, dict[str, Any]]) -> dict
         "read_ns": row["read_ns"],
         "operations": [operations[txn] for txn in txns],
     }
-    return example | explain(row)
+    return example | explain(row, "acknowledged")
 
 
 CHECKER = LostWrite()

@@ -54,6 +54,24 @@ def test_a_lost_write_names_the_fault_that_explains_it(tmp_path: Path) -> None:
     assert table.column("fault_kind").to_pylist() == ["kill"]
 
 
+def test_a_stale_read_names_the_fault_too(tmp_path: Path) -> None:
+    found = analyze(write_run(tmp_path / "run", LOSS, [KILL]), executor="local")
+
+    (example,) = found.anomalies["G-single-item-realtime"].examples
+    assert example["explained_by"]["kind"] == "kill"
+    assert example["explained_by"]["text"] == (
+        "began to show at 0.030 s, during kill of n2 (leader of partition 1), in force "
+        "from 0.025 s to 0.060 s"
+    )
+
+
+def test_without_a_fault_before_it_a_loss_stands_unexplained(tmp_path: Path) -> None:
+    later = Fault("kill", "n1", 99 * MS, 100 * MS)
+    found = analyze(write_run(tmp_path / "run", LOSS, [later]), executor="local")
+
+    assert "explained_by" not in found.anomalies["lost-write"].examples[0]
+
+
 def test_availability_tells_gaps_and_the_way_back(tmp_path: Path) -> None:
     found = analyze(write_run(tmp_path / "run", LOSS, [KILL]), executor="local")
 
