@@ -50,8 +50,11 @@ def random_graph(stream):
         for kind, most in (("ww", writes), ("wr", writes), ("rw", 4))
     }
     start = {txn: stream.randint(0, 12) for txn in range(size)}
-    end = {txn: start[txn] + stream.randint(0, 6) for txn in range(size)}
+    longest = stream.choice((5, 12))
+    end = {txn: start[txn] + stream.randint(0, longest) for txn in range(size)}
     graph["realtime"] = {(a, b) for a, b in pairs if end[a] < start[b]}
+    if size >= 4 and stream.random() < 0.2:  # what chance alone all but never makes
+        graph |= {"ww": {(1, 2)}, "wr": set(), "rw": {(0, 1), (2, 3)}}
     graph["process"] = {(a, b) for a, b in graph["realtime"] if a % 3 == b % 3}
     return graph
 
