@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import attrs
 import pytest
-from reference_kit import Store, eventually, store
+from reference_kit import ROOT, Store, eventually, store
 
 from clusters.reference.client import ReferenceTx
 from clusters.reference.node.admin import ask
@@ -55,9 +56,15 @@ async def failing(call: Awaitable[object]) -> StoreError:
     return caught.value
 
 
-def run(directory: Path, scenario: Callable[[Store], Awaitable[None]], **options: object) -> None:
+def run(
+    directory: Path,
+    scenario: Callable[[Store], Awaitable[None]],
+    *,
+    nodes: int = 3,
+    **options: object,
+) -> None:
     async def body() -> None:
-        async with asyncio.timeout(60), store(directory, **options) as running:
+        async with asyncio.timeout(60), store(directory, nodes, **options) as running:
             await scenario(running)
 
     asyncio.run(body())
@@ -284,6 +291,22 @@ def test_the_planted_bug_ack_before_quorum_loses_an_acknowledged_write(tmp_path:
     run(tmp_path, scenario, bugs=["ack-before-quorum"])
 
 
+@pytest.mark.parametrize(("nodes", "replicas"), [(1, 1), (5, 3), (4, 1)])
+def test_every_node_serves_every_partition_whether_it_holds_it_or_not(
+    tmp_path: Path, nodes: int, replicas: int
+) -> None:
+    async def scenario(running: Store) -> None:
+        for partition in (0, 1):
+            [key] = keys_of(running, partition)
+            for element, node in enumerate(running.cluster.nodes):
+                await append(running, node, key, element)
+            assert await read(running, "n1", key) == tuple(range(nodes))
+        voters = (await running.system.roles(running.cluster)).voters
+        assert [len(voters[p]) for p in (0, 1)] == [replicas, replicas]
+
+    run(tmp_path, scenario, nodes=nodes, replicas=replicas, partitions=2)
+
+
 def test_events_come_once_and_a_restart_begins_a_new_boot(tmp_path: Path) -> None:
     async def scenario(running: Store) -> None:
         clock = RunClock(asyncio.get_running_loop())
@@ -307,6 +330,33 @@ def test_events_come_once_and_a_restart_begins_a_new_boot(tmp_path: Path) -> Non
         }
 
     run(tmp_path, scenario, partitions=2)
+
+
+def test_the_admin_command_prints_a_node_for_a_person(tmp_path: Path) -> None:
+    async def scenario(running: Store) -> None:
+        code, text = await admin(str(running.cluster.client["n1"]["client"]))
+        assert code == 0
+        assert "2 partitions x 3 replicas" in text
+        assert [line.split()[0] for line in text.splitlines()[5:8]] == ["metastorage", "p0", "p1"]
+        assert "node-started: n1 started" in text
+
+        await running.processes.kill("n1")
+        code, text = await admin(str(running.cluster.client["n1"]["client"]))
+        assert code == 1
+        assert "does not answer" in text
+        assert "Traceback" not in text
+
+    run(tmp_path, scenario, partitions=2)
+
+
+async def admin(address: str) -> tuple[int | None, str]:
+    command = (sys.executable, "-m", "clusters.reference.node.admin", address)
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+    )
+    out, _ = await child.communicate()
+    return child.returncode, out.decode()
 
 
 def test_a_wiped_node_is_not_let_back_in_as_the_voter_that_it_was(tmp_path: Path) -> None:
