@@ -54,7 +54,7 @@ def random_graph(stream):
     end = {txn: start[txn] + stream.randint(0, longest) for txn in range(size)}
     graph["realtime"] = {(a, b) for a, b in pairs if end[a] < start[b]}
     if size >= 4 and stream.random() < 0.2:  # what chance alone all but never makes
-        graph |= {"ww": {(1, 2)}, "wr": set(), "rw": {(0, 1), (2, 3)}}
+        graph |= {"ww": {(0, 1)}, "wr": set(), "rw": {(3, 0), (1, 2)}}
     graph["process"] = {(a, b) for a, b in graph["realtime"] if a % 3 == b % 3}
     return graph
 
