@@ -40,7 +40,8 @@ class Source:
 
         Raises ``MalformedHistory`` where transactions are not dense.
         """
-        table = _dense(pq.read_table(transactions, columns=columns), transactions.name)
+        wanted = None if columns is None else list(columns)
+        table = _dense(pq.read_table(transactions, columns=wanted), transactions.name)
         return cls(transactions=table, files=micro_ops, transactions_file=transactions)
 
     @classmethod

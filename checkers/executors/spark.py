@@ -135,9 +135,15 @@ def _session(master: str, scratch: Path) -> Iterator[SparkSession]:
         try:
             yield spark
         except PySparkException as error:
-            raise HarnessError(f"Spark lost the analysis: {error}") from error
+            raise HarnessError(f"Spark lost the analysis: {_gist(error)}") from error
         finally:
             spark.stop()
+
+
+def _gist(error: Exception) -> str:
+    """The last line of what Spark says, which is what the worker's traceback ends in."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1]
 
 
 def _configuration(master: str, scratch: Path) -> dict[str, str]:
