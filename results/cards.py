@@ -175,7 +175,7 @@ def _example(
         text=text,
         clauses=steps[:CLAUSES_MAX],
         facts=tuple(_facts(example, hidden=EDGES if steps else frozenset())),
-        operations=tuple(_operation(row, keys) for row in found),
+        operations=tuple(_operation(row, keys, parting(found)) for row in found),
         operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
         events_more=events_more,
@@ -196,7 +196,27 @@ def _facts(example: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[st
     return found
 
 
-def _operation(row: Mapping[str, Any], keys: Collection[int]) -> Operation:
+def parting(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """For each key of which ``rows`` read lists that contradict each other, the first position
+    where they do: what a reader must see of long lists.
+    """
+    longest: dict[int, Sequence[int]] = {}
+    found: dict[int, int] = {}
+    for step in (step for row in rows for step in row["ops"] if step["elements"] is not None):
+        key, elements = step["key"], step["elements"]
+        other = longest.setdefault(key, elements)
+        pairs = enumerate(zip(elements, other, strict=False))
+        differs = next((at for at, (a, b) in pairs if a != b), None)
+        if differs is not None:
+            found[key] = min(differs, found.get(key, differs))
+        elif len(elements) > len(other):
+            longest[key] = elements
+    return found
+
+
+def _operation(
+    row: Mapping[str, Any], keys: Collection[int], parts: Mapping[int, int]
+) -> Operation:
     return Operation(
         txn=str(row["txn"]),
         process=str(row["process"]),
@@ -205,35 +225,42 @@ def _operation(row: Mapping[str, Any], keys: Collection[int]) -> Operation:
         error=row["error"] or "",
         invoke=seconds(row["invoke_ns"]),
         complete=seconds(row["complete_ns"]),
-        steps=tuple(_steps(row["ops"], keys)),
+        steps=tuple(_steps(row["ops"], keys, parts)),
     )
 
 
-def _steps(ops: Sequence[Mapping[str, Any]], keys: Collection[int]) -> Iterator[Step]:
+def _steps(
+    ops: Sequence[Mapping[str, Any]], keys: Collection[int], parts: Mapping[int, int]
+) -> Iterator[Step]:
     """The micro-operations; of a long transaction only those on the keys in question."""
     hot = [step for step in ops if step["key"] in keys]
     shown = hot if hot and len(ops) > SHORT else ops
-    yield from (Step(_step(step), step["key"] in keys) for step in shown[:STEPS_MAX])
+    yield from (Step(_step(step, parts), step["key"] in keys) for step in shown[:STEPS_MAX])
     rest = len(ops) - len(shown[:STEPS_MAX])
     if rest:
         yield Step(f"… and {rest} more")
 
 
-def _step(step: Mapping[str, Any]) -> str:
+def _step(step: Mapping[str, Any], parts: Mapping[int, int]) -> str:
     """A micro-operation in the field's own hand: ``append 7 31``, ``r 7 [1 2 31]``."""
     f, key, value, elements = step["f"], step["key"], step["value"], step["elements"]
     if elements is not None:
-        return f"{f} {key} {_elements(elements)}"
+        return f"{f} {key} {_elements(elements, parts.get(key))}"
     if value is None:
         return f"{f} {key} ?" if f == "r" else f"{f} {key}"
     return f"{f} {key} {value}"
 
 
-def _elements(elements: Sequence[int]) -> str:
-    hidden = len(elements) - ELEMENTS_MAX
-    if hidden <= 0:
-        return f"[{' '.join(map(str, elements))}]"
-    return f"[… {hidden} before, {' '.join(map(str, elements[hidden:]))}]"
+def _elements(elements: Sequence[int], part: int | None) -> str:
+    """A list, or of a long one its end; around ``part`` where it parts from another."""
+    start = max(0, len(elements) - ELEMENTS_MAX)
+    if part is not None:
+        start = min(start, max(0, part - ELEMENTS_MAX // 2))
+    shown = elements[start : start + ELEMENTS_MAX]
+    after = len(elements) - start - len(shown)
+    before = f"… {start} before, " if start else ""
+    behind = f", … {after} after" if after else ""
+    return f"[{before}{' '.join(map(str, shown))}{behind}]"
 
 
 def _events_around(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.checking import Anomaly
-from results.cards import clauses, headlines, other_reasons, plainest_first
+from results.cards import _elements, clauses, headlines, other_reasons, parting, plainest_first
 from results.tabulate import DASH, grids
 
 CYCLE = Anomaly(
@@ -56,6 +56,17 @@ def test_a_long_text_falls_into_head_and_steps_and_a_short_one_stays_whole() -> 
     assert clauses("lost write: a; b") == ("lost write", ("a", "b"))
     assert clauses("lost write: gone") == ("lost write: gone", ())
     assert clauses("no colon; here") == ("no colon; here", ())
+
+
+def test_lists_that_contradict_each_other_are_shown_where_they_part() -> None:
+    one, two = list(range(40)), [*range(10), 99, *range(11, 40)]
+    rows = [{"ops": [{"key": 7, "elements": read}]} for read in (one[:5], one, two)]
+
+    assert parting(rows) == {7: 10}
+    assert parting(rows[:2]) == {}
+    assert _elements(two, 10) == "[… 3 before, 3 4 5 6 7 8 9 99 11 12 13 14 15 16, … 23 after]"
+    assert _elements(two, None).startswith("[… 26 before, 26 27")
+    assert _elements([1, 2], None) == "[1 2]"
 
 
 def test_whatever_a_checker_says_becomes_a_table() -> None:
