@@ -1,0 +1,134 @@
+"""kill -9 of the controller at random moments: nothing is left, and the prefix accuses nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+ROOT = Path(__file__).resolve().parents[2]
+MOMENTS = int(os.environ.get("FIREDRILL_KILLS", "3"))  # how many, for each provider
+LATEST_S = 14.0  # a drill of six seconds is over by then: some kills hit sealing and analysis
+COMMAND_LIMIT_S = 120
+
+
+def moments(provider: str) -> list[float]:
+    """Seconds after the start, one from each equal part of the run, equal on every machine."""
+    draw = random.Random(f"{provider} {MOMENTS}")
+    return [round(LATEST_S * (part + draw.random()) / MOMENTS, 2) for part in range(MOMENTS)]
+
+
+def firedrill(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FIREDRILL, *arguments], capture_output=True, text=True, timeout=COMMAND_LIMIT_S
+    )
+
+
+def kill_after(seconds: float, arguments: list[str]) -> None:
+    """Run firedrill and SIGKILL it, and only it, after ``seconds`` unless it ended before."""
+    controller = subprocess.Popen(
+        [FIREDRILL, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        controller.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        controller.send_signal(signal.SIGKILL)
+        controller.wait(timeout=10)
+
+
+def processes_below(directory: Path) -> list[str]:
+    """Command lines of living processes that name ``directory`` or work in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            where = os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if str(directory) in line or where.startswith(str(directory)):
+            found.append(line)
+    return found
+
+
+def containers_and_networks(run_id: str) -> list[str]:
+    label = f"label=firedrill.run={run_id}"
+    listed = []
+    for kind in (["ps", "--all"], ["network", "ls"]):
+        done = subprocess.run(
+            ["docker", *kind, "--quiet", "--filter", label],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        listed += done.stdout.split()
+    return listed
+
+
+def judge_what_is_left(store: Path) -> None:
+    """Clean-up, twice, then check: leftovers gone, no violation, no traceback."""
+    for _ in range(2):
+        cleaned = firedrill("cleanup", "--runs-dir", str(store))
+        assert cleaned.returncode == 0, cleaned.stderr
+        assert "Traceback" not in cleaned.stderr
+    assert processes_below(store) == []
+    for run in sorted(p for p in store.iterdir() if p.is_dir() and not p.is_symlink()):
+        sealed = (run / "manifest.json").exists() and (
+            json.loads((run / "manifest.json").read_text())["state"] == "sealed"
+        )
+        checked = firedrill("check", str(run), "--executor", "local", "--json")
+        assert "Traceback" not in checked.stderr
+        if sealed:
+            assert checked.returncode in (0, 2), checked.stdout
+        elif checked.returncode == 254:  # killed before the first record
+            assert not (run / "history").exists()
+        else:
+            verdict = json.loads(checked.stdout)
+            assert checked.returncode == 2, checked.stdout
+            assert verdict["outcome"] == "unknown"
+            assert verdict["anomalies"] == {}
+            assert any("prefix" in r or "incomplete" in r for r in verdict["reasons"])
+
+
+def drill(provider: str, store: Path) -> list[str]:
+    plan = str(ROOT / "scenarios/reference/drill.toml")
+    flags = ["--provider", provider, "--duration", "6", "--seed", "7", "--executor", "local"]
+    faults = [
+        "--set",
+        "nemesis.first_s=1",
+        "--set",
+        "nemesis.hold_s=2",
+        "--set",
+        "nemesis.quiet_s=1",
+    ]
+    return ["run", plan, *flags, *faults, "--runs-dir", str(store)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", moments("process"))
+def test_a_killed_controller_leaves_no_process(seconds: float, tmp_path: Path) -> None:
+    kill_after(seconds, drill("process", tmp_path))
+
+    judge_what_is_left(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.parametrize("seconds", moments("docker"))
+def test_a_killed_controller_leaves_no_container(
+    seconds: float, tmp_path: Path, docker_daemon: object
+) -> None:
+    kill_after(seconds, drill("docker", tmp_path))
+
+    judge_what_is_left(tmp_path)
+    for run in sorted(tmp_path.iterdir()):
+        assert containers_and_networks(run.name) == []
