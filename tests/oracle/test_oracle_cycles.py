@@ -55,7 +55,8 @@ def random_graph(stream):
     graph["realtime"] = {(a, b) for a, b in pairs if end[a] < start[b]}
     if size >= 4 and stream.random() < 0.2:  # what chance alone all but never makes
         graph |= {"ww": {(0, 1)}, "wr": set(), "rw": {(3, 0), (1, 2)}}
-    graph["process"] = {(a, b) for a, b in graph["realtime"] if a % 3 == b % 3}
+    process = [stream.randrange(size) for _ in range(size)]
+    graph["process"] = {(a, b) for a, b in pairs if a < b and process[a] == process[b]}
     return graph
 
 
