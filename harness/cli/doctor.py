@@ -21,6 +21,7 @@ from results.store import RunStore
 
 DISK_MIN_BYTES = 2 << 30  # an image, a long history and its tables side by side
 GIB = 1 << 30
+LOG_COLUMNS = 160  # where no terminal tells its own
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,10 +102,12 @@ def _choice() -> Choice:
 
 def _show(rows: list[Finding], choice: Choice) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(4):
+        table.add_column(overflow="fold")  # a remedy is there to be copied: never cut short
     for row in rows:
         mark = Text("ok", style="blue") if row.ok else Text("missing", style="bold yellow")
         table.add_row(Text(row.name), mark, Text(inert(row.found)), Text(inert(row.remedy)))
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    console = Console(width=None if sys.stdout.isatty() else LOG_COLUMNS)
     console.print(table)
     name = choice.name or "nothing"
     console.print(Text(f'\nprovider "auto" would use {name}: {inert(choice.why)}'), soft_wrap=True)
