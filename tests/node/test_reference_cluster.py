@@ -404,7 +404,8 @@ def test_a_node_ends_with_a_code_that_says_why(tmp_path: Path) -> None:
         assert "torn-tail" in processes.log("n1")
         await processes.kill("n1")
 
-        damaged = bytearray(log_file.read_bytes())
+        whole = log_file.read_bytes()
+        damaged = bytearray(whole)
         damaged[40] ^= 1
         log_file.write_bytes(damaged)
         assert await ends(running, "n1") == 3
