@@ -53,10 +53,12 @@ def random_graph(stream):
     longest = stream.choice((5, 12))
     end = {txn: start[txn] + stream.randint(0, longest) for txn in range(size)}
     graph["realtime"] = {(a, b) for a, b in pairs if end[a] < start[b]}
-    if size >= 4 and stream.random() < 0.2:  # what chance alone all but never makes
+    if size >= 4 and stream.random() < 0.4:  # what chance alone all but never makes
         graph |= {"ww": {(0, 1)}, "wr": set(), "rw": {(3, 0), (1, 2)}}
-    process = [stream.randrange(size) for _ in range(size)]
-    graph["process"] = {(a, b) for a, b in pairs if a < b and process[a] == process[b]}
+    process = [stream.randrange(2 * size) for _ in range(size)]
+    graph["process"] = {
+        (a, b) for a, b in pairs if process[a] == process[b] and (start[a], a) < (start[b], b)
+    }
     return graph
 
 
