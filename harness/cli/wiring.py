@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import os
 import platform
 import secrets
@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from harness import plugins
-from harness.cluster import Provider, System
-from harness.errors import UsageError
+from harness.cli.ground import prepare
+from harness.cluster import System
+from harness.errors import PlanError, UsageError
 from harness.faults import Fault, PlannedFault
 from harness.plan import Plan, resolved
 from harness.progress import Progress
@@ -39,53 +40,48 @@ def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunD
     plan, why = with_provider(plan)
     progress.note(f"provider {plan.cluster.provider}: {why}")
     system = build_system(plan)
-    workload = build_workload(plan, system)
+    build_workload(plan, system)  # so that wrong options are refused before there is a directory
     faults = {kind: build_fault(kind) for kind in sorted(_kinds(plan))}
     plan = resolved(plan, materialised(plan, system, faults))
     store = RunStore(runs_dir)
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     progress.note(f"run directory {run.root}")
     try:
-        return _run(plan, run, system, workload, faults, progress, stop)
+        _run(plan, run, faults, progress, stop)
     except UsageError:
         store.forget(run)
         raise
+    return run
 
 
 def _run(
-    plan: Plan,
-    run: RunDirectory,
-    system: System,
-    workload: Workload,
-    faults: Mapping[str, Fault],
-    progress: Progress,
-    stop: Stop,
-) -> RunDirectory:
-    from nemesis.journal import FileJournal
+    plan: Plan, run: RunDirectory, faults: Mapping[str, Fault], progress: Progress, stop: Stop
+) -> None:
     from nemesis.runner import Nemesis, refuse_missing
 
-    provider = build_provider(plan, run)
+    ground = prepare(plan, run)
+    system = build_system(plan, ground.system_extras)
 
     async def main() -> None:
-        refuse_missing(plan.nemesis.schedule, faults, await provider.capabilities())
+        refuse_missing(plan.nemesis.schedule, faults, await ground.provider.capabilities())
         parts = Parts(
-            provider=provider,
+            provider=ground.provider,
             system=system,
-            workload=workload,
+            workload=build_workload(plan, system),
             make_nemesis=lambda write: Nemesis(
                 schedule=plan.nemesis.schedule,
                 faults=faults,
                 seed=plan.seed,
                 write=write,
-                journal=FileJournal(run.undo),
+                journal=ground.journal,
             ),
             versions={name: version(name) for name in LIBRARIES},
             machine=machine(),
+            wall_ns=ground.wall_ns,
         )
         await execute(plan, run, parts, progress, stop)
 
-    asyncio.run(main())
-    return run
+    ground.run(main())
 
 
 def with_provider(plan: Plan) -> tuple[Plan, str]:
@@ -114,10 +110,14 @@ def node_names(plan: Plan) -> tuple[str, ...]:
     return tuple(f"n{i + 1}" for i in range(plan.cluster.nodes))
 
 
-def build_system(plan: Plan) -> System:
-    """The system under test that the plan names."""
+def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> System:
+    """The system under test that the plan names; ``extras`` is what the ground wants it to use."""
     build = plugins.load("systems", plan.system.name)
-    system: System = build(plan.system.options, node_names(plan), plan.seed)
+    for name in extras or {}:
+        if name not in inspect.signature(build).parameters:
+            what = f"{plan.cluster.provider!r} can't run system {plan.system.name!r}"
+            raise PlanError("cluster.provider", f"{what}, which takes no {name} of its ground")
+    system: System = build(plan.system.options, node_names(plan), plan.seed, **(extras or {}))
     return system
 
 
@@ -133,14 +133,6 @@ def build_workload(plan: Plan, system: System) -> Workload:
     )
     workload: Workload = build(plan.workload.options, setting)
     return workload
-
-
-def build_provider(plan: Plan, run: RunDirectory) -> Provider:
-    """The plan's provider, with the run's ``undo`` directory to keep what a clean-up needs."""
-    build = plugins.load("providers", plan.cluster.provider)
-    run.undo.mkdir(exist_ok=True)
-    provider: Provider = build(run.root.name, plan.cluster.options, run.undo)
-    return provider
 
 
 def build_fault(kind: str) -> Fault:
