@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from checkers.columns import OK, TYPES, Bools, Ints, codes, group_starts, ints, lists
@@ -79,7 +80,8 @@ class _Codes:
     ranks: Ints | None
 
     @classmethod
-    def of(cls, k: Ints, element: Ints) -> _Codes:
+    def of(cls, k: Ints, element: Ints) -> tuple[_Codes, Ints]:
+        """The codes of these pairs, and the order of the rows that they are in."""
         low, high = (int(element.min()), int(element.max())) if len(element) else (0, 0)
         span = high - low + 1
         ranks = None
@@ -87,7 +89,9 @@ class _Codes:
             ranks = np.unique(element)
             low, span = 0, len(ranks)
             element = np.searchsorted(ranks, element)
-        return cls(codes=k * span + (element - low), low=low, span=span, ranks=ranks)
+        codes = k * span + (element - low)
+        order = np.argsort(codes, kind="stable")
+        return cls(codes=codes[order], low=low, span=span, ranks=ranks), order
 
     def find(self, k: Ints, element: Ints) -> Ints:
         if not len(self.codes):
@@ -98,7 +102,7 @@ class _Codes:
             known = self.ranks[rank] == element
             element = rank
         else:
-            known = (element >= self.low) & (element - self.low < self.span)
+            known = (element >= self.low) & (element <= self.low + self.span - 1)
             element = np.where(known, element, self.low)
         wanted = k * self.span + (element - self.low)
         row = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
@@ -127,15 +131,20 @@ def list_ops(tables: Tables, setting: Setting) -> ListOps:
     such a key.
     """
     txns = transactions_of(tables, setting)
-    table = tables["micro_ops"]
+    table = _in_order(tables["micro_ops"])
     f = codes(table, "f", _KINDS_OF_STEP)
-    txn, pos, key = ints(table, "txn"), ints(table, "pos"), ints(table, "key")
-    keys, k = np.unique(key, return_inverse=True)
-    appends = _appends(table, np.flatnonzero(f == 1), txn, pos, k)
+    txn, pos = ints(table, "txn"), ints(table, "pos")
+    keys, k = _ranked(table.column("key"))
     start, length, elements, known = lists(table, "elements")
     read = np.flatnonzero((f == 0) & (known | (txns.type[txn] == OK)))
-    read = read[np.lexsort((pos[read], txn[read], k[read]))]
-    codes_of_appends = _Codes.of(appends.k, appends.element)
+    # Stable: within a key the rows stay in the order of (transaction, position).
+    read = read[np.argsort(k[read], kind="stable")]
+    append = np.flatnonzero(f == 1)
+    append_codes, order = _Codes.of(k[append], ints(table, "value")[append])
+    append = append[order]
+    appends = Appends(
+        txn=txn[append], pos=pos[append], k=k[append], element=ints(table, "value")[append]
+    )
     _refuse_repetition(keys, appends)
     return ListOps(
         txns=txns,
@@ -145,14 +154,24 @@ def list_ops(tables: Tables, setting: Setting) -> ListOps:
             txn=txn[read], pos=pos[read], k=k[read], start=start[read], length=length[read]
         ),
         elements=elements,
-        append_codes=codes_of_appends,
+        append_codes=append_codes,
     )
 
 
-def _appends(table: pa.Table, rows: Ints, txn: Ints, pos: Ints, k: Ints) -> Appends:
-    element = ints(table.select(["value"]), "value")
-    rows = rows[np.lexsort((pos[rows], txn[rows], element[rows], k[rows]))]
-    return Appends(txn=txn[rows], pos=pos[rows], k=k[rows], element=element[rows])
+def _in_order(micro_ops: pa.Table) -> pa.Table:
+    """Sorted by (transaction, position), as sealed files are."""
+    txn, pos = ints(micro_ops, "txn"), ints(micro_ops, "pos")
+    step = np.diff(txn)
+    if np.all((step > 0) | ((step == 0) & (np.diff(pos) > 0))):
+        return micro_ops
+    return micro_ops.take(pa.array(np.lexsort((pos, txn))))
+
+
+def _ranked(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
+    """The distinct values, ascending, and the position among them of each row's value."""
+    values = np.sort(np.asarray(pc.unique(column).to_numpy(), dtype=np.int64))
+    rank = pc.index_in(column, value_set=pa.array(values, column.type))
+    return values, np.asarray(rank.to_numpy(), dtype=np.int64)
 
 
 def _refuse_repetition(keys: Ints, appends: Appends) -> None:

@@ -136,5 +136,12 @@ def test_elements_at_the_ends_of_64_bits_are_told_apart() -> None:
     assert "garbage-read" in names(verdict([*history, ok(r(1, low, high, 0))]))
 
 
+def test_an_element_far_from_all_others_is_no_other() -> None:
+    # The distance between the two does not fit in 64 bits.
+    history = [ok(a(1, -10)), ok(a(1, 5)), ok(r(1, -10, 5)), ok(r(1, -10, 2**63 - 1))]
+
+    assert "garbage-read" in names(verdict(history))
+
+
 def test_an_empty_history_is_valid_to_the_checkers_of_promises() -> None:
     assert verdict([]).outcome == "valid"
