@@ -8,7 +8,7 @@ short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Annotated, Any, Literal
 
@@ -18,16 +18,16 @@ from msgspec import Meta
 
 from harness.client import Tx
 from harness.clock import substream
-from harness.errors import HarnessBug, HarnessError, PlanError
+from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import UntilOk, next_process
 from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp
 from harness.workload import Workload, WorkloadSetting
+from workloads.keys import KeySpace, replaced
 
 APPEND = "append"
 READ = "r"
-MAX_KEY_SEARCH = 1_000_000  # keys tried for one of a partition; a hash that needs more is broken
 
 _Length = Annotated[int, Meta(ge=1, le=100)]
 
@@ -75,7 +75,12 @@ class ListAppend:
     )
 
     def __init__(self, options: Options, setting: WorkloadSetting) -> None:
-        self._recipe = Recipe.of(options, setting)
+        self._recipe = Recipe(
+            options=options,
+            seed=setting.seed,
+            concurrency=setting.concurrency,
+            space=KeySpace.of(setting, self.name),
+        )
         self._setting = setting
 
     def main(self) -> Generator:
@@ -92,8 +97,8 @@ class ListAppend:
         """See ``Workload``. Keys that may share a transaction do."""
         groups: dict[int | None, list[int]] = {}
         for key in keys:
-            groups.setdefault(self._recipe.pool_of(key), []).append(key)
-        together = self._recipe.keys_together
+            groups.setdefault(self._recipe.space.pool_of(key), []).append(key)
+        together = self._recipe.space.keys_together
         size = self._recipe.options.final_keys if together is None else together
         return UntilOk(
             tuple(
@@ -127,38 +132,12 @@ def _as_list(key: int, value: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """What stays the same over a run.
-
-    ``pools`` is how many sets of live keys there are; ``pool_of`` the one a key belongs to.
-    ``keys_together`` is 1 where two keys may not share a transaction, else ``None``.
-    """
+    """What stays the same over a run."""
 
     options: Options
     seed: int
     concurrency: int
-    pools: int
-    pool_of: Callable[[int], int | None]
-    keys_together: int | None = None
-
-    @staticmethod
-    def of(options: Options, setting: WorkloadSetting) -> Recipe:
-        """A pool for each partition where transactions stay in one; where the store does not tell
-        which that is, one key a transaction is all that is safe.
-        """
-        bounded = setting.transaction_scope == "partition"
-        told = bounded and setting.partitions is not None
-        return Recipe(
-            options=options,
-            seed=setting.seed,
-            concurrency=setting.concurrency,
-            pools=setting.partitions if told and setting.partitions else 1,
-            pool_of=setting.partition_of if told else _one_pool,
-            keys_together=1 if bounded and not told else None,
-        )
-
-
-def _one_pool(_key: int) -> int:
-    return 0
+    space: KeySpace
 
 
 @attrs.frozen
@@ -174,25 +153,15 @@ class Pool:
         count = self.appends[position] + 1
         keys = self.keys
         if count >= recipe.options.max_appends:
-            fresh = _next_key(recipe, self.number, max(keys))
-            keys, count = _replaced(keys, position, fresh), 0
-        return Pool(self.number, keys, _replaced(self.appends, position, count))
+            fresh = recipe.space.next(self.number, max(keys))
+            keys, count = replaced(keys, position, fresh), 0
+        return Pool(self.number, keys, replaced(self.appends, position, count))
 
 
 def fresh_pools(recipe: Recipe) -> tuple[Pool, ...]:
-    """Pools of keys that nobody has touched: the first ``key_count`` of each, in one sweep."""
+    """Pools of keys that nobody has touched."""
     count = recipe.options.key_count
-    keys: list[list[int]] = [[] for _ in range(recipe.pools)]
-    missing = recipe.pools * count
-    for key in range(MAX_KEY_SEARCH):
-        number = recipe.pool_of(key)
-        if number is not None and len(keys[number]) < count:
-            keys[number].append(key)
-            missing -= 1
-        if not missing:
-            return tuple(Pool(n, tuple(own), (0,) * count) for n, own in enumerate(keys))
-    short = next(number for number, own in enumerate(keys) if len(own) < count)
-    raise _no_key(short, 0)
+    return tuple(Pool(n, keys, (0,) * count) for n, keys in enumerate(recipe.space.first(count)))
 
 
 @attrs.frozen(kw_only=True)
@@ -219,9 +188,9 @@ class Appends:
         ops, pool, elements = self._transaction(draw, self.pools[number], slot)
         after = Appends(
             recipe=self.recipe,
-            pools=_replaced(self.pools, number, pool),
-            begun=_replaced(self.begun, slot, self.begun[slot] + 1),
-            appended=_replaced(self.appended, slot, elements),
+            pools=replaced(self.pools, number, pool),
+            begun=replaced(self.begun, slot, self.begun[slot] + 1),
+            appended=replaced(self.appended, slot, elements),
             last_slot=slot,
         )
         return Operation(process=process, ops=ops, at_ns=context.now_ns), after
@@ -236,7 +205,7 @@ class Appends:
         """The micro-operations, and the pool and the slot's element count after them."""
         recipe, options = self.recipe, self.recipe.options
         elements = self.appended[slot]
-        only = _position(draw, options) if recipe.keys_together == 1 else None
+        only = _position(draw, options) if recipe.space.keys_together == 1 else None
         key = None if only is None else pool.keys[only]
         ops = []
         for _ in range(draw.randint(options.min_length, options.max_length)):
@@ -259,20 +228,3 @@ def _position(draw: Random, options: Options) -> int:
     if options.key_choice == "uniform":
         return draw.randrange(count)
     return count - draw.randint(1, (1 << count) - 1).bit_length()
-
-
-def _next_key(recipe: Recipe, pool: int, after: int) -> int:
-    for key in range(after + 1, after + 1 + MAX_KEY_SEARCH):
-        if recipe.pool_of(key) == pool:
-            return key
-    raise _no_key(pool, after)
-
-
-def _no_key(pool: int, after: int) -> HarnessError:
-    return HarnessError(
-        f"list-append: partition {pool} lacks keys among the {MAX_KEY_SEARCH} after {after}"
-    )
-
-
-def _replaced(values: tuple[Any, ...], position: int, value: object) -> tuple[Any, ...]:
-    return (*values[:position], value, *values[position + 1 :])

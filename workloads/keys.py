@@ -1,0 +1,77 @@
+"""Which keys may meet in a transaction, and where fresh ones come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from harness.errors import HarnessError
+from harness.workload import WorkloadSetting
+
+MAX_KEY_SEARCH = 1_000_000  # keys tried for one of a partition; a hash that needs more is broken
+
+
+@attrs.frozen(kw_only=True)
+class KeySpace:
+    """The sets of keys, *pools*, that may meet in a transaction.
+
+    ``owner`` names the workload in errors; ``pools`` is how many there are, ``pool_of`` the one a
+    key belongs to. ``keys_together`` is 1 where two keys may not share a transaction, else
+    ``None``.
+    """
+
+    owner: str
+    pools: int
+    pool_of: Callable[[int], int | None]
+    keys_together: int | None = None
+
+    @staticmethod
+    def of(setting: WorkloadSetting, owner: str) -> KeySpace:
+        """A pool for each partition where transactions stay in one; where the store does not tell
+        which that is, one key a transaction is all that is safe.
+        """
+        bounded = setting.transaction_scope == "partition"
+        told = bounded and setting.partitions is not None
+        return KeySpace(
+            owner=owner,
+            pools=setting.partitions if told and setting.partitions else 1,
+            pool_of=setting.partition_of if told else _one_pool,
+            keys_together=1 if bounded and not told else None,
+        )
+
+    def first(self, count: int) -> tuple[tuple[int, ...], ...]:
+        """The first ``count`` keys of each pool, ascending, in one sweep. Raises ``HarnessError``
+        where a pool lacks them.
+        """
+        keys: list[list[int]] = [[] for _ in range(self.pools)]
+        missing = self.pools * count
+        for key in range(MAX_KEY_SEARCH):
+            number = self.pool_of(key)
+            if number is not None and len(keys[number]) < count:
+                keys[number].append(key)
+                missing -= 1
+            if not missing:
+                return tuple(tuple(own) for own in keys)
+        raise self._lacks(next(n for n, own in enumerate(keys) if len(own) < count), 0)
+
+    def next(self, pool: int, after: int) -> int:
+        """The first key of ``pool`` above ``after``. Raises ``HarnessError`` where none is near."""
+        for key in range(after + 1, after + 1 + MAX_KEY_SEARCH):
+            if self.pool_of(key) == pool:
+                return key
+        raise self._lacks(pool, after)
+
+    def _lacks(self, pool: int, after: int) -> HarnessError:
+        tried = f"among the {MAX_KEY_SEARCH} after {after}"
+        return HarnessError(f"{self.owner}: partition {pool} lacks keys {tried}")
+
+
+def _one_pool(_key: int) -> int:
+    return 0
+
+
+def replaced(values: tuple[Any, ...], position: int, value: object) -> tuple[Any, ...]:
+    """``values`` with ``value`` at ``position``."""
+    return (*values[:position], value, *values[position + 1 :])
