@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from checkers.columns import Ints
-from checkers.cycles.classes import Class, classes_of
+from checkers.cycles.classes import G_NONADJACENT, Class, classes_of
 from checkers.cycles.core import Core, core_of
 from checkers.cycles.graph import Graph, Kind, graph_of
 from checkers.cycles.search import Step, shortest_cycle
@@ -25,7 +27,11 @@ STEPS = pa.schema(
         ("element", pa.int64()),
     ]
 )
-"""``kind`` is ww, wr, rw, process or realtime; key and element are those of dependencies."""
+"""``kind`` is ww, wr, rw, process or realtime; key and element are those of dependencies: what the
+target appended (ww, rw) or what it read last (wr; null where that came after the source's append).
+"""
+
+Row = dict[str, Any]
 
 
 def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
@@ -45,17 +51,35 @@ def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     }
 
 
-def _examples(
-    graph: Graph, core: Core, txns: Transactions, kind: Class, owners: Ints
-) -> list[dict[str, object]]:
+def _examples(graph: Graph, core: Core, txns: Transactions, kind: Class, owners: Ints) -> list[Row]:
     rows = []
     for number, owner in enumerate(owners.tolist()):
         cycle = _turned(shortest_cycle(core, txns, kind, owner))
-        for place, step in enumerate(cycle):
-            row = {"anomaly": kind.name, "cycle": number, "step": place, "kind": _word(step)}
-            row |= {"source": step.source, "target": step.target} | _detail(graph, step)
-            rows.append(row)
+        steps = [_row(graph, step) for step in cycle]
+        for place, step in enumerate(_folded(steps, kind)):
+            rows.append({"anomaly": kind.name, "cycle": number, "step": place} | step)
     return rows
+
+
+def _folded(steps: list[Row], kind: Class) -> list[Row]:
+    """The same cycle with fewer words: what follows along the versions of one key is one step.
+
+    An rw step is not drawn out where that could put it beside another, which names another kind.
+    """
+    able = {("ww", "ww"), ("ww", "wr")}
+    if kind.base != G_NONADJACENT:
+        able.add(("rw", "ww"))
+    folded = steps[:1]
+    for step in steps[1:]:
+        last = folded[-1]
+        one_key = last["key"] is not None and last["key"] == step["key"]
+        if one_key and (last["kind"], step["kind"]) in able and last["source"] != step["target"]:
+            word = "rw" if last["kind"] == "rw" else step["kind"]
+            element = None if word == "wr" else step["element"]
+            folded[-1] = last | {"kind": word, "target": step["target"], "element": element}
+        else:
+            folded.append(step)
+    return folded
 
 
 def _turned(cycle: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -64,15 +88,18 @@ def _turned(cycle: tuple[Step, ...]) -> tuple[Step, ...]:
     return cycle[at:] + cycle[:at]
 
 
-def _word(step: Step) -> str:
-    return Kind(step.kind).name.lower()
-
-
-def _detail(graph: Graph, step: Step) -> dict[str, int]:
-    if step.row < 0:
-        return {}
-    (row,) = graph.details.slice(step.row, 1).to_pylist()
-    return {"key": row["key"], "element": row["element"]}
+def _row(graph: Graph, step: Step) -> Row:
+    key = element = None
+    if step.row >= 0:
+        (detail,) = graph.details.slice(step.row, 1).to_pylist()
+        key, element = detail["key"], detail["element"]
+    return {
+        "kind": Kind(step.kind).name.lower(),
+        "source": step.source,
+        "target": step.target,
+        "key": key,
+        "element": element,
+    }
 
 
 CYCLES = Kernel(name="cycles", exchange=Exchange.ONE_PLACE, run=find_cycles)

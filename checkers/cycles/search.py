@@ -32,6 +32,9 @@ STATES_MAX = 5_000_000
 """States looked at in one search, some seconds of work. Beyond it the shortest cycle found so far
 is shown; only components of many thousand transactions without any short cycle get there."""
 
+State = tuple[int, int, bool]
+"""A vertex, the bit that says what may follow, and whether a step along a process led here."""
+
 
 @attrs.frozen(kw_only=True)
 class Step:
@@ -100,32 +103,45 @@ class _Search:
         return self._states_left > 0 and (self.best is None or len(self.best) > 2)
 
     def _breadth_first(self, start: int) -> list[int] | None:
-        """Edges of a cycle through ``start`` with fewer steps than the best one."""
+        """Edges of a cycle through ``start`` with fewer steps than the best one.
+
+        Steps within a gate or along one process cost nothing, so what is free goes first.
+        """
         limit = len(self.best) if self.best else np.iinfo(np.int64).max
         realtime = self._kind.order == REALTIME
-        initial = (start, self._initial_mode())
-        came_by: dict[tuple[int, int], tuple[int, tuple[int, int]]] = {}
+        initial: State = (start, self._initial_mode(), False)
+        came_by: dict[State, tuple[int, State]] = {}
+        # Unless time closes the cycle, coming back to the beginning is what is looked for.
+        least = {initial: 0} if realtime else {}
         queue = deque([(initial, 0)])
-        seen = {initial} if realtime else set()
         while queue and self._states_left > 0:
             state, length = queue.popleft()
             self._states_left -= 1
+            if length > least.get(state, length):
+                continue
+            if length and self._closes(state[0], start, realtime):
+                return self._walk(came_by, state, initial)
             for edge, target, kind in self._following.get(state[0], ()):
                 mode = self._mode_after(state[1], kind)
-                steps = length + (kind != Kind.GATE)
-                if mode is None or (target, mode) in seen or steps + realtime >= limit:
+                free = kind == Kind.GATE or (state[2] and kind == Kind.PROCESS)
+                steps = length + (not free)
+                if mode is None or steps + realtime >= limit:
                     continue
-                following = (target, mode)
-                seen.add(following)
+                following = (target, mode, kind == Kind.PROCESS)
+                if steps >= least.get(following, limit):
+                    continue
+                least[following] = steps
                 came_by[following] = (edge, state)
-                closes = self._finish[target] < self._start[start] if realtime else target == start
-                if closes:
-                    return self._walk(came_by, following, initial)
-                if kind == Kind.GATE:
+                if free:
                     queue.appendleft((following, steps))
                 else:
                     queue.append((following, steps))
         return None
+
+    def _closes(self, vertex: int, start: int, realtime: bool) -> bool:
+        if realtime:
+            return bool(self._finish[vertex] < self._start[start])
+        return vertex == start
 
     def _initial_mode(self) -> int:
         """Of a cycle without two rw in a row, begin where the first step is none."""
@@ -143,9 +159,9 @@ class _Search:
 
     def _walk(
         self,
-        came_by: dict[tuple[int, int], tuple[int, tuple[int, int]]],
-        end: tuple[int, int],
-        initial: tuple[int, int],
+        came_by: dict[State, tuple[int, State]],
+        end: State,
+        initial: State,
     ) -> list[int]:
         edge, state = came_by[end]
         path = [edge]
@@ -163,6 +179,8 @@ class _Search:
             if kind == Kind.GATE:
                 entered = steps.pop()
                 steps.append(attrs.evolve(entered, target=int(self._txn[target]), row=row))
+            elif kind == Kind.PROCESS and steps and steps[-1].kind == Kind.PROCESS:
+                steps.append(attrs.evolve(steps.pop(), target=int(self._txn[target])))
             else:
                 first, last = int(self._txn[source]), int(self._txn[target])
                 steps.append(Step(kind=kind, source=first, target=last, row=row))

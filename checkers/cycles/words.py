@@ -42,16 +42,17 @@ def _step(step: dict[str, Any], operations: dict[int, dict[str, Any]]) -> str:
     before = f"T{source} is before T{target}, because "
     match step["kind"]:
         case "ww":
-            own = _last_append(operations[source], step["key"])
+            own = _only_append(operations[source], step["key"])
+            after = f"an append by T{source}" if own is None else f"T{source} appended {own}"
             return (
-                f"{before}T{target} appended {step['element']} to key {step['key']} "
-                f"after T{source} appended {own}"
+                f"{before}T{target} appended {step['element']} to key {step['key']} after {after}"
             )
         case "wr":
-            return (
-                f"{before}T{target} read T{source}'s append of {step['element']} "
-                f"to key {step['key']}"
-            )
+            element = step["element"]
+            if element is None:
+                element = _only_append(operations[source], step["key"])
+            what = "an append by" if element is None else f"the append of {element} by"
+            return f"{before}T{target} read {what} T{source} to key {step['key']}"
         case "rw":
             return (
                 f"{before}T{source} read key {step['key']} without T{target}'s append of "
@@ -63,6 +64,7 @@ def _step(step: dict[str, Any], operations: dict[int, dict[str, Any]]) -> str:
             return f"{before}it completed before T{target} was invoked"
 
 
-def _last_append(operation: dict[str, Any], key: int) -> int | None:
+def _only_append(operation: dict[str, Any], key: int) -> int | None:
+    """What the operation appended to ``key``, where that is a single element."""
     appended = [value for f, k, value in operation["ops"] if f == "append" and k == key]
-    return appended[-1] if appended else None
+    return appended[0] if len(appended) == 1 else None
