@@ -1,0 +1,194 @@
+"""Histories recorded by Jepsen: EDN or JSON, into the tables that checkers take.
+
+Operations are ordered by their ``:index``, or by their place in the file where they have none. In
+the tables ``invoke_index`` and ``complete_index`` are these; ``invoke_ns`` and ``complete_ns`` put
+operations into the same order: the file's own times, moved apart by nanoseconds where they tie, or
+a millisecond an operation where times are missing or go back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from harness.client import READ_WRITE
+from harness.errors import MalformedHistory, UsageError
+from harness.history import files, schema
+from harness.history.jepsen import tables
+from harness.history.jepsen.operations import Names
+from harness.history.jepsen.pairing import Pairing
+from harness.history.jepsen.reader import batches, is_jepsen
+from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_ops_name
+from harness.history.load import History, load
+from harness.history.manifest import SEALED, write_manifest
+from harness.history.parquet import ParquetSink
+from harness.history.seal import SPLITS
+from harness.history.tables import BATCH_ROWS
+from harness.promise import Declaration, Promise
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+
+__all__ = ["ImportedHistory", "import_run", "is_jepsen", "read_jepsen"]
+
+LIST_APPEND, REGISTER, RW_REGISTER = "list-append", "register", "rw-register"
+_ALWAYS = ("statistics", "evidence")
+CHECKERS = {
+    LIST_APPEND: (LIST_APPEND, "lost-write", *_ALWAYS),
+    REGISTER: (REGISTER, *_ALWAYS),
+    RW_REGISTER: (RW_REGISTER, *_ALWAYS),
+}
+"""What judges a workload."""
+
+KEYS_FILE = "keys.parquet"
+"""In ``history/`` of an imported run: what keys that were no integers are called."""
+
+
+@attrs.frozen(kw_only=True)
+class ImportedHistory:
+    """The tables of a history that was not recorded here, in memory; as ``load.History``.
+
+    ``keys`` (key, name) says what keys stand for that are no integers in the file. ``remarks`` is
+    how many operations were of no client (the nemesis); they are ``notes()``. ``operations`` counts
+    everything in the file, ``incomplete`` the transactions without a completion. ``real_time`` says
+    that times are the file's own.
+    """
+
+    manifest: Manifest
+    keys: pa.Table
+    operations: int
+    remarks: int
+    incomplete: int
+    real_time: bool
+    _transactions: pa.Table
+    _micro_ops: tuple[pa.Table, ...]
+    _notes: pa.Table
+
+    def transactions(self) -> pa.Table:
+        """One row a transaction, in the order of invocation (``schema.TRANSACTIONS``)."""
+        return self._transactions
+
+    def micro_ops(self, split: int | None = None) -> pa.Table:
+        """One row a micro-operation of ``split``, or of all splits one after the other."""
+        return pa.concat_tables(self._micro_ops) if split is None else self._micro_ops[split]
+
+    def faults(self) -> pa.Table:
+        """No row: what a nemesis did stands in ``notes()``, and nobody proved it."""
+        return schema.FAULTS.empty_table()
+
+    def events(self) -> pa.Table:
+        """No row: Jepsen does not ask stores what they did."""
+        return schema.EVENTS.empty_table()
+
+    def notes(self) -> pa.Table:
+        """One row an operation of no client (``schema.NOTES``)."""
+        return self._notes
+
+
+def read_jepsen(
+    path: Path, *, workload: str | None = None, splits: int = SPLITS
+) -> ImportedHistory:
+    """The history in ``path``, which may be compressed with gzip.
+
+    ``workload`` is found out from the operations where it is not given. Raises
+    ``MalformedHistory``, naming file, line and reason, for everything that is not a whole history
+    whose operations pair up.
+    """
+    schema.check_splits(splits)
+    file = str(path)
+    names = Names()
+    pairing = Pairing(file)
+    for operations, lines in batches(path, names):
+        pairing.add(operations, lines)
+    pairing.finish()
+    if not pairing.transactions.process:
+        raise MalformedHistory(file, "", "expected operations of clients, found none")
+    axis = tables.axis(pairing)
+    transactions = tables.transactions(pairing, axis.at_ns)
+    micro_ops, keys = tables.micro_ops(pairing, names, splits, file)
+    return ImportedHistory(
+        manifest=_manifest(path, workload or _workload(pairing), splits),
+        keys=keys,
+        operations=pairing.operations,
+        remarks=len(pairing.remarks),
+        incomplete=pairing.incomplete,
+        real_time=axis.real,
+        transactions=transactions,
+        micro_ops=micro_ops,
+        notes=tables.notes(pairing.remarks, axis.at_ns),
+    )
+
+
+def import_run(path: Path, run: RunDirectory, *, workload: str | None = None) -> History:
+    """Import ``path`` into the empty or absent directory ``run``: a sealed run like any other.
+
+    Raises ``MalformedHistory``, ``UsageError`` where there is a run already, and ``HarnessError``
+    where the disk refuses.
+    """
+    if run.manifest.exists():
+        raise UsageError(f"{run.root}: expected an empty directory, found a run")
+    history = read_jepsen(path, workload=workload)
+    try:
+        run.root.mkdir(parents=True, exist_ok=True)
+        checksums = _write(history, run)
+    except OSError as error:
+        raise files.disk_failure(
+            "import into", run.root, error, "the tables are missing"
+        ) from error
+    write_manifest(run, replace(history.manifest, run_id=run.root.name, checksums=checksums))
+    return load(run)
+
+
+def _write(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
+    splits = history.manifest.splits
+    sink = ParquetSink(run, splits)
+    try:
+        _put(sink, TRANSACTIONS, history.transactions())
+        for number in range(splits):
+            _put(sink, micro_ops_name(number), history.micro_ops(number))
+        _put(sink, FAULTS, history.faults())
+        _put(sink, EVENTS, history.events())
+        _put(sink, NOTES, history.notes())
+        checksums = sink.publish()
+    finally:
+        sink.abandon()
+    return checksums | _write_keys(history, run)
+
+
+def _put(sink: ParquetSink, name: str, table: pa.Table) -> None:
+    for start in range(0, table.num_rows, BATCH_ROWS):
+        sink.put(name, table.slice(start, BATCH_ROWS))
+
+
+def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
+    if not history.keys.num_rows:
+        return {}
+    path = run.history / KEYS_FILE
+    pq.write_table(history.keys, files.partial(path), compression="zstd")
+    files.publish(path)
+    return {path.relative_to(run.root).as_posix(): files.sha256(path)}
+
+
+def _workload(pairing: Pairing) -> str:
+    if pairing.lists:
+        return LIST_APPEND
+    return REGISTER if pairing.longest <= 1 else RW_REGISTER
+
+
+def _manifest(path: Path, workload: str, splits: int) -> Manifest:
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id=path.name,
+        state=SEALED,
+        versions={},
+        machine={},
+        declaration=Declaration(
+            system="jepsen", mode="imported", promises=(Promise(kind=READ_WRITE),)
+        ),
+        workload=workload,
+        checkers=CHECKERS.get(workload, (workload, *_ALWAYS)),
+        splits=splits,
+        key_hash=schema.KEY_HASH,
+    )

@@ -1,0 +1,261 @@
+"""From operations in the order of a file to columns of transactions, each paired and checked.
+
+An operation lives as an object only until its batch is done (an open one until it is completed):
+what stays are columns of numbers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.errors import MalformedHistory
+from harness.history.jepsen.operations import NO_INDEX, TXN, Operation, Remark
+from harness.history.tables import NO_COMPLETION
+from harness.records import OpType
+
+OK, FAIL, INFO = 0, 1, 2
+TYPES = (OpType.OK.value, OpType.FAIL.value, OpType.INFO.value)
+_CODES = {name: code for code, name in enumerate(TYPES)}
+STEP_NAMES = ("r", "append", "w", "cas")
+_STEP_CODES = {name: code for code, name in enumerate(STEP_NAMES)}
+_LIST_STEPS, _REGISTER_STEPS = "appends and reads of lists", "reads and writes of registers"
+
+STAGED_OPERATIONS = 16_384
+"""Completed operations whose steps wait as objects to become columns."""
+
+NOT_COMPLETED = -1
+NO_ERROR = -1
+
+Ints = npt.NDArray[np.int64]
+
+
+@attrs.define
+class Transactions:
+    """Columns by transaction, which count invocations. ``*_at`` are places in the order of the
+    file, nemesis included; ``*_index`` are the file's own, or places where it has none.
+    """
+
+    process: array[int] = attrs.field(factory=lambda: array("q"))
+    invoke_at: array[int] = attrs.field(factory=lambda: array("q"))
+    invoke_index: array[int] = attrs.field(factory=lambda: array("q"))
+    complete_at: array[int] = attrs.field(factory=lambda: array("q"))
+    complete_index: array[int] = attrs.field(factory=lambda: array("q"))
+    type: array[int] = attrs.field(factory=lambda: array("b"))
+    error: array[int] = attrs.field(factory=lambda: array("q"))
+    line: array[int] = attrs.field(factory=lambda: array("q"))
+
+
+@attrs.frozen
+class Steps:
+    """Micro-operations as Arrow columns, in the order of completion."""
+
+    txn: pa.Array
+    pos: pa.Array
+    f: pa.Array
+    key: pa.Array
+    value: pa.Array
+    elements: pa.Array
+    type: pa.Array
+
+
+class Pairing:
+    """Takes operations and refuses what no history can hold. Give everything, then ``finish``."""
+
+    def __init__(self, file: str) -> None:
+        self.transactions = Transactions()
+        self.steps: list[Steps] = []
+        self.errors: list[str] = []
+        self.remarks: list[tuple[int, Remark]] = []
+        self.times = array("q")
+        self.timed = True
+        self.operations = 0
+        self.incomplete = 0
+        self.longest = 0
+        self.lists = False
+        self._file = file
+        self._indexed = False
+        self._last_index = NO_INDEX
+        self._open: dict[int, tuple[int, Operation, int]] = {}
+        self._crashed: dict[int, int] = {}
+        self._error_codes: dict[str, int] = {}
+        self._staged: list[tuple[int, int, int, list[Any]]] = []
+        self._kind: str | None = None
+        self._kind_line = 0
+
+    def add(self, operations: Sequence[Operation | Remark], lines: Sequence[int]) -> None:
+        """Take the next operations. Raises ``MalformedHistory``."""
+        for operation, line in zip(operations, lines, strict=True):
+            index = self._place(operation, line)
+            if isinstance(operation, Remark):
+                self.remarks.append((self.operations, operation))
+            elif operation.type == "invoke":
+                self._begin(operation, index, line)
+            else:
+                self._end(operation, index, line)
+            self.operations += 1
+        if len(self._staged) >= STAGED_OPERATIONS:
+            self._flush()
+
+    def finish(self) -> None:
+        """Take what is still open for operations whose outcome nobody knows, after all others."""
+        opened = sorted(self._open.values(), key=lambda begun: begun[0])
+        at, index = self.operations, self._last_index
+        for place, (txn, operation, line) in enumerate(opened):
+            self._close(txn, at + place, index + 1 + place, INFO, NO_COMPLETION)
+            self._staged.append((txn, INFO, line, _asked(operation)))
+        self.incomplete = len(opened)
+        self._open.clear()
+        self._flush()
+
+    def _place(self, operation: Operation | Remark, line: int) -> int:
+        """The operation's index; remembers its time."""
+        index = operation.index
+        if not self.operations:
+            self._indexed = index != NO_INDEX
+        if not self._indexed:
+            if index != NO_INDEX:
+                raise self._malformed(line, f"index {index}, but the operations before have none")
+            index = self.operations
+        elif index <= self._last_index:
+            after = f"expected an index after {self._last_index}"
+            found = "none" if index == NO_INDEX else str(index)
+            raise self._malformed(line, f"{after}, found {found}")
+        self._last_index = index
+        time = operation.time
+        if time is None:
+            self.timed = False
+            time = 0
+        self.times.append(time)
+        return index
+
+    def _begin(self, operation: Operation, index: int, line: int) -> None:
+        process, columns = operation.process, self.transactions
+        if process in self._open:
+            begun = f"the one invoked on line {self._open[process][2]}"
+            raise self._malformed(
+                line, f"process {process} invokes an operation before {begun} has completed"
+            )
+        if process in self._crashed:
+            crashed = f"its operation on line {self._crashed[process]} ended as info"
+            raise self._malformed(line, f"process {process} is used again after {crashed}")
+        self._open[process] = (len(columns.process), operation, line)
+        columns.process.append(process)
+        columns.invoke_at.append(self.operations)
+        columns.invoke_index.append(index)
+        columns.complete_at.append(NOT_COMPLETED)
+        columns.complete_index.append(NOT_COMPLETED)
+        columns.type.append(INFO)
+        columns.error.append(NO_ERROR)
+        columns.line.append(line)
+
+    def _end(self, operation: Operation, index: int, line: int) -> None:
+        process = operation.process
+        begun = self._open.pop(process, None)
+        if begun is None:
+            ended = f"process {process} completes an operation ({operation.type})"
+            raise self._malformed(line, f"{ended}, but has invoked none")
+        txn, invoked, begun_line = begun
+        if operation.f != invoked.f:
+            expected = f"it invoked {invoked.f} on line {begun_line}"
+            raise self._malformed(line, f"process {process} completes {operation.f}; {expected}")
+        code = _CODES[operation.type]
+        if code == INFO:
+            self._crashed[process] = line
+        self._close(txn, self.operations, index, code, operation.error)
+        self._staged.append((txn, code, line, self._done(operation, invoked, code, line)))
+
+    def _close(self, txn: int, at: int, index: int, code: int, error: str | None) -> None:
+        columns = self.transactions
+        columns.complete_at[txn] = at
+        columns.complete_index[txn] = index
+        columns.type[txn] = code
+        if error is not None:
+            known = self._error_codes.setdefault(error, len(self.errors))
+            if known == len(self.errors):
+                self.errors.append(error)
+            columns.error[txn] = known
+
+    def _done(self, operation: Operation, invoked: Operation, code: int, line: int) -> list[Any]:
+        """What was done; where that is not certain, also what was asked for."""
+        done = operation.value
+        if code == OK:
+            if done is None and operation.f == TXN:
+                raise self._malformed(line, "an ok txn does not say what it did")
+            return _asked(invoked) if done is None else done
+        if done is None:
+            return _asked(invoked)
+        asked = invoked.value or []
+        return done if len(done) >= len(asked) else done + _asked(invoked)[len(done) :]
+
+    def _flush(self) -> None:
+        """Turn what is staged into columns."""
+        if not self._staged:
+            return
+        txns, codes, lines, values = zip(*self._staged, strict=True)
+        self._staged = []
+        counts = np.fromiter(map(len, values), np.int64, len(values))
+        self.longest = max(self.longest, int(counts.max(initial=0)))
+        if not counts.any():
+            return
+        row = np.repeat(np.arange(len(counts)), counts)
+        names, keys, told = zip(*chain.from_iterable(values), strict=True)
+        code = np.asarray(codes, np.int8)[row]
+        steps = self._columns(np.asarray(txns)[row], row, counts, names, keys, told, code)
+        self._require_one_kind(names, told, np.asarray(lines)[row])
+        self.steps.append(steps)
+
+    def _columns(
+        self,
+        txn: Ints,
+        row: Ints,
+        counts: Ints,
+        names: tuple[str, ...],
+        keys: tuple[int, ...],
+        told: tuple[Any, ...],
+        code: npt.NDArray[np.int8],
+    ) -> Steps:
+        empty: list[int] = []
+        elements = [
+            value if value.__class__ is list else empty if value is None and not ended else None
+            for value, ended in zip(told, code.tolist(), strict=True)
+        ]
+        first = np.cumsum(counts) - counts
+        return Steps(
+            txn=pa.array(txn),
+            pos=pa.array((np.arange(len(row)) - first[row]).astype(np.int32)),
+            f=pa.array(np.fromiter(map(_STEP_CODES.__getitem__, names), np.int8, len(names))),
+            key=pa.array(keys, pa.int64()),
+            value=pa.array([v if v.__class__ is int else None for v in told], pa.int64()),
+            elements=pa.array(elements, pa.list_(pa.field("element", pa.int64()))),
+            type=pa.array(code),
+        )
+
+    def _require_one_kind(self, names: tuple[str, ...], told: tuple[Any, ...], lines: Ints) -> None:
+        """Lists and registers are judged differently: a history holds the one or the other."""
+        for place, (name, value) in enumerate(zip(names, told, strict=True)):
+            if name == "r" and value is None:
+                continue
+            is_list = name == "append" or (name == "r" and value.__class__ is list)
+            kind = _LIST_STEPS if is_list else _REGISTER_STEPS
+            if self._kind is None:
+                self._kind, self._kind_line = kind, int(lines[place])
+                self.lists = is_list
+            elif kind != self._kind:
+                before = f"{self._kind} are on line {self._kind_line}"
+                raise self._malformed(int(lines[place]), f"{kind}, but {before}")
+
+    def _malformed(self, line: int, reason: str) -> MalformedHistory:
+        return MalformedHistory(self._file, f"line {line}", reason)
+
+
+def _asked(operation: Operation) -> list[Any]:
+    """What an invocation asks for. What its reads will see it can't know."""
+    return [step if step[0] != "r" else ("r", step[1], None) for step in operation.value or ()]
