@@ -223,7 +223,7 @@ def contradicts_itself(txn: Txn) -> bool:
                 suffix[key] = (*suffix.get(key, ()), value)
             continue
         seen = value if isinstance(value, tuple) else ()
-        end = suffix.get(key, ())
+        end = suffix.pop(key, ())
         if key in state and seen != state[key]:
             return True
         if end and seen[-len(end) :] != end:
