@@ -28,9 +28,10 @@ from checkers.cycles.graph import Edges, Kind, cyclic
 from checkers.lists.ops import Transactions
 from harness.errors import InvariantError
 
-STATES_MAX = 5_000_000
-"""States looked at in one search, some seconds of work. Beyond it the shortest cycle found so far
-is shown; only components of many thousand transactions without any short cycle get there."""
+STATES_MAX = 1_000_000
+"""States looked at in one search, a second or two of work, once a cycle was found: beyond it the
+shortest so far is shown. Only components of many thousand transactions that hold cycles of the
+kind, but no short one, get there."""
 
 State = tuple[int, int, bool]
 """A vertex, the bit that says what may follow, and whether a step along a process led here."""
@@ -72,6 +73,9 @@ def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
         return [*sure.tolist(), *rest.tolist()]
     else:
         vertices = edges.source
+    if kind.order == REALTIME:
+        # The path begins where a realtime step ends.
+        vertices = np.intersect1d(vertices, edges.target[edges.kind == Kind.TIME])
     vertices = np.unique(vertices)
     return [int(v) for v in vertices[core.txn[vertices] != HELPER]]
 
@@ -100,7 +104,7 @@ class _Search:
         found = self._breadth_first(start)
         if found is not None:
             self.best = self._steps(found)
-        return self._states_left > 0 and (self.best is None or len(self.best) > 2)
+        return self.best is None or (self._states_left > 0 and len(self.best) > 2)
 
     def _breadth_first(self, start: int) -> list[int] | None:
         """Edges of a cycle through ``start`` with fewer steps than the best one.
@@ -114,7 +118,7 @@ class _Search:
         # Unless time closes the cycle, coming back to the beginning is what is looked for.
         least = {initial: 0} if realtime else {}
         queue = deque([(initial, 0)])
-        while queue and self._states_left > 0:
+        while queue and (self._states_left > 0 or self.best is None):
             state, length = queue.popleft()
             self._states_left -= 1
             if length > least.get(state, length):

@@ -1,0 +1,103 @@
+"""What breaks in one checker stays there, and what Spark lacks is said in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from checker_histories import a, ok, r, setting, source
+
+from checkers.analyze import judge
+from checkers.executors import spark
+from checkers.executors.java import JavaChoice
+from checkers.kernel import Exchange, Kernel, Lookup, Part, Setting, Tables
+from checkers.lost_write import CHECKER as LOST_WRITE
+from checkers.statistics import CHECKER as STATISTICS
+from harness.checking import Verdict
+from harness.errors import HarnessError
+from harness.history import schema
+
+LOSS = [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1))]
+
+
+def raising(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    raise ZeroDivisionError("division by zero")
+
+
+@attrs.frozen
+class Broken:
+    """A checker with a bug: in its kernel, or in its judgement."""
+
+    name: str = "broken"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        raise KeyError("nope")
+
+
+def judged(*checkers: Any, **more: Any) -> Verdict:
+    return judge(
+        source(LOSS, splits=2),
+        setting=setting(**more),
+        checkers=checkers,
+        faults=schema.FAULTS.empty_table(),
+        events=schema.EVENTS.empty_table(),
+    ).verdict
+
+
+@pytest.mark.parametrize("exchange", list(Exchange))
+def test_a_kernel_that_breaks_makes_only_its_own_checker_unknown(exchange: Exchange) -> None:
+    broken = Broken(kernels=(Kernel(name="broken", exchange=exchange, run=raising),))
+
+    found = judged(broken, STATISTICS)
+
+    assert found.outcome == "unknown"
+    assert found.reasons == ("checker broken gave up: ZeroDivisionError: division by zero",)
+    assert found.statistics["transactions"]["ok"] == 3
+
+
+def test_a_violation_stands_beside_a_checker_that_breaks() -> None:
+    found = judged(Broken(), LOST_WRITE)
+
+    assert found.outcome == "violation"
+    assert "checker broken gave up: KeyError: 'nope'" in found.reasons
+
+
+def test_no_checker_at_all_is_no_pass() -> None:
+    assert judged().outcome == "unknown"
+
+
+def test_a_prefix_is_unknown_at_best_and_says_so() -> None:
+    from checkers.evidence import CHECKER
+
+    found = judged(CHECKER, state="prefix", cut_ns=1_500_000_000)
+
+    assert found.outcome == "unknown"
+    assert found.reasons == ("the history is incomplete: a prefix of the run, cut at 1.500 s",)
+
+
+def test_spark_without_java_is_an_error_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = JavaChoice(home=None, version=None, origin="none", reason="no Java 17 or newer")
+    monkeypatch.setattr(spark, "find_java", lambda: nothing)
+
+    with pytest.raises(HarnessError, match="Spark can't start: no Java 17 or newer"):
+        spark.run_by_key(LOST_WRITE.kernels, source(LOSS), setting())
+
+
+@pytest.mark.spark
+def test_tables_in_memory_go_to_spark_too() -> None:
+    on_spark = judge(
+        source(LOSS, splits=3),
+        setting=setting(),
+        checkers=(LOST_WRITE,),
+        faults=schema.FAULTS.empty_table(),
+        events=schema.EVENTS.empty_table(),
+        executor="spark",
+    ).verdict
+
+    assert on_spark == judged(LOST_WRITE)
