@@ -189,17 +189,26 @@ class Oracle:
                     add("realtime", x, y)
         return found
 
-    def cycles(self) -> dict[str, int]:
-        """Components by the least kinds of simple cycles in them."""
+    def kinds(self) -> list[tuple[set[int], dict[tuple[int, int], int]]]:
+        """Every component, and by kind the length of the shortest simple cycle in it."""
         edges = self.edges()
         graph = nx.DiGraph(list(edges))
-        counts: Counter[str] = Counter()
+        found = []
         for component in nx.strongly_connected_components(graph):
-            kinds = set()
+            shortest: dict[tuple[int, int], int] = {}
             for cycle in nx.simple_cycles(graph.subgraph(component)):
                 steps = [edges[pair] for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
-                kinds |= {kind_of(labels) for labels in itertools.product(*steps)} - {None}
-            counts.update(BASES[b] + ORDERS[o] for b, o in minimal(kinds))
+                for labels in itertools.product(*steps):
+                    if kind := kind_of(labels):
+                        shortest[kind] = min(shortest.get(kind, len(cycle)), len(cycle))
+            found.append((component, shortest))
+        return found
+
+    def cycles(self) -> dict[str, int]:
+        """Components by the least kinds of simple cycles in them."""
+        counts: Counter[str] = Counter()
+        for _, shortest in self.kinds():
+            counts.update(BASES[b] + ORDERS[o] for b, o in minimal(set(shortest)))
         return dict(counts)
 
 

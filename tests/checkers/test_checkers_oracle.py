@@ -9,7 +9,7 @@ import attrs
 import pytest
 from checker_generator import generate
 from checker_histories import Txn, a, ok, r, times, verdict, write_run
-from checker_oracle import BASES, ORDERS, Judgement, judge
+from checker_oracle import BASES, ORDERS, Judgement, Oracle, judge, kind_of
 
 from checkers.analyze import analyze, encode
 from harness.checking import Verdict
@@ -106,6 +106,23 @@ def test_a_cycle_has_its_name_and_the_oracle_agrees(anomaly: str) -> None:
     steps = example["cycle"]
     assert [step["target"] for step in steps] == [step["source"] for step in steps[1:] + steps[:1]]
     assert example["text"].endswith("a contradiction")
+
+
+def test_a_cycle_that_is_shown_is_of_its_kind_and_no_other_is_shorter() -> None:
+    shown = 0
+    for history in [generate(seed) for seed in range(150)] + list(CYCLES.values()):
+        found = verdict(history)
+        components = Oracle(history).kinds()
+        for name, anomaly in {**found.anomalies, **found.observed}.items():
+            for example in anomaly.examples:
+                if "cycle" in example:
+                    shown += 1
+                    kind = kind_of(tuple(step["kind"] for step in example["cycle"]))
+                    (shortest,) = (s for c, s in components if set(example["txns"]) <= c)
+                    assert kind is not None
+                    assert BASES[kind[0]] + ORDERS[kind[1]] == name
+                    assert len(example["cycle"]) <= shortest[kind]
+    assert shown > 50
 
 
 @pytest.mark.spark
