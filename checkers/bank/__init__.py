@@ -1,0 +1,1 @@
+"""The promise of a bank: transfers move money, nothing makes or destroys it."""

@@ -1,0 +1,112 @@
+"""The checker of banks: every read of a whole bank holds the total, and no balance is negative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from checkers.attribution import explain_operations
+from checkers.bank.kernels import JUDGED, SUMS
+from checkers.columns import Ints, ints
+from checkers.deciding import decided
+from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.checking import Anomaly
+from harness.outcome import Outcome
+
+Row = dict[str, Any]
+
+TOTAL, NEGATIVE = "bank-total", "negative-balance"
+
+RULES_OUT = {
+    # A total is wrong by a lost update or by a read that saw half a transfer: both are G-single.
+    TOTAL: ("consistent-view", "repeatable-read"),
+    NEGATIVE: ("consistent-view", "repeatable-read"),
+}
+
+
+@attrs.frozen
+class Bank:
+    """Wrong totals and negative balances, each with the fault that is nearest."""
+
+    name: str = "bank"
+    kernels: tuple[Kernel, ...] = (SUMS, JUDGED)
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """``unknown`` where no bank was set up, or none was ever read as a whole."""
+        banks, wrong = tables["bank.banks"], tables["bank.wrong"]
+        anomalies = {}
+        for name, column, tell in ((TOTAL, "off", _wrong_total), (NEGATIVE, "negative", _negative)):
+            rows = wrong.filter(wrong.column(column))
+            if rows.num_rows:
+                examples = _examples(rows, tell, tables["faults"], lookup)
+                anomalies[name] = Anomaly(count=rows.num_rows, examples=examples)
+        outcome, reasons = decided(anomalies, RULES_OUT, setting.model)
+        doubts = _doubts(banks)
+        return Part(
+            outcome=outcome if outcome is Outcome.VIOLATION or not doubts else Outcome.UNKNOWN,
+            anomalies=anomalies,
+            reasons=(*reasons, *doubts),
+            statistics={"bank": _statistics(banks, wrong)},
+            tables={"bank_wrong": wrong},
+        )
+
+
+def _doubts(banks: pa.Table) -> tuple[str, ...]:
+    if not banks.num_rows:
+        return ("no bank: no transaction wrote accounts that it had not read",)
+    unread = banks.filter(pa.array(ints(banks, "reads") == 0)).to_pylist()
+    return tuple(
+        f"vacuous: the bank of {row['size']} accounts that T{row['bank']} set up was never read "
+        "as a whole"
+        for row in unread
+    )
+
+
+def _statistics(banks: pa.Table, wrong: pa.Table) -> Row:
+    def total(column: Ints) -> int:
+        return int(column.sum())
+
+    return {
+        "banks": banks.num_rows,
+        "accounts": total(ints(banks, "size")),
+        "whole_reads": total(ints(banks, "reads")),
+        "wrong_reads": wrong.num_rows,
+    }
+
+
+def _examples(rows: pa.Table, tell: Any, faults: pa.Table, lookup: Lookup) -> tuple[Row, ...]:  # noqa: ANN401
+    shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
+    operations = lookup.operations(tuple(row["txn"] for row in shown))
+    return tuple(_example(row, tell(row), operations[row["txn"]], faults) for row in shown)
+
+
+def _example(row: Row, text: str, operation: Row, faults: pa.Table) -> Row:
+    example = {
+        "text": text,
+        "txns": [row["txn"]],
+        "keys": sorted({step[1] for step in operation["ops"]}),
+        "total": row["total"],
+        "expected": row["expected"],
+        "operations": [operation],
+    }
+    return example | explain_operations([operation], faults)
+
+
+def _wrong_total(row: Row) -> str:
+    empty = f", and {row['empty']} of them nothing at all" if row["empty"] else ""
+    return (
+        f"wrong total: in what T{row['txn']} read, the bank of {row['size']} accounts held "
+        f"{row['total']} instead of {row['expected']}{empty}"
+    )
+
+
+def _negative(row: Row) -> str:
+    return (
+        f"negative balance: T{row['txn']} read {row['least']} in account {row['least_key']}, which "
+        "no transfer may overdraw"
+    )
+
+
+CHECKER = Bank()

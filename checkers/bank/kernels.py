@@ -1,0 +1,151 @@
+"""Every read of a whole bank, added up: first the accounts of each split, then the splits.
+
+Banks are recognised from the data alone. A *set-up* writes accounts without having read them, all
+accounts of one bank in one transaction; a transfer reads what it writes. So the earliest
+transaction that wrote an account blindly names its bank, key by key.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.columns import OK, Bools, Ints, codes, group_starts, ints
+from checkers.kernel import Exchange, Kernel, Setting, Tables
+from checkers.lists.ops import transactions_of
+
+_READ, _WRITE = 0, 1
+_STEPS = ("r", "w")
+
+READS = pa.schema(
+    [
+        ("bank", pa.int64()),
+        ("txn", pa.int64()),
+        ("accounts", pa.int64()),
+        ("empty", pa.int64()),
+        ("total", pa.int64()),
+        ("least", pa.int64()),
+        ("least_key", pa.int64()),
+    ]
+)
+"""What committed transactions saw of a bank: how many accounts, how many of them held nothing,
+their sum, the least balance and its account.
+"""
+ACCOUNTS = pa.schema(
+    [("bank", pa.int64()), ("key", pa.int64()), ("balance", pa.int64()), ("acked", pa.int64())]
+)
+"""``acked`` is when the first set-up of the account was acknowledged, on the axis of the order."""
+NEVER = np.iinfo(np.int64).max
+
+
+def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``bank.accounts``, and ``bank.sums``: ``READS`` over the accounts of this split."""
+    table = tables["micro_ops"]
+    f = codes(table, "f", _STEPS)
+    txn, pos, key = ints(table, "txn"), ints(table, "pos"), ints(table, "key")
+    value = ints(table, "value")
+    held = np.asarray(table.column("value").is_valid(), dtype=np.bool_)
+    order = np.lexsort((pos, txn, key))
+    order = order[f[order] >= 0]
+    order = order[group_starts(key[order], txn[order])]  # the first step on each account
+    blind = order[f[order] == _WRITE]
+    starts = np.flatnonzero(group_starts(key[blind]))
+    first = blind[starts]
+    txns = transactions_of(tables, setting)
+    ok = txns.type == OK
+    done = np.where(ok[txn[blind]], txns.finish[txn[blind]], NEVER)
+    acked = np.minimum.reduceat(done, starts) if len(starts) else done
+    accounts = pa.table([txn[first], key[first], value[first], acked], schema=ACCOUNTS)
+    read = order[(f[order] == _READ) & ok[txn[order]]]
+    place = np.searchsorted(key[first], key[read])
+    known = place < len(first)
+    known[known] = key[first][place[known]] == key[read][known]
+    read, bank = read[known], txn[first][place[known]]
+    sums = _sums(bank, txn[read], key[read], value[read], held[read])
+    return {"bank.accounts": accounts, "bank.sums": sums}
+
+
+def _sums(bank: Ints, txn: Ints, key: Ints, value: Ints, held: Bools) -> pa.Table:
+    value = np.where(held, value, 0)
+    order = np.lexsort((key, value, txn, bank))  # the least balance leads its group
+    starts = np.flatnonzero(group_starts(bank[order], txn[order]))
+    lead = order[starts]
+    size = np.diff(np.append(starts, len(order)))
+    columns = [
+        bank[lead],
+        txn[lead],
+        size,
+        _per_group(~held[order], starts),
+        _per_group(value[order], starts),
+        value[lead],
+        key[lead],
+    ]
+    return pa.table([pa.array(c, pa.int64()) for c in columns], schema=READS)
+
+
+def _per_group(values: Bools | Ints, starts: Ints) -> Ints:
+    if not len(starts):
+        return np.zeros(0, dtype=np.int64)
+    return np.asarray(np.add.reduceat(values.astype(np.int64), starts), dtype=np.int64)
+
+
+def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``bank.banks`` (bank, accounts, total, reads of the whole) and ``bank.wrong``: the reads that
+    saw another total or a balance below zero.
+    """
+    banks = _banks(tables["bank.accounts"])
+    reads = _whole(_added_up(tables["bank.sums"]), banks)
+    counted = reads.group_by("bank").aggregate([([], "count_all")])
+    banks = banks.join(counted.rename_columns({"count_all": "reads"}), "bank").sort_by("bank")
+    reads_of_banks = pc.fill_null(banks.column("reads"), 0)
+    banks = banks.drop_columns("reads").append_column("reads", reads_of_banks)
+    before = _before_set_up(reads, tables, setting)
+    off = pc.not_equal(reads.column("total"), reads.column("expected"))
+    less = pc.less(reads.column("least"), 0)
+    wrong = pc.and_(pc.or_(off, less), pa.array(~before))
+    wrong_reads = reads.append_column("off", off).append_column("negative", less).filter(wrong)
+    return {"bank.banks": banks, "bank.wrong": wrong_reads.sort_by([("txn", "ascending")])}
+
+
+def _banks(accounts: pa.Table) -> pa.Table:
+    totals = accounts.group_by("bank").aggregate(
+        [("key", "count"), ("balance", "sum"), ("acked", "min")]
+    )
+    return totals.select(["bank", "key_count", "balance_sum", "acked_min"]).rename_columns(
+        ["bank", "size", "expected", "acked"]
+    )
+
+
+def _added_up(sums: pa.Table) -> pa.Table:
+    """One row a bank and transaction, from one a split."""
+    sums = sums.sort_by([(n, "ascending") for n in ("bank", "txn", "least", "least_key")])
+    bank, txn = ints(sums, "bank"), ints(sums, "txn")
+    starts = np.flatnonzero(group_starts(bank, txn))
+    lead = sums.take(pa.array(starts))
+    for name in ("accounts", "empty", "total"):
+        column = pa.array(_per_group(ints(sums, name), starts), pa.int64())
+        lead = lead.set_column(lead.column_names.index(name), name, column)
+    return lead
+
+
+def _whole(reads: pa.Table, banks: pa.Table) -> pa.Table:
+    """Those that saw every account, with what is known of the bank."""
+    place = np.searchsorted(np.sort(ints(banks, "bank")), ints(reads, "bank"))
+    ordered = banks.sort_by("bank").take(pa.array(place))
+    for name in ("size", "expected", "acked"):
+        reads = reads.append_column(name, ordered.column(name))
+    return reads.filter(pc.equal(reads.column("accounts"), reads.column("size")))
+
+
+def _before_set_up(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
+    """Whether a read that found nothing at all may have come before the bank was there: no set-up
+    had been acknowledged when the read began.
+    """
+    began = transactions_of(tables, setting).start[ints(reads, "txn")]
+    nothing = ints(reads, "empty") == ints(reads, "size")
+    return np.asarray(nothing & (began <= ints(reads, "acked")), dtype=np.bool_)
+
+
+SUMS = Kernel(name="bank.sums", exchange=Exchange.KEY, run=add_accounts)
+JUDGED = Kernel(name="bank.judged", exchange=Exchange.ONE_PLACE, run=judge_reads)

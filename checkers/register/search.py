@@ -1,0 +1,142 @@
+"""Bounded search: registers with compare-and-set, or with values that were written twice.
+
+Just-in-time linearization (Lowe, *Testing for linearizability*, 2017): events are taken in order of
+time, and a *configuration* says what the register may hold and which of the open operations have
+taken effect. Only when an operation ends must it have: then every configuration is carried on,
+operation by operation, until it has. No configuration left means that no order explains the
+history. Equal configurations are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from checkers.register.ops import CAS, INITIAL, NEVER, READ
+
+CONFIGURATIONS_MAX = 50_000
+"""Configurations tried for one key: a second of work. A key that needs more is undecided."""
+
+
+@attrs.frozen
+class Op:
+    """An operation: what it must find (reads, compare-and-set) and what it leaves."""
+
+    f: int
+    seen: int
+    left: int
+    start: int
+    finish: int
+
+
+@attrs.frozen
+class Explained:
+    """Some order explains all operations."""
+
+
+@attrs.frozen
+class Contradicted:
+    """No order lets ``op`` take effect by its end; the register could only hold ``held`` then."""
+
+    op: int
+    held: tuple[int, ...]
+
+
+@attrs.frozen
+class Undecided:
+    """The limit was reached before an answer."""
+
+
+Answer = Explained | Contradicted | Undecided
+
+_Configuration = tuple[int, int]  # what the register holds; a bit for each open op that is done
+
+
+def search(ops: list[Op], limit: int = CONFIGURATIONS_MAX) -> Answer:
+    """Whether some order of ``ops`` explains them, from a register that holds ``INITIAL``.
+
+    Operations that touch are concurrent; those that end ``NEVER`` may have taken effect or not.
+    """
+    ops_needed = _needed(ops)
+    configurations: set[_Configuration] = {(INITIAL, 0)}
+    pending: dict[int, None] = {}
+    tried = 0
+    for begins, number in _events(ops, ops_needed):
+        if begins:
+            pending[number] = None
+            if ops[number].f == READ:
+                configurations = {_with_read(c, ops[number], number) for c in configurations}
+            continue
+        held = tuple(sorted({state for state, _ in configurations}))
+        carried, cost = _carried(configurations, number, ops, tuple(pending), limit - tried)
+        tried += cost
+        if tried > limit:
+            return Undecided()
+        if not carried:
+            return Contradicted(number, held)
+        del pending[number]
+        configurations = {(state, done & ~(1 << number)) for state, done in carried}
+    return Explained()
+
+
+def _needed(ops: list[Op]) -> list[int]:
+    """All but the operations of unknown outcome that left what nobody found: leaving such a one out
+    never makes a history harder to explain.
+    """
+    needed = list(range(len(ops)))
+    while True:
+        found = {ops[n].seen for n in needed if ops[n].f != READ or ops[n].finish != NEVER}
+        kept = [n for n in needed if ops[n].finish != NEVER or ops[n].left in found]
+        if len(kept) == len(needed):
+            return kept
+        needed = kept
+
+
+def _events(ops: list[Op], needed: list[int]) -> Iterator[tuple[bool, int]]:
+    """(begins, operation) in order; at a tie beginnings come first."""
+    begins = [(ops[n].start, 0, n) for n in needed]
+    ends = [(ops[n].finish, 1, n) for n in needed if ops[n].finish != NEVER]
+    for _, end, number in sorted(begins + ends):
+        yield not end, number
+
+
+def _with_read(configuration: _Configuration, op: Op, number: int) -> _Configuration:
+    """A read that would find what it saw takes effect at once: it changes nothing for others."""
+    state, done = configuration
+    return (state, done | 1 << number) if op.seen == state else configuration
+
+
+def _carried(
+    configurations: set[_Configuration],
+    number: int,
+    ops: list[Op],
+    pending: tuple[int, ...],
+    limit: int,
+) -> tuple[set[_Configuration], int]:
+    """The configurations in which ``number`` has taken effect, and how many were tried. Stops at
+    the first above ``limit``.
+    """
+    bit = 1 << number
+    carried = {c for c in configurations if c[1] & bit}
+    known = configurations - carried
+    frontier = sorted(known)
+    reads = [n for n in pending if ops[n].f == READ]
+    changes = [n for n in pending if ops[n].f != READ]
+    tried = len(configurations)
+    while frontier and tried <= limit:
+        state, done = frontier.pop()
+        for change in changes:
+            op = ops[change]
+            if done >> change & 1 or (op.f == CAS and op.seen != state):
+                continue
+            after = op.left, done | 1 << change
+            for read in reads:
+                after = _with_read(after, ops[read], read)
+            if after[1] & bit:
+                carried.add(after)
+            elif after not in known:
+                known.add(after)
+                frontier.append(after)
+            tried += 1
+    return carried, tried

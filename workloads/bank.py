@@ -1,0 +1,175 @@
+"""Transfers between the accounts of a bank, and reads of the whole bank: whatever happens, the
+total stays what it was.
+
+A first transaction gives each account its balance; nothing else begins before it is acknowledged.
+Where transactions stay in one partition there is a bank in each. Parameters and idea are those of
+Jepsen's bank test; here a transfer reads both accounts before it writes them, so that a lost update
+shows in the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Annotated, Any
+
+import attrs
+import msgspec
+from msgspec import Meta
+
+from harness.client import Tx
+from harness.clock import substream
+from harness.errors import HarnessBug, PlanError
+from harness.generator import Context, Generator, Operation, Wait
+from harness.generators import Phases, UntilOk, next_process
+from harness.plan import options as plan_options
+from harness.records import Complete, Invoke, MicroOp
+from harness.workload import Workload, WorkloadSetting
+from workloads.keys import KeySpace, replaced
+
+ADD = "add"
+READ = "r"
+WRITE = "w"
+
+MAX_MONEY = 1_000_000_000_000
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan's ``[workload]`` table.
+
+    Each bank has ``accounts`` accounts that hold ``total`` together. A transaction reads all of
+    them with probability ``read_fraction``, else it moves 1 to ``max_transfer`` from one to
+    another.
+    """
+
+    accounts: Annotated[int, Meta(ge=2, le=100)] = 8
+    total: Annotated[int, Meta(ge=0, le=MAX_MONEY)] = 100
+    max_transfer: Annotated[int, Meta(ge=1, le=MAX_MONEY)] = 5
+    read_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
+
+
+def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
+    """The workload for the plan's option table.
+
+    Raises ``PlanError`` for an option, or a store whose transactions can't hold two accounts.
+    """
+    chosen = plan_options(Options, options, "workload")
+    space = KeySpace.of(setting, Bank.name)
+    if space.keys_together == 1:
+        expected = "expected a store that says which keys may share a transaction"
+        raise PlanError("workload.name", f"bank: {expected}")
+    return Bank(chosen, setting, space)
+
+
+class Bank:
+    """See the module."""
+
+    name = "bank"
+    checkers: tuple[str, ...] = ("bank", "statistics", "availability", "evidence")
+
+    def __init__(self, options: Options, setting: WorkloadSetting, space: KeySpace) -> None:
+        self._options, self._setting = options, setting
+        self._banks = space.first(options.accounts)
+
+    def main(self) -> Generator:
+        """See ``Workload``."""
+        transfers = Transfers(
+            seed=self._setting.seed,
+            options=self._options,
+            banks=self._banks,
+            begun=(0,) * self._setting.concurrency,
+        )
+        return Phases((UntilOk(tuple(map(self._first_balances, self._banks))), transfers))
+
+    def final(self, keys: tuple[int, ...]) -> Generator:
+        """See ``Workload``. A bank is read as a whole, also where only a part was touched."""
+        touched = frozenset(keys)
+        banks = [bank for bank in self._banks if not touched.isdisjoint(bank)]
+        return UntilOk(tuple(map(whole_read, banks)))
+
+    async def execute(self, tx: Tx, ops: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
+        """See ``Workload``.
+
+        A transfer that was done is recorded as what was asked for, the reads and the writes; one
+        that would have overdrawn an account only as the reads.
+        """
+        if all(op.f == ADD for op in ops):
+            return await _transfer(tx, ops)
+        observed = []
+        for op in ops:
+            if op.f == READ:
+                observed.append(MicroOp(READ, op.key, await _balance(tx, op.key)))
+            elif op.f == WRITE and isinstance(op.value, int):
+                await tx.write(op.key, op.value)
+                observed.append(op)
+            else:
+                raise HarnessBug(f"bank: can't execute {op}")
+        return tuple(observed)
+
+    def _first_balances(self, bank: tuple[int, ...]) -> tuple[MicroOp, ...]:
+        """As even as can be: the first accounts take what does not divide."""
+        share, left = divmod(self._options.total, len(bank))
+        return tuple(MicroOp(WRITE, key, share + (n < left)) for n, key in enumerate(bank))
+
+
+def whole_read(bank: tuple[int, ...]) -> tuple[MicroOp, ...]:
+    """A read of every account of ``bank``."""
+    return tuple(MicroOp(READ, key) for key in bank)
+
+
+async def _transfer(tx: Tx, adds: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
+    """Reads first, so that no write is sent that another account would have forbidden."""
+    reads = [MicroOp(READ, add.key, await _balance(tx, add.key)) for add in adds]
+    writes = [_added(add, read) for add, read in zip(adds, reads, strict=True)]
+    if any(balance < 0 for _, balance in writes):
+        return tuple(reads)
+    for key, balance in writes:
+        await tx.write(key, balance)
+    return (*adds, *reads, *(MicroOp(WRITE, key, balance) for key, balance in writes))
+
+
+def _added(add: MicroOp, read: MicroOp) -> tuple[int, int]:
+    """The account and what it will hold. An account that the store lost holds nothing."""
+    held = read.value if isinstance(read.value, int) else 0
+    if not isinstance(add.value, int):
+        raise HarnessBug(f"bank: can't add {add}")
+    return add.key, held + add.value
+
+
+async def _balance(tx: Tx, key: int) -> int | None:
+    value = await tx.read(key)
+    if isinstance(value, tuple):
+        raise HarnessBug(f"bank: expected a balance at key {key} (got {value})")
+    return value
+
+
+@attrs.frozen(kw_only=True)
+class Transfers:
+    """The generator. What a slot draws depends on nothing but its own count of operations."""
+
+    seed: int
+    options: Options
+    banks: tuple[tuple[int, ...], ...]
+    begun: tuple[int, ...]
+    last_slot: int = -1
+
+    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+        """See ``Generator``."""
+        process = next_process(context, self.last_slot)
+        slot = process % context.concurrency
+        draw = substream(self.seed, "ops", slot, self.begun[slot])
+        begun = replaced(self.begun, slot, self.begun[slot] + 1)
+        after = attrs.evolve(self, begun=begun, last_slot=slot)
+        return Operation(process=process, ops=self._transaction(draw), at_ns=context.now_ns), after
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        return self
+
+    def _transaction(self, draw: Random) -> tuple[MicroOp, ...]:
+        bank = self.banks[draw.randrange(len(self.banks))]
+        if draw.random() < self.options.read_fraction:
+            return whole_read(bank)
+        payer, payee = draw.sample(bank, 2)
+        amount = draw.randint(1, self.options.max_transfer)
+        return MicroOp(ADD, payer, -amount), MicroOp(ADD, payee, amount)

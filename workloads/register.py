@@ -1,0 +1,173 @@
+"""Reads, writes and compare-and-set of single registers: every operation must take effect at one
+moment between its invocation and its completion.
+
+Written values are unique; a key makes place for a fresh one after so many operations, so that what
+a checker must search stays short. Every other key has no compare-and-set: such a key can be judged
+without any search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Annotated, Any
+
+import attrs
+import msgspec
+from msgspec import Meta
+
+from harness.client import StoreError, Tx
+from harness.clock import substream
+from harness.errors import HarnessBug
+from harness.generator import Context, Generator, Operation, Wait
+from harness.generators import UntilOk, next_process
+from harness.plan import options as plan_options
+from harness.records import Complete, Invoke, MicroOp, OpType
+from harness.workload import Workload, WorkloadSetting
+from workloads.keys import replaced
+
+READ = "r"
+WRITE = "w"
+CAS = "cas"
+CAS_MISMATCH = "CAS-MISMATCH"
+
+NEVER_WRITTEN = 0  # what a compare-and-set expects of a register that nobody has been seen to write
+
+_Fraction = Annotated[float, Meta(ge=0, le=1)]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan's ``[workload]`` table.
+
+    ``key_count`` keys are live, each for ``max_ops`` operations. An operation is a read with
+    probability ``read_fraction``; of the others, on every other key, ``cas_fraction`` compare and
+    set, the rest write.
+    """
+
+    key_count: Annotated[int, Meta(ge=1, le=1000)] = 6
+    max_ops: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    read_fraction: _Fraction = 0.5
+    cas_fraction: _Fraction = 0.5
+
+
+def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
+    """The workload for the plan's option table. Raises ``PlanError``."""
+    return Register(plan_options(Options, options, "workload"), setting)
+
+
+class Register:
+    """See the module."""
+
+    name = "register"
+    checkers: tuple[str, ...] = ("register", "statistics", "availability", "evidence")
+
+    def __init__(self, options: Options, setting: WorkloadSetting) -> None:
+        self._options, self._setting = options, setting
+
+    def main(self) -> Generator:
+        """See ``Workload``."""
+        options = self._options
+        return Accesses(
+            seed=self._setting.seed,
+            concurrency=self._setting.concurrency,
+            options=options,
+            live=tuple(Live(key) for key in range(options.key_count)),
+            begun=(0,) * self._setting.concurrency,
+            next_key=options.key_count,
+        )
+
+    def final(self, keys: tuple[int, ...]) -> Generator:
+        """See ``Workload``."""
+        return UntilOk(tuple((MicroOp(READ, key),) for key in keys))
+
+    async def execute(self, tx: Tx, ops: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
+        """See ``Workload``. A compare-and-set that finds another value raises ``StoreError``: it is
+        rolled back, and certainly did nothing.
+        """
+        (op,) = ops
+        match op:
+            case MicroOp(f="r"):
+                return (MicroOp(READ, op.key, await _value(tx, op.key)),)
+            case MicroOp(f="w", value=int(value)):
+                await tx.write(op.key, value)
+            case MicroOp(f="cas", value=(old, new)):
+                held = await _value(tx, op.key)
+                if held != old:
+                    raise StoreError(CAS_MISMATCH, f"key {op.key} holds {held}, not {old}")
+                await tx.write(op.key, new)
+            case _:
+                raise HarnessBug(f"register: can't execute {op}")
+        return ops
+
+
+async def _value(tx: Tx, key: int) -> int | None:
+    value = await tx.read(key)
+    if isinstance(value, tuple):
+        raise HarnessBug(f"register: expected a value at key {key} (got {value})")
+    return value
+
+
+@attrs.frozen
+class Live:
+    """A live key, the operations drawn on it, and what it was last seen to hold."""
+
+    key: int
+    drawn: int = 0
+    seen: int = NEVER_WRITTEN
+
+
+@attrs.frozen(kw_only=True)
+class Accesses:
+    """The generator. What a slot draws depends on nothing but its own count of operations; only the
+    value that a compare-and-set expects is the one that was last seen, since any other would fail.
+
+    The n-th value of a slot is 1 + n x concurrency + slot: no two are equal.
+    """
+
+    seed: int
+    concurrency: int
+    options: Options
+    live: tuple[Live, ...]
+    begun: tuple[int, ...]
+    next_key: int
+    last_slot: int = -1
+
+    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+        """See ``Generator``."""
+        process = next_process(context, self.last_slot)
+        slot = process % context.concurrency
+        count = self.begun[slot]
+        draw = substream(self.seed, "ops", slot, count)
+        place = draw.randrange(len(self.live))
+        step = self._step(draw, place, 1 + count * self.concurrency + slot)
+        live, next_key = self.live[place], self.next_key
+        live = attrs.evolve(live, drawn=live.drawn + 1)
+        if live.drawn >= self.options.max_ops:
+            live, next_key = Live(next_key), next_key + 1
+        after = attrs.evolve(
+            self,
+            live=replaced(self.live, place, live),
+            begun=replaced(self.begun, slot, count + 1),
+            next_key=next_key,
+            last_slot=slot,
+        )
+        return Operation(process=process, ops=(step,), at_ns=context.now_ns), after
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``. Remembers what the live keys were last seen to hold."""
+        if isinstance(event, Invoke) or event.type is not OpType.OK:
+            return self
+        (op,) = event.ops
+        held = op.value[1] if isinstance(op.value, tuple) and op.f == CAS else op.value
+        if not isinstance(held, int):
+            return self
+        live = tuple(attrs.evolve(x, seen=held) if x.key == op.key else x for x in self.live)
+        return attrs.evolve(self, live=live)
+
+    def _step(self, draw: Random, place: int, fresh: int) -> MicroOp:
+        live = self.live[place]
+        if draw.random() < self.options.read_fraction:
+            return MicroOp(READ, live.key)
+        if place % 2 and draw.random() < self.options.cas_fraction:
+            return MicroOp(CAS, live.key, (live.seen, fresh))
+        return MicroOp(WRITE, live.key, fresh)
