@@ -1,0 +1,189 @@
+"""The bank's checker: totals, balances, and what it can't tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checker_histories import Fault, Txn, fail, info, ok, write_run
+from register_histories import verdict
+
+from checkers.analyze import analyze, encode
+from harness.checking import Verdict
+
+CHECKERS = ("bank", "statistics", "availability", "evidence")
+SET_UP = ok(("w", 1, 6), ("w", 2, 4), ("w", 3, 0))
+
+
+def transfer(payer: tuple[int, int], payee: tuple[int, int], amount: int) -> Txn:
+    """Of (account, balance) to (account, balance)."""
+    (a, held_a), (b, held_b) = payer, payee
+    return ok(
+        ("add", a, -amount),
+        ("add", b, amount),
+        ("r", a, held_a),
+        ("r", b, held_b),
+        ("w", a, held_a - amount),
+        ("w", b, held_b + amount),
+    )
+
+
+def balances(*held: int | None) -> Txn:
+    return ok(*(("r", account, value) for account, value in enumerate(held, 1)))
+
+
+def anomalies(found: Verdict) -> set[str]:
+    return {*found.anomalies, *found.observed}
+
+
+GOOD = [
+    SET_UP,
+    balances(6, 4, 0),
+    transfer((1, 6), (3, 0), 2),
+    balances(4, 4, 2),
+    fail(("add", 1, -1), ("add", 2, 1)),
+    info(("add", 2, -3), ("add", 1, 3)),
+    ok(("r", 2, 1), ("r", 3, 2)),
+    balances(7, 1, 2),
+]
+
+
+def changed(number: int, txn: Txn) -> list[Txn]:
+    return [*GOOD[:number], txn, *GOOD[number + 1 :]]
+
+
+@pytest.mark.parametrize("splits", [1, 2, 5])
+def test_transfers_leave_the_total_alone(splits: int) -> None:
+    found = verdict(GOOD, "bank", splits=splits)
+
+    assert found.outcome == "valid"
+    assert anomalies(found) == set()
+    assert found.statistics["bank"] == {
+        "banks": 1,
+        "accounts": 3,
+        "whole_reads": 3,
+        "wrong_reads": 0,
+    }
+
+
+@pytest.mark.parametrize("splits", [1, 2, 5])
+def test_a_wrong_total_is_found_however_accounts_are_split(splits: int) -> None:
+    found = verdict(changed(7, balances(7, 1, 3)), "bank", splits=splits)
+
+    assert found.outcome == "violation"
+    assert anomalies(found) == {"bank-total"}
+    (example,) = {**found.anomalies, **found.observed}["bank-total"].examples
+    assert example["text"] == (
+        "wrong total: in what T7 read, the bank of 3 accounts held 11 instead of 10"
+    )
+    assert example["txns"] == [7]
+    assert example["keys"] == [1, 2, 3]
+    assert found.reasons[0].startswith("bank-total (1) breaks strict-serializable: wrong total")
+
+
+def test_a_balance_below_zero_is_wrong_even_where_the_total_is_right() -> None:
+    found = verdict(changed(7, balances(9, 2, -1)), "bank")
+
+    assert found.outcome == "violation"
+    assert anomalies(found) == {"negative-balance"}
+    (example,) = {**found.anomalies, **found.observed}["negative-balance"].examples
+    assert example["text"].startswith("negative balance: T7 read -1 in account 3")
+
+
+def test_an_account_that_lost_its_balance_is_a_wrong_total() -> None:
+    found = verdict(changed(7, balances(7, None, 2)), "bank")
+
+    (example,) = {**found.anomalies, **found.observed}["bank-total"].examples
+    assert "held 9 instead of 10, and 1 of them nothing at all" in example["text"]
+
+
+@pytest.mark.parametrize("type_", ["fail", "info"])
+def test_reads_that_were_not_committed_are_no_evidence(type_: str) -> None:
+    wrong = Txn(type_, balances(7, 1, 3).ops)
+
+    assert verdict(changed(7, wrong), "bank").outcome == "valid"
+
+
+def test_a_read_of_a_part_of_the_bank_says_nothing() -> None:
+    assert verdict(changed(7, ok(("r", 1, 70), ("r", 2, 1))), "bank").outcome == "valid"
+
+
+def test_under_a_model_that_allows_it_a_wrong_total_is_only_observed() -> None:
+    found = verdict(changed(7, balances(7, 1, 3)), "bank", model="read-committed")
+
+    assert found.outcome == "valid"
+    assert set(found.observed) == {"bank-total"}
+
+
+@pytest.mark.parametrize("model", ["serializable", "snapshot-isolation", "repeatable-read"])
+def test_models_that_keep_transfers_whole_are_broken_by_a_wrong_total(model: str) -> None:
+    assert verdict(changed(7, balances(7, 1, 3)), "bank", model=model).outcome == "violation"
+
+
+def test_nothing_at_all_is_right_only_before_the_set_up_is_acknowledged() -> None:
+    early = [
+        ok(("r", 1, None), ("r", 2, None), ("r", 3, None), start=0, finish=9),
+        ok(*SET_UP.ops, start=5, finish=20),
+        ok(*balances(6, 4, 0).ops, start=30, finish=40),
+    ]
+    lost = [*early, ok(("r", 1, None), ("r", 2, None), ("r", 3, None), start=50, finish=60)]
+
+    assert verdict(early, "bank").outcome == "valid"
+    found = verdict(lost, "bank")
+    assert found.outcome == "violation"
+    assert "held 0 instead of 10" in found.reasons[0]
+
+
+def test_a_set_up_that_was_tried_again_is_one_bank() -> None:
+    found = verdict([info(*SET_UP.ops), *GOOD], "bank")
+    lost = verdict([info(*SET_UP.ops), *GOOD, balances(None, None, None)], "bank")
+
+    assert found.outcome == "valid"
+    assert found.statistics["bank"]["banks"] == 1
+    assert lost.outcome == "violation"
+
+
+def test_each_bank_has_a_total_of_its_own() -> None:
+    other = [
+        ok(("w", 11, 50), ("w", 12, 50)),
+        ok(("r", 11, 60), ("r", 12, 40)),
+    ]
+    found = verdict([*GOOD, *other], "bank", splits=3)
+    wrong = verdict([*GOOD, *other, ok(("r", 11, 5), ("r", 12, 5))], "bank", splits=3)
+
+    assert found.outcome == "valid"
+    assert found.statistics["bank"]["banks"] == 2
+    assert "the bank of 2 accounts held 10 instead of 100" in wrong.reasons[0]
+
+
+def test_a_history_without_a_bank_or_without_whole_reads_is_unknown() -> None:
+    none = verdict([ok(("r", 1, None))], "bank")
+    unread = verdict([SET_UP, transfer((1, 6), (3, 0), 2)], "bank")
+
+    assert none.outcome == unread.outcome == "unknown"
+    assert none.reasons == ("no bank: no transaction wrote accounts that it had not read",)
+    assert unread.reasons == (
+        "vacuous: the bank of 3 accounts that T0 set up was never read as a whole",
+    )
+
+
+def test_a_wrong_total_names_the_fault_that_is_nearest(tmp_path: Path) -> None:
+    kill = Fault("kill", "n2", 35, 60, ("n2",))
+    run = write_run(tmp_path / "run", changed(7, balances(7, 1, 3)), [kill], checkers=CHECKERS)
+
+    found = analyze(run, executor="local")
+
+    (example,) = {**found.anomalies, **found.observed}["bank-total"].examples
+    assert found.outcome == "violation"
+    assert example["explained_by"]["kind"] == "kill"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("last", [balances(7, 1, 2), balances(7, 1, -3)])
+def test_spark_says_of_a_bank_what_the_process_says(tmp_path: Path, last: Txn) -> None:
+    run = write_run(tmp_path / "run", changed(7, last), checkers=CHECKERS)
+
+    on_spark, in_process = analyze(run, executor="spark"), analyze(run, executor="local")
+
+    assert encode(on_spark) == encode(in_process)
+    assert in_process.outcome == ("valid" if last.ops[2][2] == 2 else "violation")
