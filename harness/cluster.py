@@ -31,6 +31,25 @@ Grudge = tuple[Link, ...]
 """Directed links (source, destination) whose packets are dropped: sorted, without repetition."""
 
 
+class LinkShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What befalls packets on a directed link: a share ``loss`` of them is dropped at random, the
+    rest is held back for ``delay_s`` seconds.
+    """
+
+    link: Link
+    loss: float = 0.0
+    delay_s: float = 0.0
+
+
+class LinkQuality(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured on a directed link: the share of packets that did not arrive, and the
+    shortest way there and back in seconds, ``None`` where nothing came back.
+    """
+
+    loss: float
+    round_trip_s: float | None
+
+
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """Where something listens."""
 
@@ -92,12 +111,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What an independent look at a node shows now. ``boot`` changes with every start of the
-    program.
+    program; ``paused`` is the program's state, ``frozen`` the whole machine's.
     """
 
     node: str
     running: bool
     paused: bool = False
+    frozen: bool = False
     pid: int | None = None
     boot: str | None = None
     exit_text: str = ""
@@ -132,6 +152,14 @@ class Provider(Protocol):
     async def resume(self, node: str) -> NodeStatus:
         """SIGCONT the program."""
 
+    async def freeze(self, node: str) -> NodeStatus:
+        """Stop everything on the machine, the way to control it included. Idempotent."""
+
+    async def thaw(self, node: str) -> NodeStatus:
+        """Let a frozen machine go on, with the cuts and shapes that are in force now.
+        Idempotent.
+        """
+
     async def lose(self, node: str) -> NodeStatus:
         """Take the machine away: no reset reaches anyone."""
 
@@ -141,6 +169,11 @@ class Provider(Protocol):
     async def cut(self, grudge: Grudge) -> None:
         """Make ``grudge`` the whole set of cut links; ``()`` heals all. Idempotent."""
 
+    async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
+        """Make ``shapes`` (at most one a link) all that befalls links; ``()`` ends it.
+        Idempotent.
+        """
+
     async def probe(self, node: str) -> NodeStatus:
         """Look at the node by another way than the one that acted on it."""
 
@@ -148,6 +181,9 @@ class Provider(Protocol):
         """For each directed link, whether what the source sends reaches the destination, by
         trying.
         """
+
+    async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
+        """What each directed link does to packets, by sending many."""
 
     async def collect(self, node: str, into: Path) -> None:
         """Copy the node's logs into ``into`` (created), size-capped."""

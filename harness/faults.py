@@ -9,7 +9,7 @@ import msgspec
 
 from harness.capability import Capability
 from harness.clock import RunClock
-from harness.cluster import Cluster, Grudge, Provider, Roles, System
+from harness.cluster import Cluster, Grudge, LinkShape, Provider, Roles, System
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,24 +45,34 @@ class Scene:
 
 @attrs.frozen(kw_only=True)
 class Victims:
-    """A resolved target. ``grudge`` is empty for faults that act on nodes alone."""
+    """A resolved target. ``grudge`` and ``shapes`` are empty for faults that act on nodes alone."""
 
     nodes: tuple[str, ...]
     roles: tuple[str, ...]
     grudge: Grudge = ()
+    shapes: tuple[LinkShape, ...] = ()
 
 
 class Fault(Protocol):
     """One kind of fault: what it needs, and its four verbs. Stateless: state is in the arguments.
 
     The nemesis calls, each with a deadline: resolve, (journal), inject, prove, ..., heal,
-    prove_healed. Network faults do not cut by themselves: they return a grudge from ``resolve``,
-    and the nemesis keeps the union of the active grudges in force, so that faults overlap without
-    undoing each other.
+    prove_healed. Network faults do not cut or shape links by themselves: they return a grudge or
+    shapes from ``resolve``, and the nemesis keeps the union of what is active in force, so that
+    faults overlap without undoing each other. ``aims`` are the targets of a random mix; empty
+    where the usual ones do.
     """
 
     kind: str
     needs: frozenset[Capability]
+    aims: tuple[str, ...]
+
+    def check(
+        self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str
+    ) -> None:
+        """Refuse a target that can never be resolved in this cluster. Raises ``PlanError`` at
+        ``path``.
+        """
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
