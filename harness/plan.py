@@ -33,6 +33,7 @@ MIN_DEADLINE_S = 0.001  # below the timer's own noise every operation would be l
 MAX_DEADLINE_S = 600.0
 MAX_LIMIT_S = 3_600.0  # no phase around the drive may take longer than an hour
 MAX_SCHEDULE = 10_000  # faults in one plan
+MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
 DEFAULT_MIX = ("kill", "partition")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}$"  # it becomes part of a directory's name
 
@@ -73,13 +74,15 @@ class NemesisPlan(_Table, frozen=True, kw_only=True):
     """What breaks: fault kinds to mix at random, or the schedule itself; never both.
 
     The first fault of a mix comes ``first_s`` after the drive began; each holds for ``hold_s``, and
-    ``quiet_s`` without faults follow it.
+    ``quiet_s`` without faults follow it. ``overlap`` faults of a mix come together, on nodes of
+    their own.
     """
 
     mix: tuple[str, ...] = DEFAULT_MIX
     first_s: Annotated[float, Meta(ge=0, le=MAX_DURATION_S)] = 3.0
     hold_s: _DurationS = 5.0
     quiet_s: Annotated[float, Meta(ge=0, le=MAX_DURATION_S)] = 4.0
+    overlap: Annotated[int, Meta(ge=1, le=MAX_OVERLAP)] = 1
     schedule: Annotated[tuple[PlannedFault, ...], Meta(max_length=MAX_SCHEDULE)] = ()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.cluster import Grudge, Link
+from harness.cluster import Grudge, Link, LinkShape
 
 
 def grudge_of(links: Iterable[Link]) -> Grudge:
@@ -41,8 +41,14 @@ def split(group: Iterable[str], nodes: Iterable[str]) -> Grudge:
     Where there is no rest, nobody hears anybody: the whole cluster falls apart.
     """
     inside, everyone = tuple(group), tuple(nodes)
-    rest = tuple(node for node in everyone if node not in inside)
-    return complete((inside, rest)) if rest else complete((node,) for node in everyone)
+    outside = rest(inside, everyone)
+    return complete((inside, outside)) if outside else complete((node,) for node in everyone)
+
+
+def rest(group: Iterable[str], nodes: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``nodes`` that are not in ``group``."""
+    inside = tuple(group)
+    return tuple(node for node in nodes if node not in inside)
 
 
 def isolate(node: str, nodes: Iterable[str]) -> Grudge:
@@ -55,6 +61,20 @@ def halves(nodes: tuple[str, ...]) -> Grudge:
     return split(nodes[: len(nodes) // 2], nodes) if len(nodes) > 1 else ()
 
 
+def majorities_ring(ring: tuple[str, ...]) -> Grudge:
+    """Every node of ``ring`` hears only as many neighbours on either side as make a majority with
+    itself: no two hear the same nodes, and links stay whole in both directions or in none.
+    """
+    count = len(ring)
+    reach = (count // 2 + 1) // 2
+    return grudge_of(
+        (ring[source], ring[destination])
+        for source in range(count)
+        for destination in range(count)
+        if min((source - destination) % count, (destination - source) % count) > reach
+    )
+
+
 def union(grudges: Iterable[Grudge]) -> Grudge:
     """Every link that any of ``grudges`` cuts."""
     return grudge_of(link for grudge in grudges for link in grudge)
@@ -63,3 +83,16 @@ def union(grudges: Iterable[Grudge]) -> Grudge:
 def difference(grudge: Grudge, other: Grudge) -> Grudge:
     """The links of ``grudge`` that ``other`` does not cut."""
     return tuple(link for link in grudge if link not in other)
+
+
+def strongest(shapes: Iterable[LinkShape]) -> tuple[LinkShape, ...]:
+    """At most one shape a link, sorted by link: of several the worst of each property."""
+    worst: dict[Link, LinkShape] = {}
+    for shape in shapes:
+        other = worst.get(shape.link, shape)
+        worst[shape.link] = LinkShape(
+            link=shape.link,
+            loss=max(shape.loss, other.loss),
+            delay_s=max(shape.delay_s, other.delay_s),
+        )
+    return tuple(worst[link] for link in sorted(worst))

@@ -8,6 +8,7 @@ and the union of all that is in force is what the provider is told.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -19,7 +20,8 @@ from harness.cluster import Roles
 from harness.errors import HarnessError, MissingCapability
 from harness.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.records import FaultState, FaultTransition, Note, Record
-from nemesis import grudges
+from nemesis import force
+from nemesis.force import Active
 from nemesis.journal import Intent, Journal
 
 T = TypeVar("T")
@@ -43,19 +45,10 @@ class Limits:
     roles_s: float = 2.0
     # A target without an answer, or busy with another fault, is tried for this long.
     wait_s: float = 5.0
+    # One look of a proof. A machine that froze meanwhile would hold it up beyond all of them.
+    look_s: float = 6.0
     # Between two looks of a proof, or two tries of a target.
     poll_s: float = 0.2
-
-
-@attrs.define(kw_only=True)
-class _Active:
-    """A fault that may be in force: from before its injection until its heal is proven."""
-
-    number: int
-    planned: PlannedFault
-    fault: Fault
-    victims: Victims
-    mending: bool = False
 
 
 class _Failed(Exception):
@@ -101,8 +94,8 @@ class Nemesis:
         self._write = write
         self._journal = journal
         self._limits = limits or Limits()
-        self._draws = _draws(self._schedule, seed)
-        self._active: dict[int, _Active] = {}
+        self._streams = _streams(self._schedule, seed)
+        self._active: dict[int, Active] = {}
         self._cutting = asyncio.Lock()
         self._trouble: dict[tuple[int, str], str] = {}
 
@@ -145,7 +138,7 @@ class Nemesis:
             await scene.clock.sleep_until(begun_ns + int(planned.hold_s * NS_PER_S))
         await self._mend(scene, active, final=False)
 
-    async def _claim(self, scene: Scene, number: int, planned: PlannedFault) -> _Active | None:
+    async def _claim(self, scene: Scene, number: int, planned: PlannedFault) -> Active | None:
         """The fault with its victims, its nodes taken; ``None`` once it was recorded as skipped."""
         fault = self._faults[planned.kind]
         until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
@@ -154,7 +147,7 @@ class Nemesis:
             victims, reason = self._resolve(scene, number, planned, roles)
             if victims is not None:
                 # No await between the look at who is busy and the claim.
-                active = _Active(number=number, planned=planned, fault=fault, victims=victims)
+                active = Active(number=number, planned=planned, fault=fault, victims=victims)
                 self._active[number] = active
                 return active
             if scene.clock.now_ns() >= until_ns:
@@ -168,7 +161,8 @@ class Nemesis:
     ) -> tuple[Victims | None, str]:
         """Victims that nobody else holds, or why there are none."""
         fault = self._faults[planned.kind]
-        draw = self._draws[number]
+        # A draw of its own for every try: what hit a busy node may hit a free one next.
+        draw = self._streams[number].getrandbits(63)
         try:
             victims = fault.resolve(planned.target, roles, scene.cluster.nodes, draw)
         except Exception as error:
@@ -190,7 +184,7 @@ class Nemesis:
         except _Failed:
             return Roles()
 
-    async def _break(self, scene: Scene, active: _Active) -> bool:
+    async def _break(self, scene: Scene, active: Active) -> bool:
         """Inject and prove; whether the fault is proven effective."""
         self._note(scene, active, FaultState.INJECTING)
         try:
@@ -199,14 +193,15 @@ class Nemesis:
             return self._unproven(scene, active, "effect", f"not injected: {failure}")
         self._note(scene, active, FaultState.INJECTED)
         proof = await self._until(
-            lambda: active.fault.prove(scene, active.victims), self._limits.proof_s
+            lambda: active.fault.prove(scene, force.in_sight(active, self._active.values())),
+            self._limits.proof_s,
         )
         if not proof.holds:
             return self._unproven(scene, active, "effect", f"no effect: {proof.text}")
         self._note(scene, active, FaultState.EFFECTIVE, proof.text)
         return True
 
-    async def _inject(self, scene: Scene, active: _Active) -> None:
+    async def _inject(self, scene: Scene, active: Active) -> None:
         victims = active.victims
         intent = Intent(
             fault=active.number,
@@ -217,22 +212,21 @@ class Nemesis:
             at_ns=scene.clock.now_ns(),
         )
         await self._call("the undo journal", self._journal.intend(intent))
-        if victims.grudge:
-            await self._call("cut", self._enforce(scene))
+        await self._enforce(scene, victims)
         await self._call("inject", active.fault.inject(scene, victims))
 
-    async def _mend(self, scene: Scene, active: _Active, *, final: bool) -> None:
+    async def _mend(self, scene: Scene, active: Active, *, final: bool) -> None:
         """Heal and prove it. Where that fails, the fault stays active for ``heal_all``, unless this
         is it: then it is recorded as unproven (and stays, so that a person can try once more).
         """
         self._note(scene, active, FaultState.HEALING)
         active.mending = True
         try:
-            if active.victims.grudge:
-                await self._call("cut", self._enforce(scene))
+            await self._enforce(scene, active.victims)
             await self._call("heal", active.fault.heal(scene, active.victims))
             proof = await self._until(
-                lambda: active.fault.prove_healed(scene, self._own(active)), self._limits.healed_s
+                lambda: active.fault.prove_healed(scene, force.own(active, self._active.values())),
+                self._limits.healed_s,
             )
         except _Failed as failure:
             proof = Proof(holds=False, text=str(failure))
@@ -244,7 +238,7 @@ class Nemesis:
             text = f"fault {active.number} ({_short(active)}) not healed yet: {proof.text}"
             self._write(Note(at_ns=scene.clock.now_ns(), text=text))
 
-    async def _close(self, scene: Scene, active: _Active, proof: Proof) -> None:
+    async def _close(self, scene: Scene, active: Active, proof: Proof) -> None:
         """The heal is proven: say so, free the nodes, and forget the intent."""
         self._note(scene, active, FaultState.HEALED, proof.text)
         del self._active[active.number]
@@ -254,26 +248,26 @@ class Nemesis:
         except _Failed as failure:
             self._trouble[active.number, "journal"] = f"fault {active.number}: {failure}"
 
-    async def _enforce(self, scene: Scene) -> None:
-        """Tell the provider the union of the grudges in force now. One at a time: a cut that was
-        under way with an older union must not land after this one.
+    async def _enforce(self, scene: Scene, changed: Victims) -> None:
+        """Tell the provider the union of what is in force now, as far as ``changed`` has a part in
+        it. Raises ``_Failed``.
+        """
+        if changed.grudge:
+            await self._call("cut", self._cut(scene))
+        if changed.shapes:
+            await self._call("shape", self._shape(scene))
+
+    async def _cut(self, scene: Scene) -> None:
+        """One at a time: a cut that was under way with an older union must not land after this
+        one.
         """
         async with self._cutting:
-            await scene.provider.cut(
-                grudges.union(a.victims.grudge for a in self._active.values() if not a.mending)
-            )
+            await scene.provider.cut(force.grudge(self._active.values()))
 
-    def _own(self, active: _Active) -> Victims:
-        """The victims, without the links that another fault keeps cut: they can't be seen to heal.
-
-        Computed anew for every look, since others come and go meanwhile.
-        """
-        others = grudges.union(
-            a.victims.grudge for a in self._active.values() if a is not active and not a.mending
-        )
-        return attrs.evolve(
-            active.victims, grudge=grudges.difference(active.victims.grudge, others)
-        )
+    async def _shape(self, scene: Scene) -> None:
+        """As ``_cut``, for shapes."""
+        async with self._cutting:
+            await scene.provider.shape(force.shapes(self._active.values()))
 
     async def _until(self, look: Callable[[], Awaitable[Proof]], limit_s: float) -> Proof:
         """Look until the proof holds or ``limit_s`` passed; then the last look that was
@@ -283,15 +277,22 @@ class Nemesis:
         try:
             async with asyncio.timeout(limit_s):
                 while True:
-                    try:
-                        last = await look()
-                    except Exception as error:
-                        last = Proof(holds=False, text=f"the look failed: {_reason(error)}")
+                    last = await self._look(look)
                     if last.holds:
                         return last
                     await asyncio.sleep(self._limits.poll_s)
         except TimeoutError:
             return Proof(holds=False, text=f"{last.text} (after {limit_s:g} s)")
+
+    async def _look(self, look: Callable[[], Awaitable[Proof]]) -> Proof:
+        """One look; one that fails or takes too long shows nothing."""
+        try:
+            async with asyncio.timeout(self._limits.look_s):
+                return await look()
+        except TimeoutError:
+            return Proof(holds=False, text=f"a look took longer than {self._limits.look_s:g} s")
+        except Exception as error:
+            return Proof(holds=False, text=f"the look failed: {_reason(error)}")
 
     async def _call(self, what: str, work: Awaitable[T], limit_s: float | None = None) -> T:
         """The result of ``work`` within a deadline. Raises ``_Failed`` for whatever goes wrong: a
@@ -306,12 +307,12 @@ class Nemesis:
                 raise _Failed(f"{what} did not answer within {limit_s:g} s") from error
             raise _Failed(f"{what} failed: {_reason(error)}") from error
 
-    def _unproven(self, scene: Scene, active: _Active, what: str, text: str) -> bool:
+    def _unproven(self, scene: Scene, active: Active, what: str, text: str) -> bool:
         self._note(scene, active, FaultState.UNPROVEN, text)
         self._trouble[active.number, what] = f"fault {active.number} ({_short(active)}): {text}"
         return False
 
-    def _note(self, scene: Scene, active: _Active, state: FaultState, text: str = "") -> None:
+    def _note(self, scene: Scene, active: Active, state: FaultState, text: str = "") -> None:
         self._record(scene, active.number, active.planned, state, active.victims, text)
 
     def _record(
@@ -337,21 +338,20 @@ class Nemesis:
         )
 
 
-def _draws(schedule: Sequence[PlannedFault], seed: int) -> tuple[int, ...]:
+def _streams(schedule: Sequence[PlannedFault], seed: int) -> tuple[random.Random, ...]:
     """What decides the random targets. Keyed by the fault, not by its place in the schedule: a
     fault that is taken away leaves the draws of the others alone.
     """
     seen: dict[tuple[str, str, str], int] = {}
-    draws = []
+    streams = []
     for planned in schedule:
         key = (planned.kind, planned.target, repr(planned.at_s))
         again = seen[key] = seen.get(key, -1) + 1
-        stream = substream(seed, "nemesis target", *key, again)
-        draws.append(stream.getrandbits(63))
-    return tuple(draws)
+        streams.append(substream(seed, "nemesis target", *key, again))
+    return tuple(streams)
 
 
-def _short(active: _Active) -> str:
+def _short(active: Active) -> str:
     nodes = active.victims.nodes
     more = f"+{len(nodes) - _NAMED_NODES}" if len(nodes) > _NAMED_NODES else ""
     return f"{active.planned.kind} {','.join(nodes[:_NAMED_NODES])}{more}"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.clock import substream
 from harness.errors import PlanError
-from harness.faults import PlannedFault
-from nemesis import targets
+from harness.faults import Fault, PlannedFault
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
 FAULTS_LIMIT = 10_000
 # What a random mix aims at, where the store tells who leads and where it does not.
 LEADER_TARGET = "leader of any partition"
 COUNTED_TARGETS = ("minority", "one", "half")
+ALL_TARGET = "all"
 # A hold varies by this share, and the start with it, so that faults don't fall into step with the
 # store's own timers.
 _JITTER = 0.25
@@ -30,37 +30,42 @@ def materialise(
     hold_s: float,
     quiet_s: float,
     partitions: int | None,
+    overlap: int = 1,
+    aims: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[PlannedFault, ...]:
-    """A random schedule of the kinds in ``mix``, one fault after the other, equal for equal
-    arguments.
+    """A random schedule of the kinds in ``mix``, equal for equal arguments.
 
-    The first fault comes at ``first_s``, each lasts at most ``hold_s``, and at least ``quiet_s``
-    pass after each, also after the last before ``duration_s`` ends. Every kind occurs as often as
-    any other, give or take one. Raises ``PlanError`` where not even one fault fits.
+    Up to ``overlap`` faults come together, the first at ``first_s``; each lasts at most ``hold_s``,
+    and at least ``quiet_s`` without any fault follow, also before ``duration_s`` ends. Every kind
+    occurs as often as any other, give or take one. ``aims`` are the targets of kinds that don't
+    take the usual ones; a kind that only aims at all nodes comes alone. Raises ``PlanError`` where
+    not even one fault fits.
     """
     if not mix:
         return ()
     _check_times(duration_s, first_s, hold_s, quiet_s)
     stream = substream(seed, "nemesis")
-    kinds = _bag(tuple(sorted(dict.fromkeys(mix))), stream)
-    aims = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
-    aim = {kind: _bag(aims, stream) for kind in sorted(dict.fromkeys(mix))}
-    faults = []
-    for number in range(min(FAULTS_LIMIT, _how_many(duration_s, first_s, hold_s + quiet_s))):
-        this_hold_s = round(hold_s * stream.uniform(1 - _JITTER, 1), 3)
-        slack_s = stream.uniform(0, hold_s - this_hold_s) if number else 0.0
-        at_s = round(first_s + number * (hold_s + quiet_s) + slack_s, 3)
-        kind = next(kinds)
-        faults.append(
-            PlannedFault(at_s=at_s, kind=kind, target=next(aim[kind]), hold_s=this_hold_s)
-        )
-    return tuple(faults)
+    every = tuple(sorted(dict.fromkeys(mix)))
+    kinds = _bag(every, stream)
+    usual = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
+    own = {kind: (aims or {}).get(kind) or usual for kind in every}
+    aim = {kind: _bag(own[kind], stream) for kind in every}
+    groups = _groups(kinds, overlap, tuple(kind for kind in every if own[kind] == (ALL_TARGET,)))
+    faults: list[PlannedFault] = []
+    for number in range(_how_many(duration_s, first_s, hold_s + quiet_s)):
+        for kind in next(groups):
+            this_hold_s = round(hold_s * stream.uniform(1 - _JITTER, 1), 3)
+            slack_s = stream.uniform(0, hold_s - this_hold_s) if faults else 0.0
+            at_s = round(first_s + number * (hold_s + quiet_s) + slack_s, 3)
+            target = next(aim[kind])
+            faults.append(PlannedFault(at_s=at_s, kind=kind, target=target, hold_s=this_hold_s))
+    return tuple(faults[:FAULTS_LIMIT])
 
 
 def check_schedule(
     schedule: Sequence[PlannedFault],
     *,
-    kinds: Collection[str],
+    faults: Mapping[str, Fault],
     nodes: tuple[str, ...],
     duration_s: float,
     partitions: int | None,
@@ -71,8 +76,8 @@ def check_schedule(
         raise PlanError(path, f"at most {FAULTS_LIMIT} faults (got {len(schedule)})")
     for at, fault in enumerate(schedule):
         here = f"{path}[{at}]"
-        if fault.kind not in kinds:
-            installed = ", ".join(sorted(kinds)) or "none"
+        if fault.kind not in faults:
+            installed = ", ".join(sorted(faults)) or "none"
             raise PlanError(
                 f"{here}.kind", f"unknown fault {fault.kind!r} (installed: {installed})"
             )
@@ -82,8 +87,7 @@ def check_schedule(
             )
         if not (math.isfinite(fault.hold_s) and fault.hold_s > 0):
             raise PlanError(f"{here}.hold_s", f"must be above 0 s (got {fault.hold_s:g})")
-        target = targets.parse(fault.target, f"{here}.target")
-        targets.check(target, nodes, partitions, f"{here}.target")
+        faults[fault.kind].check(fault.target, nodes, partitions, f"{here}.target")
 
 
 def _check_times(duration_s: float, first_s: float, hold_s: float, quiet_s: float) -> None:
@@ -111,3 +115,18 @@ def _bag(items: tuple[str, ...], stream: random.Random) -> Iterator[str]:
     """``items`` in random order, over and over: random, yet none is left out for long."""
     while True:
         yield from stream.sample(items, len(items))
+
+
+def _groups(
+    kinds: Iterator[str], overlap: int, alone: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    """``kinds`` in groups of ``overlap`` that come together; those of ``alone`` by themselves."""
+    group: list[str] = []
+    for kind in kinds:
+        if group and kind in alone:
+            yield tuple(group)
+            group = []
+        group.append(kind)
+        if len(group) == overlap or kind in alone:
+            yield tuple(group)
+            group = []

@@ -16,11 +16,19 @@ from harness.cluster import Roles
 from harness.errors import PlanError
 
 ACCEPTED = (
-    "a node's name (n1) or several (n1,n2), one, minority, half, majority, all, "
-    "leader of partition P, leader of any partition, follower of partition P, metastorage leader"
+    "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "
+    "metastorage leader, leader of partition P, leader of any partition "
+    "(and so primary, follower, other voter, majority, minority of one); "
+    "where the fault has a strength, with it (n1 at 30 %, one at 100 ms)"
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_OF_PARTITION = re.compile(r"(leader|follower) of partition (\d{1,9})")
+_OF_PARTITION = re.compile(
+    r"(leader|primary|follower|other voter|majority|minority)"
+    r" of (?:partition (\d{1,9})|any partition)"
+)
+_SYNONYMS = {"its majority": "majority of any partition"}
+_STRENGTH = re.compile(r"(?P<who>.+) at (?P<strength>\d{1,6}(?:\.\d{1,6})?) ?(?P<unit>%|ms)")
+_MOST = {"%": 100.0, "ms": 60_000.0}
 
 
 class Form(enum.StrEnum):
@@ -30,11 +38,13 @@ class Form(enum.StrEnum):
     ONE = "one"
     MINORITY = "minority"
     HALF = "half"
+    FIRST_HALF = "first half"
     MAJORITY = "majority"
     ALL = "all"
     LEADER = "leader"
     FOLLOWER = "follower"
-    ANY_LEADER = "leader of any partition"
+    VOTERS_MAJORITY = "majority of voters"
+    VOTERS_MINORITY = "minority of voters"
     METASTORAGE_LEADER = "metastorage leader"
 
 
@@ -44,21 +54,33 @@ _WORDS = {
         Form.ONE,
         Form.MINORITY,
         Form.HALF,
+        Form.FIRST_HALF,
         Form.MAJORITY,
         Form.ALL,
-        Form.ANY_LEADER,
         Form.METASTORAGE_LEADER,
     )
+}
+_PARTITION_FORMS = {
+    "leader": Form.LEADER,
+    "primary": Form.LEADER,
+    "follower": Form.FOLLOWER,
+    "other voter": Form.FOLLOWER,
+    "majority": Form.VOTERS_MAJORITY,
+    "minority": Form.VOTERS_MINORITY,
 }
 
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """A parsed target: ``nodes`` for names, ``partition`` for a leader or follower of one."""
+    """A parsed target: ``nodes`` for names; ``partition`` for a form that is of one, ``None``
+    there for any; ``strength`` in ``unit`` where one was given.
+    """
 
     form: Form
     nodes: tuple[str, ...] = ()
     partition: int | None = None
+    strength: float | None = None
+    unit: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,14 +94,26 @@ class Hit:
 def parse(text: str, path: str = "target") -> Target:
     """The target that ``text`` says. Raises ``PlanError`` at ``path`` with what is accepted."""
     words = " ".join(text.split())
+    if match := _STRENGTH.fullmatch(words):
+        target = _parse_who(match["who"])
+        if target is not None:
+            return attrs.evolve(target, strength=float(match["strength"]), unit=match["unit"])
+    target = _parse_who(words)
+    if target is None:
+        raise PlanError(path, f"target must be one of: {ACCEPTED} (got {text!r})")
+    return target
+
+
+def _parse_who(words: str) -> Target | None:
     if words in _WORDS:
         return Target(form=_WORDS[words])
-    if match := _OF_PARTITION.fullmatch(words):
-        return Target(form=Form(match[1]), partition=int(match[2]))
+    if match := _OF_PARTITION.fullmatch(_SYNONYMS.get(words, words)):
+        number = None if match[2] is None else int(match[2])
+        return Target(form=_PARTITION_FORMS[match[1]], partition=number)
     names = tuple(part.strip() for part in words.split(","))
     if all(_NAME.fullmatch(name) for name in names):
         return Target(form=Form.NAMED, nodes=tuple(sorted(dict.fromkeys(names))))
-    raise PlanError(path, f"target must be one of: {ACCEPTED} (got {text!r})")
+    return None
 
 
 def check(
@@ -98,6 +132,21 @@ def check(
         raise PlanError(path, f"target 'minority' needs at least 3 nodes (got {len(nodes)})")
 
 
+def check_strength(target: Target, unit: str, path: str = "target") -> None:
+    """Refuse a strength that is not in ``unit`` or out of its range; any, where ``unit`` is
+    empty. Raises ``PlanError``.
+    """
+    if target.strength is None:
+        return
+    given = f"{target.strength:g} {target.unit}"
+    if target.unit != unit:
+        expected = f"a strength in {unit}" if unit else "no strength: the fault has none"
+        raise PlanError(path, f"target expects {expected} (got {given})")
+    if not 0 < target.strength <= _MOST[unit]:
+        limits = f"above 0 and at most {_MOST[unit]:g} {unit}"
+        raise PlanError(path, f"target's strength must be {limits} (got {given})")
+
+
 def resolve(target: Target, roles: Roles, nodes: tuple[str, ...], draw: int) -> Hit | None:
     """Who ``target`` is now, or ``None`` where the roles don't tell.
 
@@ -106,7 +155,7 @@ def resolve(target: Target, roles: Roles, nodes: tuple[str, ...], draw: int) -> 
     chosen = _choose(target, roles, nodes, random.Random(draw))
     if not chosen:
         return None
-    return Hit(nodes=chosen, roles=_roles_of(target, chosen, roles))
+    return Hit(nodes=chosen, roles=_roles_of(chosen, roles))
 
 
 def _choose(
@@ -115,28 +164,62 @@ def _choose(
     match target.form:
         case Form.NAMED:
             return target.nodes if all(name in nodes for name in target.nodes) else ()
-        case Form.LEADER:
-            return _known(roles.leaders.get(target.partition or 0), nodes)
-        case Form.ANY_LEADER:
-            led = sorted(p for p, leader in roles.leaders.items() if leader in nodes)
-            return (roles.leaders[stream.choice(led)],) if led else ()
-        case Form.FOLLOWER:
-            followers = _followers(target.partition or 0, roles, nodes)
-            return (stream.choice(followers),) if followers else ()
         case Form.METASTORAGE_LEADER:
             return _known(roles.metastorage_leader, nodes)
+        case Form.FIRST_HALF:
+            return tuple(sorted(nodes[: len(nodes) // 2]))
+        case Form.LEADER | Form.FOLLOWER | Form.VOTERS_MAJORITY | Form.VOTERS_MINORITY:
+            return _of_partition(target, roles, nodes, stream)
         case _:
             count = _how_many(target.form, len(nodes))
             return tuple(sorted(stream.sample(sorted(nodes), count)))
 
 
+def _of_partition(
+    target: Target, roles: Roles, nodes: tuple[str, ...], stream: random.Random
+) -> tuple[str, ...]:
+    """Those of one partition; of any partition, those of one that has some, drawn."""
+    if target.partition is not None:
+        candidates = _candidates(target.form, target.partition, roles, nodes)
+    else:
+        told = sorted(roles.leaders if target.form is Form.LEADER else roles.voters)
+        every = (_candidates(target.form, partition, roles, nodes) for partition in told)
+        some = [found for found in every if found]
+        candidates = stream.choice(some) if some else ()
+    if not candidates:
+        return ()
+    count = _how_many(target.form, len(candidates))
+    return tuple(sorted(stream.sample(candidates, count)))
+
+
+def _candidates(
+    form: Form, partition: int, roles: Roles, nodes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Whom a target of ``form`` may take of ``partition``, ascending.
+
+    Without a known leader nobody can be told to follow.
+    """
+    leader = roles.leaders.get(partition)
+    if form is Form.LEADER:
+        return _known(leader, nodes)
+    voters = tuple(sorted(n for n in roles.voters.get(partition, ()) if n in nodes))
+    if form is Form.FOLLOWER:
+        return tuple(n for n in voters if n != leader) if leader is not None else ()
+    return voters
+
+
 def _how_many(form: Form, nodes: int) -> int:
-    """How many of ``nodes`` a form that counts takes; a majority is what a quorum needs."""
+    """How many of ``nodes`` a form takes; a majority is what a quorum needs."""
+    minority, majority = max(0, (nodes - 1) // 2), nodes // 2 + 1 if nodes else 0
     counts = {
         Form.ONE: min(1, nodes),
-        Form.MINORITY: max(0, (nodes - 1) // 2),
+        Form.LEADER: min(1, nodes),
+        Form.FOLLOWER: min(1, nodes),
+        Form.MINORITY: minority,
+        Form.VOTERS_MINORITY: minority,
         Form.HALF: nodes // 2,
-        Form.MAJORITY: nodes // 2 + 1 if nodes else 0,
+        Form.MAJORITY: majority,
+        Form.VOTERS_MAJORITY: majority,
     }
     return counts.get(form, nodes)
 
@@ -145,19 +228,14 @@ def _known(node: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
     return (node,) if node in nodes and node is not None else ()
 
 
-def _followers(partition: int, roles: Roles, nodes: tuple[str, ...]) -> list[str]:
-    """Voters that don't lead; without a known leader nobody can be told to follow."""
-    leader = roles.leaders.get(partition)
-    if leader is None:
-        return []
-    return sorted(n for n in roles.voters.get(partition, ()) if n != leader and n in nodes)
-
-
-def _roles_of(target: Target, chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
-    """Every leadership among ``chosen``, and the followership that was asked for."""
+def _roles_of(chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
+    """Every role that somebody of ``chosen`` holds."""
     held = [f"leader of partition {p}" for p, n in sorted(roles.leaders.items()) if n in chosen]
     if roles.metastorage_leader in chosen:
         held.append(Form.METASTORAGE_LEADER.value)
-    if target.form is Form.FOLLOWER:
-        held.append(f"follower of partition {target.partition}")
+    held += [
+        f"follower of partition {partition}"
+        for partition, voters in sorted(roles.voters.items())
+        if any(n in chosen and n != roles.leaders.get(partition) for n in voters)
+    ]
     return tuple(held)

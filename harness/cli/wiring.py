@@ -156,10 +156,12 @@ def materialised(
         hold_s=given.hold_s,
         quiet_s=given.quiet_s,
         partitions=system.partitions,
+        overlap=given.overlap,
+        aims={kind: fault.aims for kind, fault in faults.items()},
     )
     check_schedule(
         schedule,
-        kinds=tuple(faults),
+        faults=faults,
         nodes=node_names(plan),
         duration_s=plan.drive.duration_s,
         partitions=system.partitions,

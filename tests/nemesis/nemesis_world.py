@@ -12,15 +12,41 @@ from typing import Any
 
 from harness.capability import Capability
 from harness.clock import RunClock
-from harness.cluster import Cluster, Grudge, Link, NodeStatus, PortSpec, Program, Roles
+from harness.cluster import (
+    Cluster,
+    Grudge,
+    Link,
+    LinkQuality,
+    LinkShape,
+    NodeStatus,
+    PortSpec,
+    Program,
+    Roles,
+)
 from harness.errors import HarnessError
 from harness.faults import Fault, PlannedFault, Scene
 from harness.records import FaultState, FaultTransition, Record
+from nemesis.bridge import Bridge
+from nemesis.delay import Delay
+from nemesis.freeze import Freeze
+from nemesis.host_loss import HostLoss
 from nemesis.journal import MemoryJournal
 from nemesis.kill import Kill
+from nemesis.loss import Loss
+from nemesis.majorities_ring import MajoritiesRing
+from nemesis.one_way import OneWay, OneWayIn
 from nemesis.partition import Partition
+from nemesis.pause import Pause
+from nemesis.restart import Restart
 from nemesis.runner import Limits, Nemesis
 
+EVERY_FAULT: dict[str, Fault] = {
+    fault.kind: fault
+    for fault in (
+        Bridge(), Delay(), Freeze(), HostLoss(), Kill(), Loss(), MajoritiesRing(), OneWay(),
+        OneWayIn(), Partition(), Pause(), Restart(),
+    )
+}  # fmt: skip
 NODES = ("n1", "n2", "n3", "n4", "n5")
 
 
@@ -65,7 +91,11 @@ class World:
     def __init__(self, roles: Roles | None = None) -> None:
         self.running = dict.fromkeys(NODES, True)
         self.boots = dict.fromkeys(NODES, 1)
+        self.paused = dict.fromkeys(NODES, False)
+        self.frozen = dict.fromkeys(NODES, False)
+        self.lost = dict.fromkeys(NODES, False)
         self.cuts: Grudge = ()
+        self.shapes: dict[Link, LinkShape] = {}
         self.cut_calls: list[Grudge] = []
         self.calls: list[tuple[str, str]] = []
         self.told = roles or Roles(leaders={0: "n2", 3: "n4"}, metastorage_leader="n1")
@@ -86,10 +116,46 @@ class World:
             act()
 
     async def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.KILL, Capability.PARTITION})
+        return frozenset(Capability)
 
     async def kill(self, node: str) -> NodeStatus:
-        await self._verb("kill", node, lambda: self.running.update({node: False}))
+        return await self._end("kill", node)
+
+    async def stop(self, node: str) -> NodeStatus:
+        return await self._end("stop", node)
+
+    async def _end(self, verb: str, node: str) -> NodeStatus:
+        def act() -> None:
+            self.running[node] = self.paused[node] = False
+
+        await self._verb(verb, node, act)
+        return self._status(node)
+
+    async def pause(self, node: str) -> NodeStatus:
+        await self._verb("pause", node, lambda: self.paused.update({node: True}))
+        return self._status(node)
+
+    async def resume(self, node: str) -> NodeStatus:
+        await self._verb("resume", node, lambda: self.paused.update({node: False}))
+        return self._status(node)
+
+    async def freeze(self, node: str) -> NodeStatus:
+        await self._verb("freeze", node, lambda: self.frozen.update({node: True}))
+        return self._status(node)
+
+    async def thaw(self, node: str) -> NodeStatus:
+        await self._verb("thaw", node, lambda: self.frozen.update({node: False}))
+        return self._status(node)
+
+    async def lose(self, node: str) -> NodeStatus:
+        def act() -> None:
+            self.lost[node], self.running[node] = True, False
+
+        await self._verb("lose", node, act)
+        return self._status(node)
+
+    async def restore(self, node: str) -> NodeStatus:
+        await self._verb("restore", node, lambda: self.lost.update({node: False}))
         return self._status(node)
 
     async def start(self, node: str) -> NodeStatus:
@@ -113,18 +179,47 @@ class World:
 
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         await self._verb("probe_links", "network", lambda: None)
-        return {link: link not in self.cuts for link in links}
+        away = [node for node in NODES if self.frozen[node] or self.lost[node]]
+        return {
+            link: link not in self.cuts and not any(node in away for node in link) for link in links
+        }
+
+    async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
+        await self._verb(
+            "shape", "network", lambda: setattr(self, "shapes", {s.link: s for s in shapes})
+        )
+
+    async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
+        carried = await self.probe_links(links)
+        plain = LinkShape(link=("", ""))
+        there_and_back = {
+            link: (self.shapes.get(link, plain), self.shapes.get(link[::-1], plain))
+            for link in links
+        }
+        return {
+            link: LinkQuality(
+                loss=there.loss if carried[link] else 1.0,
+                round_trip_s=0.001 + there.delay_s + back.delay_s if carried[link] else None,
+            )
+            for link, (there, back) in there_and_back.items()
+        }
 
     async def roles(self, cluster: Cluster) -> Roles:
         await self._verb("roles", ",".join(cluster.nodes), lambda: None)
         asked = cluster.nodes[0]
-        if len(cluster.nodes) == 1 and (not self.running[asked] or asked in self.silent):
+        mute = not self.running[asked] or self.paused[asked] or self.frozen[asked]
+        if len(cluster.nodes) == 1 and (mute or asked in self.silent):
             return Roles()
         return self.told
 
     def _status(self, node: str) -> NodeStatus:
         return NodeStatus(
-            node=node, running=self.running[node], pid=7, boot=f"boot-{self.boots[node]}"
+            node=node,
+            running=self.running[node],
+            paused=self.paused[node],
+            frozen=self.frozen[node],
+            pid=7,
+            boot=f"boot-{self.boots[node]}",
         )
 
     # What a nemesis never asks a provider for.
@@ -156,7 +251,7 @@ class Stage:
         self.journal = MemoryJournal()
         self.nemesis = Nemesis(
             schedule=schedule,
-            faults=faults or {"kill": Kill(), "partition": Partition()},
+            faults=faults or EVERY_FAULT,
             seed=seed,
             write=self.records.append,
             journal=self.journal,

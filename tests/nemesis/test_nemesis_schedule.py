@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import PlanError
-from harness.faults import PlannedFault
+from harness.faults import Fault, PlannedFault
 from nemesis import targets
+from nemesis.kill import Kill
+from nemesis.partition import Partition
 from nemesis.schedule import check_schedule, materialise
 
 MIX = ("kill", "partition")
+FAULTS: dict[str, Fault] = {"kill": Kill(), "partition": Partition()}
 
 
 def mix(**given: Any) -> tuple[PlannedFault, ...]:
@@ -32,7 +35,9 @@ def mix(**given: Any) -> tuple[PlannedFault, ...]:
 
 def refused(*schedule: PlannedFault) -> PlanError:
     with pytest.raises(PlanError) as refusal:
-        check_schedule(schedule, kinds=MIX, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=4)
+        check_schedule(
+            schedule, faults=FAULTS, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=4
+        )
     return refusal.value
 
 
@@ -136,4 +141,4 @@ def test_a_fault_that_cannot_be_applied_is_refused_with_its_place(
 
 
 def test_a_schedule_that_can_be_applied_passes() -> None:
-    check_schedule(mix(), kinds=MIX, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=8)
+    check_schedule(mix(), faults=FAULTS, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=8)

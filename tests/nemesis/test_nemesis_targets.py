@@ -19,6 +19,9 @@ ROLES = Roles(
 )
 
 
+MANY = ("majority", "minority")
+
+
 def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | None:
     return targets.resolve(targets.parse(text), roles, NODES, draw)
 
@@ -31,8 +34,17 @@ def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | Non
         ("minority", Target(form=Form.MINORITY)),
         ("  leader of   partition 12 ", Target(form=Form.LEADER, partition=12)),
         ("follower of partition 0", Target(form=Form.FOLLOWER, partition=0)),
-        ("leader of any partition", Target(form=Form.ANY_LEADER)),
+        ("leader of any partition", Target(form=Form.LEADER)),
         ("metastorage leader", Target(form=Form.METASTORAGE_LEADER)),
+        ("primary of partition 3", Target(form=Form.LEADER, partition=3)),
+        ("primary of any partition", Target(form=Form.LEADER)),
+        ("other voter of partition 3", Target(form=Form.FOLLOWER, partition=3)),
+        ("majority of partition 3", Target(form=Form.VOTERS_MAJORITY, partition=3)),
+        ("its majority", Target(form=Form.VOTERS_MAJORITY)),
+        ("minority of any partition", Target(form=Form.VOTERS_MINORITY)),
+        ("first half", Target(form=Form.FIRST_HALF)),
+        ("n1 at 30 %", Target(form=Form.NAMED, nodes=("n1",), strength=30.0, unit="%")),
+        ("half  at 0.5ms", Target(form=Form.HALF, strength=0.5, unit="ms")),
     ],
 )
 def test_what_is_accepted(text: str, target: Target) -> None:
@@ -42,7 +54,8 @@ def test_what_is_accepted(text: str, target: Target) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "n1,", "Leader of partition 1", "leader of partition -1", "leader of partition", "-n1",
-     "the boss", "leader of partition ¹", "n1;n2", "x" * 64],
+     "the boss", "n1 at 3", "at 3 %", "n1 at 3 km", "n1 at -3 %",
+     "leader of partition ¹", "n1;n2", "x" * 64],
 )  # fmt: skip
 def test_what_is_refused_with_the_accepted_forms(text: str) -> None:
     with pytest.raises(PlanError, match="leader of any partition") as refusal:
@@ -77,7 +90,7 @@ def test_leaders_are_resolved_with_every_role_that_they_hold() -> None:
         nodes=("n2",), roles=("leader of partition 1", "leader of partition 3")
     )
     assert resolve("metastorage leader") == targets.Hit(
-        nodes=("n1",), roles=("metastorage leader",)
+        nodes=("n1",), roles=("metastorage leader", "follower of partition 3")
     )
 
 
@@ -142,3 +155,62 @@ def test_equal_draws_hit_equally_and_different_draws_reach_everybody() -> None:
 
     assert hits == [resolve("one", draw) for draw in range(60)]
     assert {hit.nodes[0] for hit in hits if hit} == set(NODES)
+
+
+@given(st.integers(0, 2**63))
+def test_a_majority_of_a_partition_is_a_quorum_of_its_voters(draw: int) -> None:
+    majority, minority = (resolve(f"{word} of partition 3", draw) for word in MANY)
+
+    assert majority is not None
+    assert len(majority.nodes) == 2
+    assert minority is not None
+    assert len(minority.nodes) == 1
+    assert {*majority.nodes, *minority.nodes} <= {"n1", "n2", "n3"}
+
+
+@given(st.integers(0, 2**63))
+def test_its_majority_is_one_of_a_partition_whose_voters_are_known(draw: int) -> None:
+    hit = resolve("its majority", draw)
+
+    assert hit is not None
+    assert hit.nodes == ("n4",) or set(hit.nodes) < {"n1", "n2", "n3"}
+
+
+@pytest.mark.parametrize("text", ["its majority", "other voter of any partition"])
+def test_a_store_that_tells_no_voters_has_no_majorities(text: str) -> None:
+    assert resolve(text, roles=Roles(leaders=ROLES.leaders)) is None
+
+
+def test_the_first_half_is_always_the_same() -> None:
+    assert {resolve("first half", draw) for draw in range(9)} == {
+        targets.Hit(
+            nodes=("n1", "n2"),
+            roles=(
+                "leader of partition 1",
+                "leader of partition 3",
+                "metastorage leader",
+                "follower of partition 3",
+            ),
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "says"),
+    [
+        ("n1 at 30 %", "", "expects no strength"),
+        ("n1 at 30 %", "ms", "expects a strength in ms (got 30 %)"),
+        ("n1 at 0 %", "%", "above 0 and at most 100 %"),
+        ("n1 at 100.5 %", "%", "got 100.5 %"),
+    ],
+)
+def test_a_strength_that_does_not_fit_is_refused(text: str, unit: str, says: str) -> None:
+    with pytest.raises(PlanError, match="target") as refusal:
+        targets.check_strength(targets.parse(text), unit)
+
+    assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(("text", "unit"), [("n1", "%"), ("n1", ""), ("n1 at 100 %", "%")])
+def test_a_strength_that_fits_passes(text: str, unit: str) -> None:
+    targets.check_strength(targets.parse(text), unit)

@@ -1,0 +1,32 @@
+"""Packets get lost at random between the targets and the rest, in both directions."""
+
+from __future__ import annotations
+
+from harness.capability import Capability
+from harness.cluster import Link, LinkQuality, LinkShape
+from nemesis import shaping
+
+# Of several hundred packets sent, this share of the expected loss is out of reach of chance in both
+# directions: a whole link loses none, a spoiled one half of its mean only once in many thousands.
+_SHOWN = 0.5
+
+
+class Loss(shaping.ShapingFault):
+    """Drop a share of the packets: ``n1 at 30 %``."""
+
+    kind: str = "loss"
+    needs: frozenset[Capability] = frozenset({Capability.PACKET_LOSS})
+    unit = "%"
+    usual = 30.0
+
+    def shape(self, link: Link, strength: float) -> LinkShape:
+        """Lose ``strength`` per cent."""
+        return LinkShape(link=link, loss=strength / 100)
+
+    def shows(self, seen: LinkQuality, shape: LinkShape) -> bool:
+        """Whether at least half of the expected share got lost."""
+        return seen.loss >= _SHOWN * shape.loss
+
+    def say(self, seen: LinkQuality) -> str:
+        """The share that got lost."""
+        return f"{seen.loss:.1%} lost"

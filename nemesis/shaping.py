@@ -1,0 +1,79 @@
+"""What faults that spoil links without cutting them have in common: a strength, and measuring."""
+
+from __future__ import annotations
+
+from harness.cluster import Link, LinkQuality, LinkShape, Roles
+from harness.faults import Proof, Scene, Victims
+from nemesis import grudges, targets
+
+
+class ShapingFault:
+    """A fault kind that shapes the links between the targets and the rest, both directions.
+
+    The target may end in a strength, ``n1 at 30 %``, in the kind's ``unit``; ``usual`` is taken
+    otherwise. The nemesis keeps the union of all shapes in force.
+    """
+
+    aims: tuple[str, ...] = ()
+    unit: str
+    usual: float
+
+    def shape(self, link: Link, strength: float) -> LinkShape:
+        """What befalls ``link`` at ``strength``."""
+        raise NotImplementedError
+
+    def shows(self, seen: LinkQuality, shape: LinkShape) -> bool:
+        """Whether ``shape`` shows in what was measured; clearly absent where it is not."""
+        raise NotImplementedError
+
+    def say(self, seen: LinkQuality) -> str:
+        """What was measured, in words."""
+        raise NotImplementedError
+
+    def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
+        """Refuse what is no target here, and a strength in another unit or out of range."""
+        parsed = targets.parse(target, path)
+        targets.check(parsed, nodes, partitions, path)
+        targets.check_strength(parsed, self.unit, path)
+
+    def resolve(
+        self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
+    ) -> Victims | None:
+        """The nodes that ``target`` means now, and the shapes of the links around them."""
+        parsed = targets.parse(target)
+        hit = targets.resolve(parsed, roles, nodes, draw)
+        links = grudges.split(hit.nodes, nodes) if hit else ()
+        if hit is None or not links:
+            return None
+        strength = self.usual if parsed.strength is None else parsed.strength
+        shapes = tuple(self.shape(link, strength) for link in links)
+        return Victims(nodes=hit.nodes, roles=hit.roles, shapes=shapes)
+
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Nothing: the nemesis puts the union of all shapes in force."""
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """Every shaped link shows it."""
+        if not victims.shapes:
+            return Proof(holds=False, text="no shaped link is between machines that can be asked")
+        return await self._every_link(scene, victims, shown=True)
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Nothing: the nemesis takes the shapes out of the union."""
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """No link that was shaped shows it any more."""
+        return await self._every_link(scene, victims, shown=False)
+
+    async def _every_link(self, scene: Scene, victims: Victims, *, shown: bool) -> Proof:
+        seen = await scene.provider.measure_links(tuple(shape.link for shape in victims.shapes))
+        wrong = [s for s in victims.shapes if self.shows(seen[s.link], s) is not shown]
+        told = wrong or victims.shapes
+        if not told:
+            return Proof(holds=True, text="other faults hold all of its links")
+        source, destination = told[0].link
+        first = f"{source} to {destination}: {self.say(seen[told[0].link])}"
+        held = len(victims.shapes) - len(wrong)
+        as_it_should = "spoiled" if shown else "as before"
+        text = f"{held} of {len(victims.shapes)} links measure {as_it_should} ({first})"
+        return Proof(holds=not wrong, text=text)

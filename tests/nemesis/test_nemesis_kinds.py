@@ -1,0 +1,240 @@
+"""Every kind of fault: what it does to a world, that the proof sees it, that nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import pytest
+from nemesis_world import EVERY_FAULT, NODES, Stage, in_virtual_time
+
+from harness.capability import Capability
+from harness.cluster import Roles
+from harness.errors import MissingCapability, PlanError
+from harness.faults import PlannedFault
+from harness.records import FaultState
+from nemesis.runner import refuse_missing
+
+WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
+# The verb without which a kind has no effect, and what its proof says when it has.
+KINDS = {
+    "kill": ("kill", "n2 does not run"),
+    "restart": ("stop", "n2 does not run"),
+    "pause": ("pause", "n2 is paused (pid 7); no answer from n2"),
+    "freeze": ("freeze", "n2 frozen; no answer from n2"),
+    "host-loss": ("lose", "n2 does not run; no answer from n2"),
+    "partition": ("cut", "all 8 links drop what is sent"),
+    "one-way": ("cut", "all 4 links drop what is sent"),
+    "one-way-in": ("cut", "all 4 links drop what is sent"),
+    "bridge": ("cut", "all 8 links drop what is sent"),
+    "majorities-ring": ("cut", "all 10 links drop what is sent"),
+    "loss": ("shape", "8 of 8 links measure spoiled (n1 to n2: 30.0% lost)"),
+    "delay": ("shape", "8 of 8 links measure spoiled (n1 to n2: there and back in 201 ms)"),
+}
+STATE = ("running", "paused", "frozen", "lost", "cuts", "shapes")
+
+
+def fault(kind: str, target: str | None = None, at_s: float = 1.0, hold_s: float = 5.0):
+    aim = target or (EVERY_FAULT[kind].aims or ("n2",))[0]
+    return PlannedFault(at_s=at_s, kind=kind, target=aim, hold_s=hold_s)
+
+
+def test_the_table_above_has_every_kind() -> None:
+    assert sorted(KINDS) == sorted(EVERY_FAULT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_is_proven_effective_and_proven_healed(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind))
+        before = {name: copy.copy(getattr(stage.world, name)) for name in STATE}
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
+        assert stage.last(0, FaultState.EFFECTIVE).text == KINDS[kind][1]
+        assert (stage.nemesis.trouble, stage.nemesis.active()) == ((), ())
+        assert {name: getattr(stage.world, name) for name in STATE} == before
+        assert any(verb == KINDS[kind][0] for verb, _ in stage.world.calls)
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_whose_verb_does_nothing_is_unproven(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind))
+        stage.world.deaf.append(KINDS[kind][0])
+
+        await stage.run()
+
+        assert "effective" not in stage.states()
+        assert "no effect:" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [("kill", "start"), ("restart", "start"), ("pause", "resume"), ("freeze", "thaw"),
+     ("host-loss", "start")],
+)  # fmt: skip
+def test_a_heal_that_does_nothing_is_unproven_until_it_does(kind: str, verb: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind))
+        stage.world.deaf.append(verb)
+
+        await stage.run()
+        assert stage.states() == WHOLE_LIFE[:-1]
+        await stage.heal_all()
+        assert "not healed:" in stage.nemesis.trouble[0]
+
+        stage.world.deaf.clear()
+        await stage.heal_all()
+        assert stage.states()[-1] == "healed"
+        assert stage.nemesis.trouble == ()
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("kind", ["pause", "freeze", "host-loss"])
+def test_a_node_that_goes_on_answering_is_no_proof(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind))
+
+        async def always(cluster: object) -> Roles:
+            return stage.world.told
+
+        stage.world.roles = always  # type: ignore[method-assign]
+        await stage.run()
+
+        assert "unproven" in stage.states()
+        assert "n2 still answers" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_kind_needs_is_refused_by_name_where_it_is_absent(kind: str) -> None:
+    schedule, needs = (fault(kind),), EVERY_FAULT[kind].needs
+
+    with pytest.raises(MissingCapability, match=f"fault '{kind}' needs") as refusal:
+        refuse_missing(schedule, EVERY_FAULT, frozenset(Capability) - needs)
+    assert refusal.value.capability in needs
+    refuse_missing(schedule, EVERY_FAULT, needs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_strength_is_taken_only_where_there_is_one(kind: str) -> None:
+    units = {"loss": "%", "delay": "ms"}
+    for unit in ("%", "ms"):
+        target = f"{(EVERY_FAULT[kind].aims or ('one',))[0]} at 40 {unit}"
+        if units.get(kind) == unit:
+            EVERY_FAULT[kind].check(target, NODES, 8, "target")
+            continue
+        with pytest.raises(PlanError, match=r"plan: target:"):
+            EVERY_FAULT[kind].check(target, NODES, 8, "target")
+
+
+@pytest.mark.parametrize(
+    ("target", "nodes", "says"),
+    [("n1", NODES, "takes target 'all' only"), ("all", NODES[:3], "at least 4 nodes")],
+)
+def test_a_ring_takes_all_of_at_least_four(target: str, nodes: tuple[str, ...], says: str) -> None:
+    ring = EVERY_FAULT["majorities-ring"]
+
+    with pytest.raises(PlanError, match=says):
+        ring.check(target, nodes, 8, "target")
+    ring.check(" all", NODES[:4], 8, "target")
+
+
+def test_a_strength_is_what_the_links_get() -> None:
+    async def scenario() -> None:
+        stage = Stage(fault("loss", "n1 at 50 %"), fault("delay", "n3 at 40 ms"))
+        run = asyncio.ensure_future(stage.run())
+        await stage.until(lambda: stage.states(0)[-1:] == stage.states(1)[-1:] == ["effective"])
+
+        assert stage.world.shapes["n1", "n2"].loss == 0.5
+        assert stage.world.shapes["n2", "n3"].delay_s == 0.04
+        # Both act on the link between their nodes.
+        both = stage.world.shapes["n3", "n1"]
+        assert (both.loss, both.delay_s) == (0.5, 0.04)
+        await run
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+        assert stage.world.shapes == {}
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("other", ["freeze", "host-loss"])
+@pytest.mark.parametrize("kind", ["partition", "loss", "one-way"])
+def test_a_link_fault_begins_and_ends_while_another_machine_is_silent(
+    kind: str, other: str
+) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(other, "n4", at_s=0, hold_s=40), fault(kind, "n1", at_s=5, hold_s=3))
+
+        await stage.run()
+
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+        healed = stage.last(1, FaultState.HEALED).at_ns
+        assert healed < stage.last(0, FaultState.HEALING).at_ns
+        assert stage.nemesis.trouble == ()
+
+    in_virtual_time(scenario)
+
+
+def test_links_that_another_fault_cuts_are_not_measured() -> None:
+    async def scenario() -> None:
+        stage = Stage(
+            fault("partition", "n1", at_s=0, hold_s=30), fault("delay", "n2", at_s=3, hold_s=3)
+        )
+
+        await stage.run()
+
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+        assert stage.last(1, FaultState.EFFECTIVE).text.startswith("6 of 6 links")
+        healed = stage.last(1, FaultState.HEALED).at_ns
+        assert healed < stage.last(0, FaultState.HEALING).at_ns
+
+    in_virtual_time(scenario)
+
+
+def test_a_random_target_avoids_the_nodes_of_another_fault() -> None:
+    async def scenario() -> None:
+        stage = Stage(
+            fault("pause", "n1,n2,n3,n4", at_s=0, hold_s=60), fault("kill", "one", at_s=3)
+        )
+
+        await stage.run()
+
+        assert stage.states(1) == WHOLE_LIFE
+        assert stage.last(1, FaultState.HEALED).nodes == ("n5",)
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("step", range(40))
+def test_any_mix_cancelled_at_any_moment_is_healed(step: int) -> None:
+    async def scenario() -> None:
+        kinds = ("pause", "freeze", "host-loss", "loss", "one-way")
+        stage = Stage(
+            *(
+                fault(kind, node, at_s=0.1, hold_s=0.3)
+                for kind, node in zip(kinds, NODES, strict=True)
+            )
+        )
+        run = asyncio.ensure_future(stage.run())
+        await asyncio.sleep(0.017 * step)
+        run.cancel()
+        await asyncio.wait({run})
+
+        await stage.heal_all()
+
+        world = stage.world
+        assert all(world.running.values())
+        assert not any([*world.paused.values(), *world.frozen.values(), *world.lost.values()])
+        assert (world.cuts, world.shapes) == ((), {})
+        assert (stage.nemesis.active(), stage.nemesis.trouble) == ((), ())
+
+    in_virtual_time(scenario)
