@@ -65,7 +65,7 @@ def _example(row: Row, operations: dict[int, Row], faults: pa.Table) -> Row:
     txns = list(dict.fromkeys(txn for txn in row["txns"] if txn >= 0))
     shown = [operations[txn] for txn in txns]
     example = {
-        "text": of_finding(row, operations),
+        "text": of_finding(row),
         "txns": txns,
         "keys": [row["key"]],
         "operations": shown,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checkers.columns import group_starts
 from checkers.kernel import Exchange, Kernel, Setting, Tables
-from checkers.register.ops import FINDINGS, INITIAL, Ops, register_ops, searched_keys
+from checkers.register.ops import CAS, FINDINGS, INITIAL, READ, Ops, register_ops, searched_keys
 from checkers.register.search import Contradicted, Op, Undecided, search
 from checkers.register.zones import judge_by_zones
 
@@ -54,7 +54,7 @@ def _operations(one: Ops) -> list[Op]:
 def _contradiction(one: Ops, answer: Contradicted) -> dict[str, Any]:
     """The operation, then those that left what the register could hold instead."""
     held = [number for number in answer.held if number != INITIAL]
-    wrote = np.flatnonzero((one.f != 0) & np.isin(one.left, [*held, one.seen[answer.op]]))
+    wrote = np.flatnonzero((one.f != READ) & np.isin(one.left, [*held, one.seen[answer.op]]))
     wrote = wrote[(one.start[wrote] <= one.finish[answer.op]) & (wrote != answer.op)]
     latest = wrote[np.argsort(one.start[wrote], kind="stable")][-MENTIONED_MAX:]
     return {
@@ -62,7 +62,7 @@ def _contradiction(one: Ops, answer: Contradicted) -> dict[str, Any]:
         "key": int(one.keys[one.k[0]]),
         "form": "search",
         "value": one.value(int(one.seen[answer.op])),
-        "other": None,
+        "other": one.value(int(one.left[answer.op])) if one.f[answer.op] == CAS else None,
         "txns": [int(one.txn[answer.op]), *sorted(int(t) for t in one.txn[latest])],
         "held": [one.value(number) for number in answer.held],
     }

@@ -7,19 +7,19 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def of_finding(row: Row, operations: dict[int, Row]) -> str:
+def of_finding(row: Row) -> str:
     """One row of ``register.findings`` as a sentence."""
-    return _FORMS[row["form"]](row, operations)
+    return _FORMS[row["form"]](row)
 
 
-def _nobody(row: Row, operations: dict[int, Row]) -> str:
+def _nobody(row: Row) -> str:
     return (
         f"garbage read: T{row['txns'][0]} found {row['value']} in register {row['key']}, which "
         "nobody wrote"
     )
 
 
-def _aborted(row: Row, operations: dict[int, Row]) -> str:
+def _aborted(row: Row) -> str:
     reader, writer = row["txns"]
     return (
         f"aborted read (G1a): T{reader} found {row['value']} in register {row['key']}, which "
@@ -27,7 +27,7 @@ def _aborted(row: Row, operations: dict[int, Row]) -> str:
     )
 
 
-def _early(row: Row, operations: dict[int, Row]) -> str:
+def _early(row: Row) -> str:
     reader, writer = row["txns"]
     return (
         f"not linearizable: T{reader} read {row['value']} from register {row['key']} and had ended "
@@ -35,7 +35,7 @@ def _early(row: Row, operations: dict[int, Row]) -> str:
     )
 
 
-def _overlap(row: Row, operations: dict[int, Row]) -> str:
+def _overlap(row: Row) -> str:
     first, last, other_first, other_last = row["txns"]
     return (
         f"not linearizable: register {row['key']} must have held {_value(row['value'])} all the "
@@ -44,7 +44,7 @@ def _overlap(row: Row, operations: dict[int, Row]) -> str:
     )
 
 
-def _inside(row: Row, operations: dict[int, Row]) -> str:
+def _inside(row: Row) -> str:
     first, last, other = row["txns"]
     return (
         f"not linearizable: register {row['key']} must have held {_value(row['value'])} all the "
@@ -53,14 +53,16 @@ def _inside(row: Row, operations: dict[int, Row]) -> str:
     )
 
 
-def _search(row: Row, operations: dict[int, Row]) -> str:
+def _search(row: Row) -> str:
     txn = row["txns"][0]
-    what = " ".join(map(str, operations[txn]["ops"][0]))
+    what = f"read {_value(row['value'])}"
+    if row["other"] is not None:
+        what = f"set {row['other']} where it found {_value(row['value'])}"
     held = " or ".join(_value(value) for value in row["held"])
     return (
-        f"not linearizable: no order of the operations on register {row['key']} explains T{txn} "
-        f"({what}): when it ended, the register held {held} and no open operation changes that "
-        "to what it found"
+        f"not linearizable: no order of the operations on register {row['key']} explains that "
+        f"T{txn} {what}: when it ended, the register held {held}, and nothing that was still open "
+        "changes that"
     )
 
 

@@ -1,0 +1,226 @@
+"""The register's checker: what it says of each kind of contradiction, and where it can't tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checker_histories import Fault, Txn, fail, info, ok, write_run
+from register_histories import verdict
+
+from checkers.analyze import analyze, encode
+from checkers.register import search
+from harness.checking import Verdict
+
+CHECKERS = ("register", "statistics", "availability", "evidence")
+
+
+def w(value: int, start: int, finish: int, key: int = 1) -> Txn:
+    return ok(("w", key, value), start=start, finish=finish)
+
+
+def r(value: int | None, start: int, finish: int, key: int = 1) -> Txn:
+    return ok(("r", key, value), start=start, finish=finish)
+
+
+def cas(old: int, new: int, start: int, finish: int, key: int = 1) -> Txn:
+    return ok(("cas", key, (old, new)), start=start, finish=finish)
+
+
+def anomalies(found: Verdict) -> set[str]:
+    return {*found.anomalies, *found.observed}
+
+
+def text(found: Verdict, name: str = "nonlinearizable") -> str:
+    (example,) = {**found.anomalies, **found.observed}[name].examples
+    return str(example["text"])
+
+
+GOOD = [r(None, 0, 5), w(1, 6, 10), r(1, 11, 20), w(2, 15, 30), r(1, 21, 28), r(2, 22, 35)]
+
+
+def test_reads_that_fit_into_one_order_are_valid() -> None:
+    found = verdict(GOOD, "register")
+
+    assert found.outcome == "valid"
+    assert found.statistics["register"] == {
+        "registers": 1,
+        "zones": 1,
+        "search": 0,
+        "undecided": 0,
+    }
+
+
+def test_a_stale_read_is_not_linearizable_and_one_that_touches_is() -> None:
+    stale = verdict([w(1, 0, 10), w(2, 20, 30), r(1, 31, 40)], "register")
+    touching = verdict([w(1, 0, 10), w(2, 20, 30), r(1, 30, 40)], "register")
+
+    assert stale.outcome == "violation"
+    assert text(stale) == (
+        "not linearizable: register 1 must have held 1 all the time from the end of T0 to the "
+        "start of T2, but T1, which wrote 2, can only have taken effect within that time"
+    )
+    assert touching.outcome == "valid"
+
+
+def test_a_value_that_comes_back_is_not_linearizable() -> None:
+    txns = [w(1, 0, 10), w(2, 0, 10), r(1, 11, 12), r(2, 13, 14), r(1, 15, 16), r(2, 17, 18)]
+
+    found = verdict(txns, "register")
+
+    assert found.outcome == "violation"
+    assert "these times overlap" in text(found)
+    assert verdict(txns[:3], "register").outcome == "valid"
+
+
+def test_a_register_is_not_empty_again() -> None:
+    found = verdict([w(1, 0, 10), r(None, 11, 12)], "register")
+
+    assert found.outcome == "violation"
+    assert text(found) == (
+        "not linearizable: register 1 must have held nothing all the time from the beginning to "
+        "the start of T1, but T0, which wrote 1, can only have taken effect within that time"
+    )
+    assert verdict([w(1, 0, 10), r(None, 10, 12)], "register").outcome == "valid"
+
+
+def test_a_read_does_not_end_before_its_write_begins() -> None:
+    found = verdict([r(1, 0, 5), w(1, 6, 10)], "register")
+
+    assert text(found) == (
+        "not linearizable: T0 read 1 from register 1 and had ended before T1, the only write of "
+        "it, began"
+    )
+    assert verdict([r(1, 0, 6), w(1, 6, 10)], "register").outcome == "valid"
+
+
+def test_what_nobody_wrote_is_garbage_and_what_failed_is_an_aborted_read() -> None:
+    garbage = verdict([w(1, 0, 10), r(9, 11, 12)], "register")
+    aborted = verdict([fail(("w", 1, 9), start=0, finish=10), r(9, 11, 12)], "register")
+    possible = verdict([info(("w", 1, 9), start=0, finish=10), r(9, 11, 12)], "register")
+
+    assert anomalies(garbage) == {"garbage-read"}
+    assert text(garbage, "garbage-read").startswith("garbage read: T1 found 9 in register 1")
+    assert anomalies(aborted) == {"G1a"}
+    assert text(aborted, "G1a").endswith("which T0 wrote and then failed")
+    assert garbage.outcome == aborted.outcome == "violation"
+    assert possible.outcome == "valid"
+
+
+def test_a_write_of_unknown_outcome_may_take_effect_late_or_never_but_not_twice() -> None:
+    unknown = info(("w", 1, 9), start=0, finish=10)
+    late = [unknown, w(1, 11, 20), r(1, 21, 30), r(9, 31, 40)]
+
+    assert verdict([unknown, w(1, 11, 20), r(1, 21, 30)], "register").outcome == "valid"
+    assert verdict(late, "register").outcome == "valid"
+    assert verdict([*late, r(1, 41, 50)], "register").outcome == "violation"
+
+
+def test_a_compare_and_set_needs_the_value_that_it_found() -> None:
+    good = [w(1, 0, 10), cas(1, 2, 11, 20), cas(2, 3, 21, 30), r(3, 31, 40)]
+    twice = [w(1, 0, 10), cas(1, 2, 11, 20), cas(1, 3, 21, 30)]
+
+    valid, found = verdict(good, "register"), verdict(twice, "register")
+
+    assert valid.outcome == "valid"
+    assert valid.statistics["register"]["search"] == 1
+    assert found.outcome == "violation"
+    assert text(found) == (
+        "not linearizable: no order of the operations on register 1 explains that T2 set 3 where "
+        "it found 1: when it ended, the register held 2, and nothing that was still open changes "
+        "that"
+    )
+    assert {**found.anomalies, **found.observed}["nonlinearizable"].examples[0]["txns"] == [2, 0, 1]
+
+
+def test_a_mismatch_is_a_definite_failure_and_changes_nothing() -> None:
+    mismatch = fail(("cas", 1, (7, 9)), start=11, finish=20, error="CAS-MISMATCH")
+
+    assert verdict([w(1, 0, 10), mismatch, r(1, 21, 30)], "register").outcome == "valid"
+    found = verdict([w(1, 0, 10), mismatch, r(9, 21, 30)], "register")
+    assert anomalies(found) == {"G1a"}
+
+
+def test_values_written_twice_are_searched() -> None:
+    back = [w(1, 0, 1), w(2, 2, 3), w(1, 4, 5), r(1, 6, 7)]
+
+    found = verdict(back, "register")
+
+    assert found.outcome == "valid"
+    assert found.statistics["register"]["search"] == 1
+    assert verdict([*back, r(2, 8, 9)], "register").outcome == "violation"
+
+
+def many_open_writes(key: int) -> list[Txn]:
+    """Eighteen overlapping writes of few values, read in an order that takes long to refute."""
+    writes = [w(value % 9, 0, 1000 + value, key) for value in range(18)]
+    return [*writes, *(r(value % 9, 2000 + 2 * value, 2001 + 2 * value, key) for value in range(3))]
+
+
+def test_past_its_limit_the_search_says_that_it_can_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Never silently ok: the verdict is unknown, and a violation of another key still stands."""
+    limit = search.search.__defaults__
+    assert limit == (search.CONFIGURATIONS_MAX,)
+    monkeypatch.setattr(search.search, "__defaults__", (100,))
+    hard = many_open_writes(2)
+
+    found = verdict([*GOOD, *hard], "register")
+    both = verdict([*GOOD, *hard, r(None, 50, 60)], "register")
+
+    assert found.outcome == "unknown"
+    assert found.reasons[0].startswith("undecided: 1 of 2 registers need more than")
+    assert found.reasons[0].endswith("(key 2)")
+    assert found.statistics["register"]["undecided"] == 1
+    assert both.outcome == "violation"
+    assert any(reason.startswith("undecided") for reason in both.reasons)
+
+
+def test_keys_are_judged_apart() -> None:
+    other = [w(1, 0, 10, key=2), r(None, 11, 20, key=2)]
+
+    found = verdict([*GOOD, *other], "register", splits=3)
+
+    assert found.outcome == "violation"
+    ((name, anomaly),) = {**found.anomalies, **found.observed}.items()
+    assert (name, anomaly.count, anomaly.examples[0]["keys"]) == ("nonlinearizable", 1, [2])
+
+
+def test_without_a_promise_of_real_time_it_is_only_observed() -> None:
+    stale = [w(1, 0, 10), w(2, 20, 30), r(1, 31, 40)]
+
+    found = verdict(stale, "register", model="serializable")
+
+    assert found.outcome == "valid"
+    assert set(found.observed) == {"nonlinearizable"}
+
+
+def test_a_transaction_of_several_steps_is_refused() -> None:
+    found = verdict([ok(("w", 1, 1), ("r", 1, 1))], "register")
+
+    assert found.outcome == "unknown"
+    assert "has several steps" in found.reasons[0]
+
+
+def test_a_stale_read_names_the_fault_that_is_nearest(tmp_path: Path) -> None:
+    stale = [w(1, 0, 10), w(2, 20, 30), r(1, 31, 40)]
+    kill = Fault("kill", "n2", 25, 28, ("n2",))
+
+    found = analyze(write_run(tmp_path / "run", stale, [kill], checkers=CHECKERS), executor="local")
+
+    (example,) = {**found.anomalies, **found.observed}["nonlinearizable"].examples
+    assert example["explained_by"]["kind"] == "kill"
+    assert example["operations"][0]["ops"] == [["w", 1, 1]]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("last", [r(3, 70, 80, 3), r(1, 70, 80, 3)])
+def test_spark_says_of_registers_what_the_process_says(tmp_path: Path, last: Txn) -> None:
+    searched = [w(1, 0, 10, 3), cas(1, 2, 11, 20, 3), cas(2, 3, 21, 30, 3)]
+    run = write_run(tmp_path / "run", [*GOOD, *searched, last], checkers=CHECKERS)
+
+    on_spark, in_process = analyze(run, executor="spark"), analyze(run, executor="local")
+
+    assert encode(on_spark) == encode(in_process)
+    assert in_process.outcome == ("valid" if last.ops[0][2] == 3 else "violation")
