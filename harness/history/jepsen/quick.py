@@ -32,9 +32,19 @@ _LINES = msgspec.json.Decoder(_Line)
 _NARROW = bytes(
     sorted(set(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-_{}[], \t\r\n"))
 )
-_PLAIN = bytes.maketrans(b",\t\r", b"   ")
-_KEYWORD = re.compile(rb":([A-Za-z_-][A-Za-z0-9_-]*)")
+_BLANKS = bytes.maketrans(b" \t\r", b",,,")
+_KEYWORD = re.compile(rb"(?<=[\[,:]):([A-Za-z_-][A-Za-z0-9_-]*)")
 _FIELDS = (b"type", b"process", b"f", b"value", b"index", b"time", b"error")
+_WORDS = tuple(
+    (b"%b:%b%b" % (before, word, after), b'%b"%b"%b' % (before, word, after))
+    for before, words, after in (
+        (b"[", (b"append", b"r", b"w"), b","),
+        (b":", (b"invoke", b"ok", b"fail", b"info", b"txn"), b","),
+        (b":", (b"invoke", b"ok", b"fail", b"info", b"txn"), b"}"),
+    )
+    for word in words
+)
+"""Keywords of nearly every line, replaced without looking for others: it is twice as fast."""
 _RECORD = b"#jepsen.history.Op{"
 _AMBIGUOUS = (b"null", b"::")
 """``null`` is a symbol in EDN and nothing in JSON; ``::a`` is no keyword."""
@@ -65,27 +75,39 @@ def edn_lines(data: bytes) -> list[Operation] | None:
         return None
     if text.count(b"}\n{") != lines - 1 or text[:1] != b"{" or text[-1:] != b"}":
         return None
-    text = _KEYWORD.sub(rb'"\1"', text.replace(b" ", b",")).replace(b"][", b"],[")
+    fields = 0
     for name in _FIELDS:
-        text = text.replace(b'"%b",' % name, b'"%b":' % name)
+        keyword = b":%b," % name
+        fields += text.count(keyword)
+        text = text.replace(keyword, b'"%b":' % name)
+    for keyword, word in _WORDS:
+        text = text.replace(keyword, word)
+    if text.count(b":") != fields:
+        text = _KEYWORD.sub(_quoted, text)
     return json_lines(text.replace(b",nil", b",null").replace(b":nil", b":null"))
 
 
 def _tidy(data: bytes) -> bytes:
-    """``data`` with one blank between forms and none around brackets and lines."""
-    text = data.translate(_PLAIN).strip()
-    while b"  " in text:
-        text = text.replace(b"  ", b" ")
+    """``data`` with one comma between forms and none around brackets and lines."""
+    text = data.translate(_BLANKS).strip(b",\n")
+    while b",," in text:
+        text = text.replace(b",,", b",")
     for loose, tight in (
-        (b"[ ", b"["),
-        (b" ]", b"]"),
-        (b"{ ", b"{"),
-        (b" }", b"}"),
-        (b" \n", b"\n"),
-        (b"\n ", b"\n"),
+        (b"[,", b"["),
+        (b",]", b"]"),
+        (b"{,", b"{"),
+        (b",}", b"}"),
+        (b",\n", b"\n"),
+        (b"\n,", b"\n"),
+        (b"][", b"],["),
     ):
-        text = text.replace(loose, tight)
+        if loose in text:
+            text = text.replace(loose, tight)
     return text
+
+
+def _quoted(keyword: re.Match[bytes]) -> bytes:
+    return b'"%b"' % keyword.group(1)
 
 
 def _sound(operation: Operation) -> bool:
