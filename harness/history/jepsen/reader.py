@@ -143,8 +143,6 @@ class _Reader:
     def batches(self, text: _Text) -> Iterator[Batch]:
         """Everything in ``text``."""
         while block := text.lines(max(BLOCK_BYTES, len(self.rest))):
-            if len(self.rest) > MAX_OPERATION_BYTES:
-                raise self._malformed(self.line, f"more than {MAX_OPERATION_BYTES} bytes")
             yield from self._block(block)
         yield self._exactly(b"", final=True)
 
@@ -185,6 +183,10 @@ class _Reader:
             lines.append(line)
         self.line += text.count("\n", 0, done)
         self.rest = text[done:].encode() + cut
+        if len(self.rest) > MAX_OPERATION_BYTES:
+            raise self._malformed(
+                self.line, f"an operation of more than {MAX_OPERATION_BYTES} bytes"
+            )
         return found, lines
 
     def _decoded(self, data: bytes, final: bool) -> tuple[str, bytes]:

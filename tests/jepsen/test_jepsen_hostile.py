@@ -1,0 +1,192 @@
+"""Text from anybody: either a history, or one named error with the line, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import tempfile
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jepsen_files import LAYOUTS, edn_lines, generated, json_array, json_lines, small, txn, write
+
+from harness.errors import MalformedHistory
+from harness.history.jepsen import limits
+from harness.history.jepsen.importing import is_jepsen, read_jepsen
+
+EDN_OP = "{:type :invoke, :f :txn, :process 0, :value [[:append 1 %s]]}\n"
+JSON_OP = '{"type":"invoke","f":"txn","process":0,"value":[["append",1,%s]]}\n'
+DEEP = "[" * 200_000
+LONG = "7" * 1_000_000
+ROOM_BYTES = 200 << 20
+
+
+def refusal(tmp_path: Path, content: bytes | str) -> MalformedHistory:
+    path = tmp_path / "hostile"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedHistory) as refused:
+            read_jepsen(path)
+        assert tracemalloc.get_traced_memory()[1] < ROOM_BYTES
+    finally:
+        tracemalloc.stop()
+    assert len(str(refused.value)) < 1000
+    return refused.value
+
+
+def tolerated(content: bytes) -> None:
+    """Reading ``content`` gives a history or the named error, and nothing else."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "history"
+        path.write_bytes(content)
+        is_jepsen(path)
+        try:
+            read_jepsen(path)
+        except MalformedHistory as error:
+            assert error.reason
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "expected operations in EDN or JSON"),
+        ("[]", "expected operations of clients"),
+        ("\x7fELF", "expected operations in EDN or JSON"),
+        (EDN_OP % DEEP, "nested more than 64 deep"),
+        (JSON_OP % DEEP, "nested too deep"),
+        (DEEP, "expected operations in EDN or JSON"),
+        ("[{" + DEEP, "nested more than"),
+        (EDN_OP % LONG, "expected an integer of 64 bits"),
+        (JSON_OP % LONG, "expected an integer of 64 bits"),
+        (EDN_OP % 2**63, "expected an integer of 64 bits"),
+        (JSON_OP % 2**63, "expected an integer of 64 bits"),
+        (EDN_OP % "1.5", "expected an integer of 64 bits"),
+        (JSON_OP % "1.5", "expected an integer of 64 bits"),
+        (JSON_OP % "1e3", "expected an integer of 64 bits"),
+        (JSON_OP % "NaN", "expected an integer of 64 bits"),
+        (EDN_OP % "2/3", "expected an integer of 64 bits"),
+        (EDN_OP % "##Inf", "expected an integer of 64 bits"),
+        (EDN_OP % "007", "is no number"),
+        (EDN_OP % '"x"', "expected an integer of 64 bits"),
+        (EDN_OP % "nil", "expected an integer of 64 bits"),
+        (JSON_OP % "true", "expected an integer of 64 bits"),
+        (EDN_OP.replace("append", "frob") % 1, "append, r or w"),
+        (
+            JSON_OP.replace('"append",1', '"append"') % 1,
+            r"expected a micro-operation [f key value]",
+        ),
+        (JSON_OP.replace('"append",1', '"append",1.5') % 1, "expected a key"),
+        (JSON_OP.replace('"append",1', '"append","\\u001b"') % 1, "expected a key that can be"),
+        (JSON_OP.replace('"append",1', '"append","\\ud800"') % 1, "expected a key that can be"),
+        (EDN_OP.replace(":process 0,", "") % 1, "has no process"),
+        (EDN_OP.replace("invoke", "begin") % 1, "expected the type invoke, ok, fail or info"),
+        (EDN_OP.replace(":txn", ":enqueue") % 1, "expected f to be txn"),
+        (EDN_OP.replace(":f", ":process 1, :f") % 1, "stands twice in one map"),
+        (JSON_OP.replace('"f"', '"process":1,"f"') % 1, "stands twice in one object"),
+        (JSON_OP.replace('"f"', '":process":1,"f"') % 1, "stands twice in one operation"),
+        (EDN_OP.replace(":f", ":index 1.5, :f") % 1, "expected an index"),
+        (EDN_OP.replace(":f", ":time 9223372036854775807, :f") % 1, "expected a time"),
+        (EDN_OP.replace("]]", "]") % 1, "expected ']', found '}'"),
+        ('{:type "' + "x" * 10_000_000, "more than 8388608 bytes"),
+        ('{"type":"' + "x" * 10_000_000, "more than 8388608 bytes"),
+        ("[" + (JSON_OP % 1) + (JSON_OP % 2) + "]", "expected ',' or ']'"),
+        ("[" + (JSON_OP % 1) + ",]", "not before an operation"),
+        ("[" + (EDN_OP % 1) + "]\n" + (EDN_OP % 2), "something follows"),
+        ("[" + (JSON_OP % 1) + "] 1", "something follows"),
+        ((EDN_OP % 1) + "[1 2]\n", "expected an operation, which is a map"),
+        ((JSON_OP % 1) + "[1,2]\n", "expected an operation, which is a map"),
+        (b"{:type \xff\xfe}\n", "it is no UTF-8"),
+        ((JSON_OP % 1).encode() + b'{"type":"\xc3', "it is no UTF-8"),
+        (gzip.compress((EDN_OP % 1).encode())[:-6], "it is no whole gzip"),
+        (gzip.compress(gzip.compress((EDN_OP % 1).encode())), "expected operations in EDN or JSON"),
+        (gzip.compress((EDN_OP % 1).encode() + b" " * (100 << 20)), "bytes, which no history does"),
+    ],
+)
+def test_what_is_no_history_is_refused_for_its_reason(
+    tmp_path: Path, content: bytes | str, reason: str
+) -> None:
+    assert reason in refusal(tmp_path, content).reason
+
+
+def test_the_line_of_a_refusal_is_the_line_of_the_operation(tmp_path: Path) -> None:
+    for layout in (edn_lines, json_lines):
+        lines = layout(generated(4000)).splitlines(keepends=True)
+        lines[5000] = lines[5000].replace("append", "frob", 1).replace("[:r", "[:frob")
+        lines[5000] = lines[5000].replace('["r"', '["frob"')
+
+        assert refusal(tmp_path, "".join(lines)).where == "line 5001"
+
+
+def test_a_field_that_is_not_known_is_passed_over_whatever_it_holds(tmp_path: Path) -> None:
+    plain = read_jepsen(write(tmp_path, json_lines(small())))
+    odd = [op | {"node": {"a": [1.5, {"b": LONG[:50]}]}, "error": "x" * 5000} for op in small()]
+
+    found = read_jepsen(write(tmp_path, json_lines(odd)))
+
+    assert found.micro_ops().equals(plain.micro_ops())
+    assert max(map(len, found.transactions()["error"].to_pylist())) < limits.MAX_TEXT_CHARS + 50
+
+
+def test_text_that_would_be_active_is_inert_in_errors_and_notes(tmp_path: Path) -> None:
+    evil = "\x1b[2J\u202e<script>\x00"
+    ops: list[dict[str, Any]] = [
+        txn("invoke", 0, [["append", 1, 1]]),
+        {"type": "info", "f": evil, "process": evil, "value": evil},
+        txn("fail", 0, [["append", 1, 1]], error=evil),
+    ]
+    history = read_jepsen(write(tmp_path, json_lines(ops)))
+
+    shown = history.notes()["text"].to_pylist() + history.transactions()["error"].to_pylist()
+    assert all(text.isprintable() for text in shown)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_history_cut_anywhere_is_refused_or_a_prefix(
+    layout: Callable[[list[dict[str, Any]]], str],
+) -> None:
+    text = layout(small()).encode()
+    for end in range(len(text)):
+        tolerated(text[:end])
+
+
+@pytest.mark.parametrize("layout", [edn_lines, json_lines, json_array])
+def test_flipped_bits_never_break_the_reader(
+    layout: Callable[[list[dict[str, Any]]], str],
+) -> None:
+    draw = random.Random(5)
+    text = layout(generated(20)).encode()
+    for _ in range(400):
+        flipped = bytearray(text)
+        for _ in range(draw.randint(1, 4)):
+            flipped[draw.randrange(len(flipped))] ^= 1 << draw.randrange(8)
+        tolerated(bytes(flipped))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    content=st.binary(max_size=60), head=st.sampled_from([b"", b"{:", b'{"', b"[{", b"\x1f\x8b"])
+)
+def test_any_bytes_are_tolerated(content: bytes, head: bytes) -> None:
+    tolerated(head + content)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            '{ } [ ] ( ) #{ #_ #x " \\ \\a \\u0041 ; : , :a "b" nil 1 1.5 \n \r \\" ^ \' @ ` ~ é'.split(
+                " "
+            )
+        ),
+        max_size=30,
+    )
+)
+def test_any_tokens_are_tolerated(tokens: list[str]) -> None:
+    tolerated(("{:type " + " ".join(tokens)).encode())
+    tolerated(('{"type":' + " ".join(tokens)).encode())
