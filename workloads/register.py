@@ -41,10 +41,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     ``key_count`` keys are live, each for ``max_ops`` operations. An operation is a read with
     probability ``read_fraction``; of the others, on every other key, ``cas_fraction`` compare and
-    set, the rest write.
+    set, the rest write. Many live keys: a lost write shows only if the key is read before it is
+    written again.
     """
 
-    key_count: Annotated[int, Meta(ge=1, le=1000)] = 6
+    key_count: Annotated[int, Meta(ge=1, le=1000)] = 24
     max_ops: Annotated[int, Meta(ge=1, le=10_000)] = 100
     read_fraction: _Fraction = 0.5
     cas_fraction: _Fraction = 0.5

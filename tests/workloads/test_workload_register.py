@@ -90,7 +90,7 @@ def test_every_other_live_key_has_no_compare_and_set() -> None:
 
 
 def test_a_key_retires_after_its_operations() -> None:
-    counts = Counter(op.key for op in steps(made({"max_ops": 20})))
+    counts = Counter(op.key for op in steps(made({"max_ops": 20, "key_count": 6})))
 
     assert max(counts.values()) == 20
     assert Counter(counts.values())[20] > 0.9 * len(counts)
