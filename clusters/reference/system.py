@@ -42,6 +42,7 @@ from harness.errors import HarnessError, PlanError
 from harness.plan import options as convert
 from harness.promise import Declaration, Promise
 from harness.records import EventKind, StoreEvent
+from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
 CONNECT_LIMIT_S = 1.0
@@ -164,7 +165,7 @@ class ReferenceSystem:
 
     async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
         """Start all nodes at once, and wait until every partition serves."""
-        await asyncio.gather(*(provider.start(node) for node in cluster.nodes))
+        await together(provider.start(node) for node in cluster.nodes)
         await self._whole(cluster, deadline_s)
 
     async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
@@ -177,7 +178,7 @@ class ReferenceSystem:
             elif not status.running:
                 await provider.start(node)
 
-        await asyncio.gather(*(revive(node) for node in cluster.nodes))
+        await together(revive(node) for node in cluster.nodes)
         await self._whole(cluster, deadline_s)
 
     async def connect(self, cluster: Cluster, node: str, process: int) -> ReferenceClient:
@@ -191,8 +192,12 @@ class ReferenceSystem:
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
         """New events of all nodes that answer, each node's in its order."""
-        batches = await asyncio.gather(*(self._events(cluster, n, clock) for n in cluster.nodes))
-        return [event for batch in batches for event in batch]
+        answers = await together(self._events(cluster, node, clock) for node in cluster.nodes)
+        # Only now, without an await before the return: an answer of a call that was cancelled
+        # half-way has to be asked for again.
+        for node, (cursor, _) in zip(cluster.nodes, answers, strict=True):
+            self._cursors[node] = cursor
+        return [event for _, events in answers for event in events]
 
     async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
         """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
@@ -220,14 +225,16 @@ class ReferenceSystem:
             if isinstance(answer, NodeReport)
         }
 
-    async def _events(self, cluster: Cluster, node: str, clock: RunClock) -> list[StoreEvent]:
+    async def _events(
+        self, cluster: Cluster, node: str, clock: RunClock
+    ) -> tuple[tuple[str, int], list[StoreEvent]]:
+        """What the node has to tell since its cursor, and the cursor after it."""
         boot, cursor = self._cursors.get(node, ("", 0))
         asked_ns = clock.now_ns()
         batch = await self._ask(cluster, node, AskEvents(boot, cursor))
         if not isinstance(batch, EventBatch):
-            return []
-        self._cursors[node] = (batch.boot, batch.cursor)
-        return mapped(node, batch, asked_ns, clock.now_ns())
+            return (boot, cursor), []
+        return (batch.boot, batch.cursor), mapped(node, batch, asked_ns, clock.now_ns())
 
     async def _ask(
         self, cluster: Cluster, node: str, question: AskStatus | AskEvents

@@ -7,11 +7,14 @@ another node's calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from harness.errors import DeadlineExceeded, FiredrillError, HarnessError
+from harness.errors import DeadlineExceeded
+from harness.tasks import together
+
+__all__ = ["Lane", "together"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,18 +47,3 @@ class Lane:
     def close(self) -> None:
         """Take no more calls; waits for none."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """All results, in order, once everything has ended: one failure does not abandon the rest.
-
-    Raises the failure, or a ``HarnessError`` that names all of several.
-    """
-    results = await asyncio.gather(*work, return_exceptions=True)
-    failures = [result for result in results if isinstance(result, BaseException)]
-    for failure in failures:
-        if len(failures) == 1 or not isinstance(failure, FiredrillError):
-            raise failure
-    if failures:
-        raise HarnessError("; ".join(map(str, failures))) from failures[0]
-    return [result for result in results if not isinstance(result, BaseException)]
