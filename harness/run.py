@@ -29,6 +29,7 @@ from harness.plan import Plan, dumps
 from harness.progress import Progress
 from harness.records import PhaseMark, Record
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.tasks import together
 from harness.workload import Workload
 
 T = TypeVar("T")
@@ -102,8 +103,8 @@ async def execute(
     session = _Session(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
     try:
         await session.live()
-    except Exception as error:
-        session.trouble.append(f"the run broke off: {error}")
+    except BaseException as error:  # cancelled as well: what is sealed then is no whole run
+        session.trouble.append(f"the run broke off: {str(error) or type(error).__name__}")
         raise
     finally:
         session.finish()
@@ -169,9 +170,7 @@ class _Session:
         self.enter("provision")
         names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
         cluster = await self.provider.provision(names, self.system.ports)
-        await asyncio.gather(
-            *(self.provider.install(n, self.system.program(n, cluster)) for n in names)
-        )
+        await together(self.provider.install(n, self.system.program(n, cluster)) for n in names)
         self.enter("set-up")
         await self.system.set_up(cluster, self.provider, self._deadline(self.plan.limits.ready_s))
         return cluster
@@ -192,7 +191,7 @@ class _Session:
             if not self.stop.asked:
                 await self._read_the_rest(scene, driver)
         finally:
-            await end(watch)
+            await self._end("watching the store", watch)
             await driver.close()
             self.enter("collect")
             await self._collect(cluster)
@@ -221,9 +220,7 @@ class _Session:
         finally:
             if not breaking.done() and not self.stop.asked:
                 self.trouble.append("the fault schedule was not over when the drive phase ended")
-            await end(breaking)
-        if not breaking.cancelled() and (error := breaking.exception()):
-            self.trouble.append(f"the nemesis broke off: {error}")
+            await self._end("the nemesis", breaking)
 
     async def _read_the_rest(self, scene: Scene, driver: Driver) -> None:
         """Wait until the cluster is whole and quiet, then read every key that was touched."""
@@ -252,16 +249,22 @@ class _Session:
     async def _collect(self, cluster: Cluster) -> None:
         """Last events and every node's logs; a node that does not give them is trouble, no more."""
         await self._attempt("collect events", COLLECT_LIMIT_S, self._fetch_events(cluster))
-        await asyncio.gather(
-            *(
-                self._attempt(
-                    f"collect logs of {node}",
-                    COLLECT_LIMIT_S,
-                    self.provider.collect(node, self.run.node(node)),
-                )
-                for node in cluster.nodes
+        await together(
+            self._attempt(
+                f"collect logs of {node}",
+                COLLECT_LIMIT_S,
+                self.provider.collect(node, self.run.node(node)),
             )
+            for node in cluster.nodes
         )
+
+    async def _end(self, what: str, task: asyncio.Future[None]) -> None:
+        """End what went on beside the run; that it failed before, or goes on, is trouble."""
+        await end(task)
+        if not task.done():
+            self.trouble.append(f"{what}: went on {SETTLE_LIMIT_S:g} s after it was told to end")
+        elif not task.cancelled() and (error := task.exception()):
+            self.trouble.append(f"{what} broke off: {error}")
 
     async def _attempt(self, what: str, limit_s: float, work: Coroutine[Any, Any, None]) -> None:
         """Await ``work``; when it fails or outlasts its limit, that is trouble, and the run goes

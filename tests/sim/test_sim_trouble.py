@@ -1,0 +1,123 @@
+"""What goes wrong around a run on the virtual loop stands in its manifest: it never passes for a
+whole one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sim_lab
+from sim_lab import drill
+
+from clusters.providers.sim.loop import simulate
+from clusters.providers.sim.provider import SimProvider
+from clusters.reference.system import ReferenceSystem
+from harness.clock import RunClock
+from harness.cluster import Cluster, NodeStatus
+from harness.errors import HarnessError
+from harness.faults import Scene
+from harness.history.manifest import read_manifest
+from harness.plan import loads
+from harness.records import StoreEvent
+from harness.rundir import Manifest, RunDirectory
+from nemesis.runner import Nemesis
+
+PLAN = loads("""
+seed = 5
+[cluster]
+provider = "sim"
+nodes = 3
+[system]
+partitions = 1
+[drive]
+duration_s = 4
+concurrency = 2
+rate_per_s = 20
+[nemesis]
+mix = []
+""")
+
+
+def test_a_quiet_run_has_no_trouble(tmp_path: Path) -> None:
+    _, manifest = drill(PLAN, tmp_path / "run")
+    assert (manifest.state, manifest.trouble) == ("sealed", ())
+
+
+def test_a_run_that_is_cancelled_half_way_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cancelled(main: Coroutine[Any, Any, Manifest]) -> Manifest:
+        async with asyncio.timeout(3):
+            return await main
+
+    monkeypatch.setattr(sim_lab, "simulate", lambda main: simulate(cancelled(main)))
+    with pytest.raises(TimeoutError):
+        drill(PLAN, tmp_path / "run")
+    assert read_manifest(RunDirectory(tmp_path / "run")).trouble == (
+        "the run broke off: CancelledError",
+    )
+
+
+def test_a_nemesis_that_does_not_end_is_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(self: Nemesis, scene: Scene, started_ns: int) -> None:
+        for _ in range(2):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
+    monkeypatch.setattr(Nemesis, "run", deaf)
+    _, manifest = drill(PLAN, tmp_path / "run")
+    assert manifest.trouble == (
+        "the fault schedule was not over when the drive phase ended",
+        "the nemesis: went on 5 s after it was told to end",
+    )
+    assert "final-reads" in dict(manifest.phases)
+
+
+def test_a_watch_over_the_store_that_fails_is_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def events(self: ReferenceSystem, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            raise HarnessError("no such kind of event")
+        return []
+
+    monkeypatch.setattr(ReferenceSystem, "events", events)
+    _, manifest = drill(PLAN, tmp_path / "run")
+    assert manifest.trouble == ("watching the store broke off: no such kind of event",)
+
+
+def test_a_node_that_does_not_start_leaves_none_behind_that_still_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    torn_down: list[tuple[str, ...]] = []
+    teardown = SimProvider.teardown
+
+    async def start(self: SimProvider, node: str) -> NodeStatus:
+        if node == "n1":
+            raise HarnessError("n1: its port is taken")
+        await asyncio.sleep(1)
+        begun.append(node)
+        return NodeStatus(node=node, running=True)
+
+    async def noted(self: SimProvider) -> None:
+        torn_down.append(tuple(begun))
+        await teardown(self)
+
+    monkeypatch.setattr(SimProvider, "start", start)
+    monkeypatch.setattr(SimProvider, "teardown", noted)
+    with pytest.raises(HarnessError, match="its port is taken"):
+        drill(PLAN, tmp_path / "run")
+    assert torn_down == [("n2", "n3")]
