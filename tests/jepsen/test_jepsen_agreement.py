@@ -42,16 +42,34 @@ OPERATIONS = st.fixed_dictionaries(
     },
 )
 BLANKS = st.sampled_from([" ", ", ", ",", "  ", " , ", "\t", "\r\n"])
-EDN_TOKENS = st.sampled_from(
-    "{ } [ ] [[ ]] ][ nil null true a-b :type :ok :f :txn :value :process :index :time :error "
-    ':append :r :nil :a:b ::a :a/b : 0 1 -1 -0 +1 007 5N 1.5 1/2 2e3 \\c "s" #_ #x ; - :-'.split()
-    + [" ", " ", ",", "\n", "}\n{", "{:type :ok", ":f :txn", ":value [[:append 1 1]]", ":process 0"]
-)
-JSON_TOKENS = st.sampled_from(
-    '{ } [ ] : , " "a" null true NaN 0 1 -1 -0 007 1.5 2e3 "type":"ok" "f":"txn" "process":0 '
-    '"value":[["append",1,1]] "index":3 "error":"a:b" "error":":x" "type":"fail"'.split()
-    + [" ", ",", "\n", "}\n{", '{"type":"ok",', '"f":"txn",', '"f":"txn","value":null,"process":0}']
-)
+EDN_WORDS = """
+{ } [ ] [[ ]] ][ nil null true a-b :type :ok :f :txn :value :process :index :time :error :append :r
+:nil :a:b ::a :a/b : 0 1 -1 -0 +1 007 5N 1.5 1/2 2e3 \\c "s" #_ #x ; - :-
+"""
+EDN_PARTS = [
+    " ",
+    ",",
+    "\n",
+    "}\n{",
+    "{:type :ok",
+    ":f :txn",
+    ":value [[:append 1 1]]",
+    ":process 0",
+]
+EDN_TOKENS = st.sampled_from([*EDN_WORDS.split(), *EDN_PARTS])
+JSON_WORDS = """
+{ } [ ] : , " "a" null true NaN 0 1 -1 -0 007 1.5 2e3 "type":"ok" "f":"txn" "process":0 "index":3
+"value":[["append",1,1]] "error":"a:b" "error":":x" "type":"fail"
+"""
+JSON_PARTS = [
+    " ",
+    "\n",
+    "}\n{",
+    '{"type":"ok",',
+    '"f":"txn",',
+    '"f":"txn","value":null,"process":0}',
+]
+JSON_TOKENS = st.sampled_from([*JSON_WORDS.split(), *JSON_PARTS])
 
 
 def plain(operations: Any) -> Any:
@@ -78,15 +96,18 @@ def require_agreement(
 
 
 def rendered(value: Any, blank: str) -> str:
-    if isinstance(value, str):
-        return f":{value}"
-    if isinstance(value, list):
-        return f"[{blank.join(rendered(part, blank) for part in value)}]"
-    return (
-        {None: "nil", True: "true", False: "false"}.get(value, str(value))
-        if not (isinstance(value, int) and not isinstance(value, bool))
-        else str(value)
-    )
+    """As ``jepsen_files.edn``, with any blank between forms and odd names as keywords too."""
+    match value:
+        case str():
+            return f":{value}"
+        case list():
+            return f"[{blank.join(rendered(part, blank) for part in value)}]"
+        case None:
+            return "nil"
+        case bool():
+            return "true" if value else "false"
+        case _:
+            return str(value)
 
 
 @settings(max_examples=400, deadline=None)

@@ -1,0 +1,192 @@
+"""What can't have happened is refused with its line; what can is kept, on one axis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jepsen_files import Op, edn_lines, generated, json_lines, register, small, timed, txn, write
+
+from checkers.analyze import checkers_named, judge
+from checkers.kernel import Setting
+from checkers.source import Source
+from harness.errors import MalformedHistory
+from harness.history.jepsen.importing import ImportedHistory, read_jepsen
+from harness.history.jepsen.pairing import Pairing
+from harness.history.jepsen.tables import axis
+from harness.outcome import Outcome
+
+APPEND = [["append", 1, 1]]
+OTHER = [["append", 1, 2]]
+READ = [["r", 1, None]]
+SEEN = [["r", 1, [1]]]
+
+
+def read(tmp_path: Path, ops: list[Op]) -> ImportedHistory:
+    return read_jepsen(write(tmp_path, json_lines(ops)))
+
+
+def invoke(process: int, value: Any = READ, **more: Any) -> Op:
+    return txn("invoke", process, value, **more)
+
+
+def ok(process: int, value: Any = SEEN, **more: Any) -> Op:
+    return txn("ok", process, value, **more)
+
+
+def info(process: int, value: Any = READ) -> Op:
+    return txn("info", process, value)
+
+
+@pytest.mark.parametrize(
+    ("ops", "line", "reason"),
+    [
+        ([invoke(0), ok(1)], 2, "process 1 completes an operation (ok), but has invoked none"),
+        ([invoke(0), ok(0), ok(0)], 3, "but has invoked none"),
+        ([invoke(0), invoke(0)], 2, "before the one invoked on line 1 has completed"),
+        ([invoke(0), info(0), invoke(0)], 3, "is used again after its operation on line 2"),
+        ([invoke(0), register("ok", 0, "read", 1)], 2, "completes read; it invoked txn on line 1"),
+        ([invoke(0), ok(0, None)], 2, "does not say what it did"),
+        ([invoke(0, index=3), ok(0, index=3)], 2, "expected an index after 3, found 3"),
+        ([invoke(0, index=3), ok(0)], 2, "expected an index after 3, found none"),
+        ([invoke(0), ok(0, index=3)], 2, "index 3, but the operations before have none"),
+        (
+            [invoke(0, APPEND), ok(0, APPEND), invoke(1, APPEND)],
+            3,
+            "element 1 is appended to key 1 again (first on line 1)",
+        ),
+        (
+            [invoke(0, APPEND), ok(0, APPEND), invoke(0), ok(0, [["w", 1, 2]])],
+            4,
+            "reads and writes of registers, but appends and reads of lists are on line 2",
+        ),
+        ([invoke(0), ok(0, [["r", 1, 5]]), invoke(0), ok(0)], 4, "appends and reads of lists, but"),
+    ],
+)
+def test_a_history_that_contradicts_itself_is_refused(
+    tmp_path: Path, ops: list[Op], line: int, reason: str
+) -> None:
+    for layout in (json_lines, edn_lines):
+        with pytest.raises(MalformedHistory) as refused:
+            read_jepsen(write(tmp_path, layout(ops)))
+
+        assert refused.value.where == f"line {line}"
+        assert reason in refused.value.reason
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        [invoke(0), invoke(1), ok(1), ok(0)],
+        [invoke(0), info(0), invoke(5)],
+        [invoke(0, APPEND), invoke(1, OTHER), ok(0, APPEND), ok(1, OTHER)],
+        [invoke(0, APPEND), ok(0, APPEND), invoke(0, [["append", 2, 1]])],
+        [invoke(0, index=3), ok(0, index=7)],
+        [invoke(0, []), ok(0, [])],
+    ],
+)
+def test_its_mutations_that_can_have_happened_are_read(tmp_path: Path, ops: list[Op]) -> None:
+    assert read(tmp_path, ops).operations == len(ops)
+
+
+def test_what_a_failed_completion_does_not_tell_its_invocation_does(tmp_path: Path) -> None:
+    ops = [
+        invoke(0, [["append", 1, 1], ["r", 1, None], ["append", 1, 2]]),
+        txn("fail", 0, None),
+        invoke(1, [["append", 1, 3], ["append", 1, 4]]),
+        info(1, [["append", 1, 3]]),
+    ]
+    steps = read(tmp_path, ops).micro_ops().sort_by([("txn", "ascending"), ("pos", "ascending")])
+
+    assert steps["value"].to_pylist() == [1, None, 2, 3, 4]
+    assert steps["elements"].to_pylist() == [None] * 5
+
+
+@given(st.lists(st.integers(-5, 20), min_size=1, max_size=30), st.booleans())
+def test_the_order_of_times_is_the_order_of_the_file(times: list[int], ascending: bool) -> None:
+    pairing = Pairing("history")
+    pairing.times.extend(sorted(times) if ascending else times)
+    pairing.operations, pairing.incomplete = len(times), 2
+    found = axis(pairing)
+
+    assert len(found.at_ns) == len(times) + 2
+    assert np.all(np.diff(found.at_ns) > 0)
+    assert found.real == (times == sorted(times) or ascending)
+    if found.real:
+        assert np.all(found.at_ns[:-2] >= sorted(times))
+
+
+def test_times_that_tie_move_apart_by_a_nanosecond_and_others_stay(tmp_path: Path) -> None:
+    ops = [invoke(0, time=50), ok(0, time=50), invoke(0, time=90), ok(0, time=700)]
+    history = read(tmp_path, ops)
+
+    assert history.transactions()["invoke_ns"].to_pylist() == [50, 90]
+    assert history.transactions()["complete_ns"].to_pylist() == [51, 700]
+    assert history.real_time
+
+
+def test_times_that_go_back_are_not_believed(tmp_path: Path) -> None:
+    ops = [invoke(0, time=50), ok(0, time=20), invoke(0, time=90), ok(0, time=700)]
+    history = read(tmp_path, ops)
+
+    assert history.transactions()["complete_ns"].to_pylist() == [1_000_000, 3_000_000]
+    assert not history.real_time
+
+
+def test_keys_that_are_no_integers_are_numbered_and_named(tmp_path: Path) -> None:
+    steps = '[[:append :x 1] [:append "x" 1] [:append ":x" 1] [:append x 1] [:append %s 1]]'
+    for number, first in ((5, 6), (-5, 0), ('"y"', 0)):
+        text = "{:type :invoke :f :txn :process 0 :value " + steps % number + "}"
+        history = read_jepsen(write(tmp_path, text))
+        names = {row["key"]: row["name"] for row in history.keys.to_pylist()}
+
+        assert [names[first + i] for i in range(4)] == [":x", "x", '":x"', "'x"]
+        assert len(set(history.micro_ops()["key"].to_pylist())) == 5
+
+
+def verdict_of(history: ImportedHistory) -> Any:
+    splits = [history.micro_ops(number) for number in range(history.manifest.splits)]
+    return judge(
+        Source.of_tables(history.transactions(), *splits),
+        setting=Setting(
+            model="strict-serializable",
+            declaration=history.manifest.declaration,
+            by_index=True,
+            min_ok=1,
+        ),
+        checkers=checkers_named(history.manifest.checkers),
+        faults=history.faults(),
+        events=history.events(),
+    ).verdict
+
+
+def test_a_strict_history_is_valid_and_one_that_lost_a_write_is_not(tmp_path: Path) -> None:
+    ops = generated(400)
+    assert verdict_of(read(tmp_path, ops)).outcome is Outcome.VALID
+
+    lost = [
+        *(invoke(0, APPEND), ok(0, APPEND), invoke(0, OTHER), ok(0, OTHER)),
+        *(invoke(0), ok(0, [["r", 1, [2]]])),
+    ]
+    verdict = verdict_of(read(tmp_path, timed(lost)))
+    assert verdict.outcome is Outcome.VIOLATION
+    assert "lost-write" in verdict.anomalies
+
+
+def test_what_is_concurrent_by_index_may_be_seen_in_either_order(tmp_path: Path) -> None:
+    concurrent = [invoke(0, APPEND), invoke(1), ok(0, APPEND), ok(1, [["r", 1, []]])]
+    later = [invoke(0, APPEND), ok(0, APPEND), invoke(1), ok(1, [["r", 1, []]])]
+    rest = [invoke(2), ok(2)]
+
+    same_time = [op | {"time": 7} for op in concurrent + rest]
+    assert verdict_of(read(tmp_path, same_time)).outcome is Outcome.VALID
+    same_time = [op | {"time": 7} for op in later + rest]
+    assert verdict_of(read(tmp_path, same_time)).outcome is Outcome.VIOLATION
+
+
+def test_the_small_history_is_what_both_formats_make_of_it(tmp_path: Path) -> None:
+    assert verdict_of(read(tmp_path, small())).outcome is Outcome.VALID
