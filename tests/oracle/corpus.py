@@ -93,7 +93,7 @@ def _surround(stream: random.Random, shown: tuple[Txn, ...]) -> tuple[Txn, ...]:
     """``shown`` beside honest traffic of other processes on other keys, some time later."""
     honest = store.simulate(stream, LEVELS["strict"], size=stream.randint(5, 30), slots=3, keys=2)
     shift = stream.randint(0, 60)
-    rename = stream.sample(range(100, 200), 2)
+    rename = stream.sample(range(100, 200), 3)
     moved = [
         attrs.evolve(
             txn,

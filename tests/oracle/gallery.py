@@ -134,7 +134,6 @@ def _ordered_cycles(suffix: str, *, same: bool) -> tuple[Exhibit, ...]:
 def _lists() -> tuple[Exhibit, ...]:
     failed = txn(0, *TOGETHER, "a0=1", "fail")
     unsure = txn(0, *TOGETHER, "a0=1", "info")
-    crashed_read = txn(1, *TOGETHER, "r0=1,2", "info")
     return (
         _exhibit("G1a", (failed, *together("r0=1")), (unsure, *together("r0=1"))),
         _exhibit(
@@ -143,14 +142,14 @@ def _lists() -> tuple[Exhibit, ...]:
             together("a0=1 a0=2", "r0=1,2"),
         ),
         _exhibit(
-            "dirty-update",
-            (failed, crashed_read, *together("a0=2")),
-            (unsure, crashed_read, *together("a0=2")),
-        ),
-        _exhibit(
             "dirty-update G1a",
             (failed, *together("a0=2", "r0=1,2")),
             (failed, *together("a0=2", "r0=2")),
+        ),
+        _exhibit(
+            "dirty-update G1a",
+            (failed, txn(1, *TOGETHER, "a0=3", "info"), *together("a0=2", "r0=1,3,2")),
+            (unsure, txn(1, *TOGETHER, "a0=3", "info"), *together("a0=2", "r0=1,3,2")),
         ),
         _exhibit("duplicate-elements", together("a0=1", "r0=1,1"), together("a0=1", "r0=1")),
         _exhibit("future-read", together("r0=1 a0=1", "r0=1"), together("r0= a0=1", "r0=1")),
@@ -181,17 +180,32 @@ def _lost() -> tuple[Exhibit, ...]:
             together("r0= a0=1", "r0= a0=2", "r0=1,2"),
             together("r0= a0=1", "r0=1 a0=2", "r0=1,2"),
         ),
+        *(
+            _exhibit(
+                "G-single-item" + suffix,
+                in_turn("a0=1", "r0=", same=same),
+                in_turn("a0=1", "r0=1", same=same),
+                lost=True,
+            )
+            for suffix, same in (("-realtime", False), ("-process", True))
+        ),
+    )
+
+
+def _crashed() -> tuple[Exhibit, ...]:
+    """Crashed transactions that committed: what they wrote was read, so what they read counts."""
+    seen = together("a0=1 a1=1", "r2=1")
+    torn, whole = ("r0=1 r1= a2=1", "r0=1 r1=1 a2=1")
+    return (
         _exhibit(
-            "G-single-item-realtime",
-            in_turn("a0=1", "r0=", same=False),
-            in_turn("a0=1", "r0=1", same=False),
-            lost=True,
+            "G-single-item",
+            (txn(1, *TOGETHER, torn, "info"), *seen),
+            (txn(1, *TOGETHER, whole, "info"), *seen),
         ),
         _exhibit(
-            "G-single-item-process",
-            in_turn("a0=1", "r0=", same=True),
-            in_turn("a0=1", "r0=1", same=True),
-            lost=True,
+            "G1c-process",
+            (txn(0, 10, 20, "r0=1"), txn(0, 30, 40, "a0=1", "info")),
+            (txn(0, 10, 20, "r0="), txn(0, 30, 40, "a0=1", "info")),
         ),
     )
 
@@ -204,4 +218,5 @@ def exhibits() -> tuple[Exhibit, ...]:
         *_ordered_cycles("-realtime", same=False),
         *_lists(),
         *_lost(),
+        *_crashed(),
     )

@@ -5,21 +5,30 @@ order is the full relation (never a reduction), and every question is answered b
 of a few dozen transactions are what it is for.
 
 Order. A transaction precedes another in real time iff it is ok and its completion is earlier than
-the other's invocation; at a tie they are concurrent. What precedes may be ok only; what follows may
-be info too. Process order relates the ok transactions of one process.
+the other's invocation; at a tie they are concurrent. In process order the ok transactions of one
+process precede what it did after them. What precedes is ok; what follows may be info too.
 
-Versions. The version order of a key is the longest list that an ok or info transaction read of it,
-repetitions dropped (among equally long ones, the first that was read). Dependencies are those
-between neighbours: the writer of the last element a read returned -> the reader (wr), the writer of
-the element before -> the appender (ww), whoever read exactly up to the element before -> the
-appender (rw). An element that was never read comes after everything that was. Failed transactions
-are in no dependency; info ones are in all.
+Evidence. What a crashed transaction read proves something only if it committed: an aborted one may
+have read anything. It is *proven* to have committed if an ok transaction, or a proven one, read an
+element of it. Dependencies come from ok and proven transactions; version orders and the anomalies
+of lists from ok ones alone, or (``lists="committed"``) from both: the first is what the project
+does, the second finds more where crashed transactions tell what they read. Elle believes all of
+them, and would accuse a store that validates reads at commit.
+
+Versions. The version order of a key is the longest list that was read of it, repetitions dropped
+(among equally long ones, the first that was read). Dependencies are those between neighbours: the
+writer of the last element a read returned -> the reader (wr), the writer of the element before ->
+the appender (ww), whoever read exactly up to the element before -> the appender (rw). An element
+that was never read comes after everything that was. Failed transactions are in no dependency.
 
 Cycles. ``cycle_names`` says which classes have a simple cycle, closed under "seeing a means that b
-is there too". ``reported`` is the project's rule of naming, apart, so that another can be compared:
-**a name is reported iff a simple cycle of exactly that class exists and no class that was found
-implies it**: for each base the plain variant where a cycle without process and real time edges
-exists, else ``-process``, else ``-realtime``; and none that another found class implies.
+is there too". Two rules say which of them are told:
+
+* ``reported``: those that no other found class implies, over the whole history;
+* ``told``, the project's: in each strongly connected component those classes of which no other has
+  a base (in the order of ``BASES``) and a suffix (in the order of ``SUFFIXES``) as low or lower.
+
+Both leave the same models ruled out, which a test shows.
 
 Garbage (an element that nobody appended) is in no published lattice. A version that was never
 written is no history at any level, so it rules out what duplicates do: read-uncommitted.
@@ -27,7 +36,7 @@ written is no history at any level, so it rules out what duplicates do: read-unc
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
@@ -37,7 +46,11 @@ import oracle_models as models
 
 BASES = ("G0", "G1c", "G-single-item", "G-nonadjacent-item", "G2-item")
 SUFFIXES = ("", "-process", "-realtime")
-CYCLE_NAMES = tuple(base + suffix for base, suffix in product(BASES, SUFFIXES))
+_PLACES = {
+    base + suffix: (BASES.index(base), SUFFIXES.index(suffix))
+    for base, suffix in product(BASES, SUFFIXES)
+}
+CYCLE_NAMES = tuple(_PLACES)
 LIST_NAMES = (
     "G1a",
     "G1b",
@@ -106,10 +119,12 @@ History = Sequence[Txn]
 class Judgement:
     """What is to be said about a history: ``names`` as reported, the models that are ruled out.
 
-    ``not_`` are the weakest of these, ``also_not`` all others.
+    ``not_`` are the weakest of these, ``also_not`` all others. ``components`` counts, by cycle
+    class, the components in which it is told.
     """
 
     names: frozenset[str]
+    components: Mapping[str, int]
     not_: frozenset[str]
     also_not: frozenset[str]
     lost: frozenset[tuple[int, int]]
@@ -124,14 +139,16 @@ class Judgement:
         return "unknown" if self.vacuous else "valid"
 
 
-def judge(history: History) -> Judgement:
-    """All that is to be said about ``history``."""
-    names = found(history)
-    not_, also_not = models.ruled_out(names)
+def judge(history: History, *, lists: str = "ok") -> Judgement:
+    """All that is to be said about ``history``; ``lists``: see "Evidence" above."""
+    graph = dependencies(history, lists=lists)
+    not_, also_not = models.ruled_out(found(history, lists=lists))
     lost, unverified = lost_writes(history)
-    graph = dependencies(history)
+    by_class = told(graph)
+    shown = list_names(history, lists=lists)
     return Judgement(
-        names=frozenset(reported(names)),
+        names=frozenset(shown.union(by_class)),
+        components=by_class,
         not_=not_,
         also_not=also_not,
         lost=frozenset(lost),
@@ -140,9 +157,10 @@ def judge(history: History) -> Judgement:
     )
 
 
-def found(history: History) -> set[str]:
+def found(history: History, *, lists: str = "ok") -> set[str]:
     """Every anomaly of ``history``; the cycle classes closed under what they imply."""
-    return list_names(history) | cycle_names(dependencies(history))
+    shown = list_names(history, lists=lists)
+    return shown | cycle_names(dependencies(history, lists=lists))
 
 
 def reported(names: set[str]) -> set[str]:
@@ -154,19 +172,35 @@ def reported(names: set[str]) -> set[str]:
     return names - implied
 
 
+def told(graph: Graph) -> Counter[str]:
+    """For each cycle class the components that hold it and no lesser one."""
+    counts: Counter[str] = Counter()
+    for component in components(graph):
+        held = classes(component)
+        counts.update(name for name in held if not any(_lesser(one, name) for one in held))
+    return counts
+
+
+def _lesser(one: str, other: str) -> bool:
+    """Whether ``one`` is another class than ``other``, with base and suffix as low or lower."""
+    pairs = zip(_PLACES[one], _PLACES[other], strict=True)
+    return one != other and all(low <= high for low, high in pairs)
+
+
 # --- Anomalies that one list or one transaction shows ---------------------------------------------
 
 
-def list_names(history: History) -> set[str]:
+def list_names(history: History, *, lists: str = "ok") -> set[str]:
     """The anomalies that need no cycle."""
+    read = committed(history) if lists == "committed" else of_type(history, "ok")
     tests = {
         "G1a": aborted_read(history),
         "G1b": intermediate_read(history),
-        "dirty-update": dirty_update(history),
-        "duplicate-elements": duplicates(history),
+        "dirty-update": dirty_update(history, read),
+        "duplicate-elements": duplicates(read),
         "future-read": any(map(reads_its_future, of_type(history, "ok"))),
-        "garbage-read": garbage(history),
-        "incompatible-order": incompatible(history),
+        "garbage-read": garbage(history, read),
+        "incompatible-order": incompatible(read),
         "internal": any(map(contradicts_itself, of_type(history, "ok"))),
         "lost-update": lost_update(history),
     }
@@ -178,9 +212,27 @@ def of_type(history: History, *types: str) -> list[Txn]:
     return [txn for txn in history if txn.type in types]
 
 
-def known_reads(history: History, *types: str) -> list[Read]:
-    """(transaction, key, elements) of all reads by transactions of ``types``, in order."""
-    return [(txn.index, *read) for txn in of_type(history, *types) for read in txn.reads()]
+def committed(history: History) -> list[Txn]:
+    """The ok transactions, and the info ones of which a committed one read an element."""
+    proven = {txn.index for txn in of_type(history, "ok")}
+    by = writers(history)
+    while True:
+        seen = {
+            by[key, element].index
+            for txn in history
+            for key, elements in txn.reads()
+            for element in elements
+            if txn.index in proven and (key, element) in by
+        }
+        more = {txn.index for txn in of_type(history, "info")} & seen - proven
+        if not more:
+            return [txn for txn in history if txn.index in proven]
+        proven |= more
+
+
+def known_reads(txns: History) -> list[Read]:
+    """(transaction, key, elements) of all reads of ``txns``, in order."""
+    return [(txn.index, *read) for txn in txns for read in txn.reads()]
 
 
 def writers(history: History) -> dict[tuple[int, int], Txn]:
@@ -193,7 +245,7 @@ def aborted_read(history: History) -> bool:
     failed = {append for txn in of_type(history, "fail") for append in txn.appends()}
     return any(
         (key, element) in failed
-        for _, key, elements in known_reads(history, "ok")
+        for _, key, elements in known_reads(of_type(history, "ok"))
         for element in elements
     )
 
@@ -202,7 +254,7 @@ def intermediate_read(history: History) -> bool:
     """G1b: an ok transaction read a state that ends inside another transaction's appends."""
     by = writers(history)
     last = {(txn.index, key): element for txn in history for key, element in txn.appends()}
-    for reader, key, elements in known_reads(history, "ok"):
+    for reader, key, elements in known_reads(of_type(history, "ok")):
         writer = by.get((key, elements[-1])) if elements else None
         if writer is None or writer.index == reader:
             continue
@@ -242,26 +294,25 @@ def reads_its_future(txn: Txn) -> bool:
     return False
 
 
-def duplicates(history: History) -> bool:
+def duplicates(readers: History) -> bool:
     """duplicate-elements: one list holds an element more than once."""
-    reads = known_reads(history, "ok", "info")
-    return any(len(set(elements)) < len(elements) for _, _, elements in reads)
+    return any(len(set(elements)) < len(elements) for _, _, elements in known_reads(readers))
 
 
-def garbage(history: History) -> bool:
+def garbage(history: History, readers: History) -> bool:
     """garbage-read: a list holds an element that nobody ever appended to it."""
     by = writers(history)
     return any(
         (key, element) not in by
-        for _, key, elements in known_reads(history, "ok", "info")
+        for _, key, elements in known_reads(readers)
         for element in elements
     )
 
 
-def incompatible(history: History) -> bool:
+def incompatible(readers: History) -> bool:
     """incompatible-order: of two lists read of one key neither is how the other begins."""
     lists: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-    for _, key, elements in known_reads(history, "ok", "info"):
+    for _, key, elements in known_reads(readers):
         lists[key].add(elements)
     return any(
         one[: len(other)] != other[: len(one)]
@@ -288,13 +339,10 @@ def lost_update(history: History) -> bool:
     return False
 
 
-def dirty_update(history: History) -> bool:
-    """dirty-update: an ok append lies on a failed one, with nothing but info ones between.
-
-    The version order is the longest list that anyone read, failed transactions included.
-    """
+def dirty_update(history: History, readers: History) -> bool:
+    """dirty-update: an ok append lies on a failed one, with nothing but info ones between."""
     by = writers(history)
-    for key, order in version_orders(history, "ok", "info", "fail").items():
+    for key, order in version_orders(readers).items():
         dirty = False
         for element in order:
             writer = by.get((key, element))
@@ -305,10 +353,10 @@ def dirty_update(history: History) -> bool:
     return False
 
 
-def version_orders(history: History, *types: str) -> dict[int, list[int]]:
+def version_orders(readers: History) -> dict[int, list[int]]:
     """The longest list that was read of each key, repetitions dropped."""
     longest: dict[int, tuple[int, ...]] = {}
-    for _, key, elements in known_reads(history, *types):
+    for _, key, elements in known_reads(readers):
         if len(elements) > len(longest.get(key, ())):
             longest[key] = elements
     return {key: list(dict.fromkeys(elements)) for key, elements in longest.items()}
@@ -317,14 +365,15 @@ def version_orders(history: History, *types: str) -> dict[int, list[int]]:
 # --- Dependencies ---------------------------------------------------------------------------------
 
 
-def dependencies(history: History) -> dict[str, Relation]:
+def dependencies(history: History, *, lists: str = "ok") -> dict[str, Relation]:
     """The relations ``ww``, ``wr``, ``rw``, ``process`` and ``realtime`` between indices."""
     possible = of_type(history, "ok", "info")
     writer = {append: txn.index for txn in possible for append in txn.appends()}
     readers: dict[tuple[int, int | None], set[int]] = defaultdict(set)
-    for reader, key, elements in known_reads(history, "ok", "info"):
+    for reader, key, elements in known_reads(committed(history)):
         readers[key, elements[-1] if elements else None].add(reader)
-    orders = version_orders(history, "ok", "info")
+    ordering = committed(history) if lists == "committed" else of_type(history, "ok")
+    orders = version_orders(ordering)
     graph: dict[str, Relation] = {"ww": set(), "wr": set(), "rw": set()}
     for (key, last), those in readers.items():
         if last is not None and (key, last) in writer:
@@ -345,11 +394,10 @@ def predecessor(order: list[int], element: int) -> int | None:
 
 
 def process_order(history: History) -> Relation:
-    """All pairs of ok transactions of one process, in the order of invocation."""
-    ok = of_type(history, "ok")
+    """All pairs of one process of which the first was acknowledged, in the order of invocation."""
     return {
         (one.index, other.index)
-        for one, other in product(ok, repeat=2)
+        for one, other in product(of_type(history, "ok"), of_type(history, "ok", "info"))
         if one.process == other.process and one.index < other.index
     }
 
@@ -367,7 +415,25 @@ def real_time_order(history: History) -> Relation:
 
 
 def cycle_names(graph: Graph) -> set[str]:
-    """The classes of which ``graph`` has a simple cycle, and what these imply.
+    """The classes of which ``graph`` has a simple cycle, and what these imply."""
+    return set().union(*map(classes, components(graph)))
+
+
+def components(graph: Graph) -> list[Graph]:
+    """The parts that cycles lie in: strongly connected over all relations."""
+    everything = nx.DiGraph(_union(graph, graph))
+    return [
+        {
+            kind: {(a, b) for a, b in pairs if a in component and b in component}
+            for kind, pairs in graph.items()
+        }
+        for component in nx.strongly_connected_components(everything)
+        if len(component) > 1
+    ]
+
+
+def classes(component: Graph) -> set[str]:
+    """``cycle_names`` of one component.
 
     Asked from the strongest claim to the weakest; what is implied is not asked. So when a class is
     asked for, the stronger ones are known to be absent, and that leaves simple questions: where
@@ -377,7 +443,7 @@ def cycle_names(graph: Graph) -> set[str]:
     for suffix in SUFFIXES:
         for base in BASES:
             name = base + suffix
-            if name not in names and _has_cycle(graph, base, ORDERS[suffix]):
+            if name not in names and _has_cycle(component, base, ORDERS[suffix]):
                 names |= {implied for implied in models.implied({name}) if implied in CYCLE_NAMES}
     return names
 
@@ -409,7 +475,10 @@ def _closed_by(edges: Relation, needed: Relation) -> bool:
     """Whether a path over ``edges`` leads from the end of one of ``needed`` to its start."""
     graph = nx.DiGraph(edges | needed)
     graph.remove_edges_from(needed - edges)
-    return any(nx.has_path(graph, end, start) for start, end in needed)
+    starts: dict[int, set[int]] = defaultdict(set)
+    for start, end in needed:
+        starts[end].add(start)
+    return any(those & {end, *nx.descendants(graph, end)} for end, those in starts.items())
 
 
 def _alternates(calm: Relation, anti: Relation) -> bool:

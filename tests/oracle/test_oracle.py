@@ -1,5 +1,6 @@
 """The oracle against histories written by hand, each anomaly with a twin that is clean."""
 
+import corpus
 import gallery
 import oracle
 import oracle_models
@@ -107,10 +108,53 @@ def test_a_transaction_sees_what_it_did_itself(good, bad):
 def test_crashed_appends_between_do_not_make_an_update_clean():
     failed, crashed = txn(0, 0, 10, "a0=1", "fail"), txn(1, 0, 10, "a0=2", "info")
     acknowledged = txn(2, 0, 10, "a0=3")
-    reader = txn(3, 0, 10, "r0=1,2,3", "info")
-    assert judge(failed, crashed, acknowledged, reader).names == {"dirty-update"}
-    clean = txn(3, 0, 10, "r0=3,1", "info")
-    assert judge(failed, crashed, acknowledged, clean).names == set()
+    dirty = judge(failed, crashed, acknowledged, txn(3, 0, 10, "r0=1,2,3"))
+    assert dirty.names == {"G1a", "dirty-update"}
+    clean = judge(failed, crashed, acknowledged, txn(3, 0, 10, "r0=3,2,1"))
+    assert clean.names == {"G1a"}
+
+
+def test_a_store_that_validates_reads_at_commit_is_not_accused_by_what_never_committed():
+    """A torn read and one's own append, in a transaction of which nobody saw anything."""
+    others = (txn(0, 0, 50, "a0=1 a1=1"), txn(1, 0, 50, "r0=1 r1=1"))
+    torn, own = "r0=1 r1= a2=1", "a0=9 r0=9"
+    assert judge(*others, txn(2, 0, 50, torn, "info")).names == set()
+    assert judge(*others, txn(2, 0, 50, own, "info")).names == set()
+    assert judge(*others, txn(2, 0, 50, torn)).names == {"G-single-item"}
+    seen = txn(3, 0, 50, "r2=1")
+    assert judge(*others, txn(2, 0, 50, torn, "info"), seen).names == {"G-single-item"}
+
+
+def test_a_crash_is_proven_to_have_committed_through_a_proven_one():
+    chain = (txn(0, 0, 50, "a0=1", "info"), txn(1, 0, 50, "r0=1 a1=1", "info"))
+    assert oracle.committed(history(chain)) == []
+    proven = oracle.committed(history((*chain, txn(2, 0, 50, "r1=1"))))
+    assert [one.process for one in proven] == [0, 1, 2]
+
+
+def test_lists_of_proven_crashes_count_only_where_asked_for():
+    txns = history(
+        (
+            *(txn(0, 0, 50, "a0=1"), txn(1, 0, 50, "a0=2"), txn(2, 0, 50, "r0=1,2")),
+            *(txn(3, 0, 50, "r0=2,1 a1=1", "info"), txn(4, 0, 50, "r1=1")),
+        )
+    )
+    assert oracle.judge(txns).names == set()
+    assert oracle.judge(txns, lists="committed").names == {"incompatible-order"}
+
+
+def test_a_crash_belongs_to_the_session_that_it_ends():
+    read = txn(0, 0, 10, "r0=1")
+    assert judge(read, txn(0, 20, 30, "a0=1", "info")).names == {"G1c-process"}
+    assert judge(read, txn(1, 20, 30, "a0=1", "info")).names == {"G1c-realtime"}
+
+
+def test_both_rules_of_naming_rule_out_the_same_models():
+    for case in corpus.corpus():
+        all_of_them = oracle.found(case.txns)
+        lattice = oracle_models.ruled_out(all_of_them)
+        assert oracle_models.ruled_out(oracle.reported(all_of_them)) == lattice
+        assert oracle_models.ruled_out(oracle.judge(case.txns).names) == lattice
 
 
 def test_a_serial_execution_is_clean():

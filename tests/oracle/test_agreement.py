@@ -1,0 +1,89 @@
+"""The checkers against the oracle, over the corpus: nothing in common but the histories.
+
+What is compared: the outcome, the names under ``anomalies`` and ``observed``, ``not``,
+``also_not``, and in how many components each class of cycles is told.
+"""
+
+from functools import cache
+
+import corpus
+import oracle
+import pytest
+
+from checkers.analyze import checkers_named, judge
+from checkers.kernel import Setting
+from checkers.source import Source
+from harness.history.schema import EVENTS, FAULTS
+from harness.promise import Declaration, Promise
+
+CHECKERS = ("list-append", "lost-write", "evidence")
+MODELS = ("strict-serializable", "serializable", "snapshot-isolation", "read-committed")
+
+
+@cache
+def cases():
+    return corpus.corpus()
+
+
+@cache
+def judgement(place):
+    return oracle.judge(cases()[place].txns)
+
+
+def verdict_on(case, model, *, executor="local"):
+    promises = (Promise(kind="read-write", model=model),)
+    declaration = Declaration(system="simulated", mode="SC", promises=promises)
+    return judge(
+        Source.of_tables(*corpus.as_tables(case)),
+        setting=Setting(model=model, declaration=declaration, min_ok=0),
+        checkers=checkers_named(CHECKERS),
+        faults=FAULTS.empty_table(),
+        events=EVENTS.empty_table(),
+        executor=executor,
+    ).verdict
+
+
+def told_by_checkers(verdict):
+    shown = verdict.anomalies | verdict.observed
+    return {
+        "outcome": str(verdict.outcome),
+        "names": sorted(shown),
+        "components": {name: shown[name].count for name in shown if name in oracle.CYCLE_NAMES},
+        "not": sorted(verdict.not_),
+        "also_not": sorted(verdict.also_not),
+    }
+
+
+def told_by_oracle(judged, model):
+    return {
+        "outcome": judged.outcome(model),
+        "names": sorted([*judged.names, *([oracle.LOST_WRITE] if judged.lost else [])]),
+        "components": dict(judged.components),
+        "not": sorted(judged.not_),
+        "also_not": sorted(judged.also_not),
+    }
+
+
+@pytest.mark.parametrize("place", range(200))
+def test_the_checkers_say_what_the_oracle_says(place):
+    case, model = cases()[place], MODELS[0]
+    expected = told_by_oracle(judgement(place), model)
+    assert told_by_checkers(verdict_on(case, model)) == expected, case.name
+
+
+@pytest.mark.parametrize("model", MODELS[1:])
+def test_the_outcome_is_about_the_model_that_was_asked_for(model):
+    for place, case in enumerate(cases()[:60]):
+        expected = told_by_oracle(judgement(place), model)
+        assert told_by_checkers(verdict_on(case, model)) == expected, case.name
+
+
+def test_what_decides_stands_apart_from_what_was_only_observed():
+    for place, case in enumerate(cases()[:60]):
+        verdict = verdict_on(case, "snapshot-isolation")
+        deciding = {
+            name
+            for name in judgement(place).names
+            if "snapshot-isolation" in frozenset().union(*oracle.models.ruled_out({name}))
+        }
+        assert set(verdict.anomalies) == deciding, case.name
