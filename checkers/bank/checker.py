@@ -8,8 +8,9 @@ import attrs
 import pyarrow as pa
 
 from checkers.attribution import explain_operations
+from checkers.bank.accounts import LAST
 from checkers.bank.kernels import JUDGED, SUMS
-from checkers.columns import Ints, ints
+from checkers.columns import ints
 from checkers.deciding import decided
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.checking import Anomaly
@@ -31,7 +32,7 @@ class Bank:
     """Wrong totals and negative balances, each with the fault that is nearest."""
 
     name: str = "bank"
-    kernels: tuple[Kernel, ...] = (SUMS, JUDGED)
+    kernels: tuple[Kernel, ...] = (SUMS, LAST, JUDGED)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """``unknown`` where no bank was set up, or none was ever read as a whole."""
@@ -42,13 +43,15 @@ class Bank:
             if rows.num_rows:
                 examples = _examples(rows, tell, tables["faults"], lookup)
                 anomalies[name] = Anomaly(count=rows.num_rows, examples=examples)
+        if tables["bank.lost"].num_rows:
+            anomalies["lost-write"] = _lost(tables, lookup)
         outcome, reasons = decided(anomalies, RULES_OUT, setting.model)
         doubts = _doubts(banks)
         return Part(
             outcome=outcome if outcome is Outcome.VIOLATION or not doubts else Outcome.UNKNOWN,
             anomalies=anomalies,
             reasons=(*reasons, *doubts),
-            statistics={"bank": _statistics(banks, wrong)},
+            statistics={"bank": _statistics(tables)},
             tables={"bank_wrong": wrong},
         )
 
@@ -64,16 +67,30 @@ def _doubts(banks: pa.Table) -> tuple[str, ...]:
     )
 
 
-def _statistics(banks: pa.Table, wrong: pa.Table) -> Row:
-    def total(column: Ints) -> int:
-        return int(column.sum())
+def _statistics(tables: Tables) -> Row:
+    def total(table: str, column: str) -> int:
+        return int(ints(tables[table], column).sum())
 
     return {
-        "banks": banks.num_rows,
-        "accounts": total(ints(banks, "size")),
-        "whole_reads": total(ints(banks, "reads")),
-        "wrong_reads": wrong.num_rows,
+        "banks": tables["bank.banks"].num_rows,
+        "accounts": total("bank.banks", "size"),
+        "whole_reads": total("bank.banks", "reads"),
+        "wrong_reads": tables["bank.wrong"].num_rows,
+        "unverified_accounts": total("bank.unverified", "accounts"),
     }
+
+
+def _lost(tables: Tables, lookup: Lookup) -> Anomaly:
+    lost = tables["bank.lost"].sort_by("key")
+    examples = []
+    for row in lost.slice(0, EXAMPLES_MAX).to_pylist():
+        txns = [row["last"], row["read"]]
+        found = lookup.operations(tuple(txns))
+        shown = [found[txn] for txn in txns]
+        example = {"text": _lost_write(row), "txns": txns, "keys": [row["key"]]}
+        fault = explain_operations(shown, tables["faults"])
+        examples.append(example | {"operations": shown} | fault)
+    return Anomaly(count=lost.num_rows, examples=tuple(examples))
 
 
 def _examples(rows: pa.Table, tell: Any, faults: pa.Table, lookup: Lookup) -> tuple[Row, ...]:  # noqa: ANN401
@@ -106,6 +123,15 @@ def _negative(row: Row) -> str:
     return (
         f"negative balance: T{row['txn']} read {row['least']} in account {row['least_key']}, which "
         "no transfer may overdraw"
+    )
+
+
+def _lost_write(row: Row) -> str:
+    least, most = row["least"], row["most"]
+    due = f"{least}" if least == most else f"{least} to {most}"
+    return (
+        f"lost write: account {row['key']} held {row['balance']} when T{row['read']} read it last, "
+        f"but its first balance and {row['transfers']} acknowledged transfers make {due}"
     )
 
 

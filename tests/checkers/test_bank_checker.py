@@ -45,6 +45,7 @@ GOOD = [
     info(("add", 2, -3), ("add", 1, 3)),
     ok(("r", 2, 1), ("r", 3, 2)),
     balances(7, 1, 2),
+    balances(7, 1, 2),
 ]
 
 
@@ -61,8 +62,9 @@ def test_transfers_leave_the_total_alone(splits: int) -> None:
     assert found.statistics["bank"] == {
         "banks": 1,
         "accounts": 3,
-        "whole_reads": 3,
+        "whole_reads": 4,
         "wrong_reads": 0,
+        "unverified_accounts": 1,
     }
 
 
@@ -106,6 +108,23 @@ def test_reads_that_were_not_committed_are_no_evidence(type_: str) -> None:
 
 def test_a_read_of_a_part_of_the_bank_says_nothing() -> None:
     assert verdict(changed(7, ok(("r", 1, 70), ("r", 2, 1))), "bank").outcome == "valid"
+
+
+def test_a_transfer_that_got_lost_as_a_whole_is_a_lost_write() -> None:
+    """The total is right, but money that was acknowledged to have moved is where it was."""
+    txns = [SET_UP, transfer((1, 6), (3, 0), 2), balances(4, 4, 2)]
+    unknown = info(("add", 1, 2), ("add", 3, -2))
+
+    assert verdict(txns, "bank", splits=3).outcome == "valid"
+    lost = verdict([*txns[:2], balances(6, 4, 0)], "bank", splits=3)
+    assert lost.outcome == "violation"
+    assert lost.anomalies["lost-write"].count == 2
+    assert lost.anomalies["lost-write"].examples[0]["text"] == (
+        "lost write: account 1 held 6 when T2 read it last, but its first balance and 1 "
+        "acknowledged transfers make 4"
+    )
+    assert verdict([*txns[:2], unknown, balances(6, 4, 0)], "bank").outcome == "valid"
+    assert verdict([*txns[:2], unknown, balances(7, 4, -1)], "bank").outcome == "violation"
 
 
 def test_under_a_model_that_allows_it_a_wrong_total_is_only_observed() -> None:
