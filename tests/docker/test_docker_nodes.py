@@ -9,6 +9,7 @@ import docker
 import pytest
 from docker_runs import NODES, Run, named, owned, running
 
+from clusters.providers.docker.doctor import _netem, _statistic
 from harness.capability import Capability
 from harness.cluster import Program
 from harness.errors import HarnessError, UsageError
@@ -27,8 +28,16 @@ def test_a_container_can_be_killed_paused_cut_and_lost(docker_daemon: docker.API
         Capability.PARTITION,
         Capability.ONE_WAY_PARTITION,
         Capability.HOST_LOSS,
+        Capability.FREEZE,
+        *_kernel_offers(),
     }
     assert owned(docker_daemon, named("able")) == []
+
+
+def _kernel_offers() -> set[Capability]:
+    """What depends on the kernel's modules, tried in another way than the provider's."""
+    offers = {Capability.PACKET_LOSS: _statistic(), Capability.DELAY: _netem()}
+    return {able for able, finding in offers.items() if finding.ok}
 
 
 def test_a_killed_program_is_gone_and_comes_back_as_another_boot(
@@ -337,6 +346,36 @@ def test_an_image_that_is_not_there_fails_with_its_name(docker_daemon: docker.AP
 
     asyncio.run(story())
     assert owned(docker_daemon, named("image")) == []
+
+
+def test_a_frozen_machine_stands_still_and_goes_on_with_the_cut_of_then(
+    docker_daemon: docker.APIClient,
+) -> None:
+    every = tuple((a, b) for a in NODES for b in NODES if a != b)
+
+    async def story(run: Run) -> None:
+        await run.start_all()
+        before = await run.provider.probe("n3")
+
+        assert (await run.provider.freeze("n3")).frozen
+        assert (await run.provider.freeze("n3")).frozen
+
+        seen = await run.provider.probe("n3")
+        assert (seen.running, seen.frozen, seen.boot) == (True, True, before.boot)
+        assert await run.asked("n1", "n3") == "timeout"
+        assert await run.asked("n1", "n2") == "ok"
+        await run.provider.cut((("n1", "n3"),))
+        carried = await run.provider.probe_links(every)
+        assert [link for link in every if carried[link]] == [("n1", "n2"), ("n2", "n1")]
+
+        assert not (await run.provider.thaw("n3")).frozen
+        assert not (await run.provider.thaw("n3")).frozen
+
+        assert await run.provider.probe("n3") == before
+        carried = await run.provider.probe_links(every)
+        assert [link for link in every if not carried[link]] == [("n1", "n3")]
+
+    _with_run(named("freeze"), story)
 
 
 def _with_run(run_id: str, story, nodes: tuple[str, ...] = NODES) -> None:

@@ -13,9 +13,9 @@ from clusters.providers.docker import recipe, subnets
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
-from clusters.providers.remote import bundle, keys, program, rules
+from clusters.providers.remote import bundle, delays, keys, program, rules
 from clusters.providers.remote.requirements import Interpreter
-from harness.cluster import PythonTree
+from harness.cluster import LinkShape, PythonTree
 from harness.errors import PlanError, UsageError
 
 ADDRESSES = {"n1": "198.18.7.10", "n2": "198.18.7.11", "n3": "198.18.7.12"}
@@ -25,15 +25,50 @@ STAT = "24 (a) b) {state} 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 {ticks} 
 def test_a_cut_is_a_chain_that_drops_by_source_and_spares_the_control_port() -> None:
     grudge = (("n1", "n3"), ("n2", "n1"), ("n2", "n3"))
 
-    assert rules.sources_of(grudge, "n3", ADDRESSES) == ("198.18.7.10", "198.18.7.11")
-    assert rules.chain(rules.sources_of(grudge, "n1", ADDRESSES), 22) == (
+    at_n3 = rules.drops_at("n3", grudge, (), ADDRESSES)
+    assert at_n3 == (rules.Drop("198.18.7.10"), rules.Drop("198.18.7.11"))
+    assert rules.chain(rules.drops_at("n1", grudge, (), ADDRESSES), 22) == (
         "*filter\n"
         ":FIREDRILL - [0:0]\n"
         "-A FIREDRILL -p tcp -m tcp --dport 22 -j RETURN\n"
         "-A FIREDRILL -s 198.18.7.11/32 -j DROP\n"
         "COMMIT\n"
     )
-    assert rules.sources_of((), "n1", ADDRESSES) == ()
+    assert rules.drops_at("n1", (), (), ADDRESSES) == ()
+
+
+def test_a_loss_is_a_chance_in_the_chain_behind_the_cuts() -> None:
+    shapes = (
+        LinkShape(link=("n2", "n1"), loss=0.25, delay_s=0.1),
+        LinkShape(link=("n1", "n2"), loss=0.5),
+        LinkShape(link=("n3", "n2"), delay_s=0.1),
+    )
+    at_n1 = rules.drops_at("n1", (("n3", "n1"),), shapes, ADDRESSES)
+
+    assert rules.chain(at_n1, 22).splitlines()[3:5] == [
+        "-A FIREDRILL -s 198.18.7.12/32 -j DROP",
+        "-A FIREDRILL -s 198.18.7.11/32 -m statistic --mode random --probability 0.250000 -j DROP",
+    ]
+    assert rules.drops_at("n2", (), shapes, ADDRESSES) == (rules.Drop("198.18.7.10", 0.5),)
+
+
+def test_a_delay_is_a_branch_for_each_peer_and_nothing_without_one() -> None:
+    shapes = (
+        LinkShape(link=("n1", "n3"), delay_s=0.1),
+        LinkShape(link=("n1", "n2"), delay_s=0.0025),
+        LinkShape(link=("n2", "n1"), loss=0.5),
+    )
+
+    assert delays.tree(delays.delays_at("n1", shapes, ADDRESSES)).splitlines() == [
+        "qdisc add dev DEVICE root handle 1: htb",
+        "class add dev DEVICE parent 1: classid 1:1 htb rate 10gbit quantum 60000",
+        "qdisc add dev DEVICE parent 1:1 netem delay 2.5ms limit 10000",
+        "filter add dev DEVICE parent 1: protocol ip u32 match ip dst 198.18.7.11/32 flowid 1:1",
+        "class add dev DEVICE parent 1: classid 1:2 htb rate 10gbit quantum 60000",
+        "qdisc add dev DEVICE parent 1:2 netem delay 100ms limit 10000",
+        "filter add dev DEVICE parent 1: protocol ip u32 match ip dst 198.18.7.12/32 flowid 1:2",
+    ]
+    assert delays.tree(delays.delays_at("n2", shapes, ADDRESSES)) == ""
 
 
 def test_every_free_subnet_is_tried_once_and_no_taken_one() -> None:

@@ -78,6 +78,7 @@ class MachineState:
 
     exists: bool
     running: bool = False
+    frozen: bool = False
     text: str = ""
 
 
@@ -195,6 +196,18 @@ class Machines:
             ),
         )
 
+    def freeze(self, node: str) -> None:
+        """Stop every process of the machine through the freezer of its cgroup. Idempotent."""
+        if not self.state(node).frozen:
+            with doing(f"freezing the container of {node}"):
+                self._client.pause(self.name(node))
+
+    def thaw(self, node: str) -> None:
+        """Let the processes of the machine go on. Idempotent."""
+        if self.state(node).frozen:
+            with doing(f"thawing the container of {node}"):
+                self._client.unpause(self.name(node))
+
     def lose(self, node: str) -> None:
         """Take the machine away so that nobody hears of it.
 
@@ -235,7 +248,12 @@ class Machines:
             except NotFound:
                 return MachineState(exists=False, text="no such container")
         text = f"container {found['Status']}" + (", out of memory" if found["OOMKilled"] else "")
-        return MachineState(exists=True, running=bool(found["Running"]), text=text)
+        return MachineState(
+            exists=True,
+            running=bool(found["Running"]),
+            frozen=bool(found["Paused"]),
+            text=text,
+        )
 
     def execute(self, node: str, argv: list[str]) -> tuple[int, bytes]:
         """Exit status and output of a short command, through the daemon: not through sshd."""

@@ -17,18 +17,35 @@ import msgspec
 from clusters.providers.docker import images, subnets, tasks
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import CONTROL_PORT, Limits, Machines
-from clusters.providers.remote import install, keys, links, program, requirements, rules
+from clusters.providers.remote import (
+    delays,
+    install,
+    keys,
+    links,
+    measure,
+    program,
+    requirements,
+    rules,
+)
 from clusters.providers.remote.lanes import Lane, together
 from clusters.providers.remote.session import Endpoint, Session
 from harness.capability import Capability
-from harness.cluster import Address, Cluster, Grudge, Link, NodeStatus, PortSpec, Program
+from harness.cluster import (
+    Cluster,
+    Grudge,
+    Link,
+    LinkQuality,
+    LinkShape,
+    NodeStatus,
+    PortSpec,
+    Program,
+)
 from harness.errors import HarnessBug, PlanError, UsageError
 
 NAME = "docker"
 PLACES = install.Places(
     code="/opt/firedrill", work="/var/lib/firedrill", pid_file="/run/firedrill/program.pid"
 )
-FIRST_PORT = 7400
 
 # Limits of what one awaited call may take. Acting ends earlier by itself; these are the backstop.
 IMAGE_LIMIT_S = 2.0 * images.WAIT_LIMIT_S
@@ -38,6 +55,7 @@ INSTALL_LIMIT_S = 60.0
 ACT_LIMIT_S = program.ACT_LIMIT_S + 10.0
 LOOK_LIMIT_S = 20.0
 CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
+DELAY_LIMIT_S = delays.APPLY_LIMIT_S + 10.0
 COLLECT_LIMIT_S = 25.0
 # Teardown takes at most the sum of these, half a minute, whatever state the machines are in.
 LIST_LIMIT_S = 5.0
@@ -65,6 +83,13 @@ class _Node:
     launch: program.Launch | None = None
     process: program.Process | None = None
     lost: bool = False
+    frozen: bool = False
+    delayed: bool = False
+
+    @property
+    def reachable(self) -> bool:
+        """Whether a command can reach the machine."""
+        return not (self.lost or self.frozen)
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> DockerProvider:
@@ -91,6 +116,7 @@ class DockerProvider:
         self._machines: Machines | None = None
         self._nodes: dict[str, _Node] = {}
         self._grudge: Grudge = ()
+        self._shapes: tuple[LinkShape, ...] = ()
         self._cutting = asyncio.Lock()
         self._probes = itertools.count(1)
 
@@ -128,7 +154,8 @@ class DockerProvider:
         await together(
             self._bring_up(machines, node, key, host_keys[node.name]) for node in self._every
         )
-        return self._cluster(ports)
+        addresses = {node.name: node.address for node in self._every}
+        return subnets.cluster_at(addresses, ports, PLACES.work)
 
     async def _bring_up(
         self, machines: Machines, node: _Node, key: keys.Key, host_key: keys.Key
@@ -150,28 +177,6 @@ class DockerProvider:
             CONNECT_LIMIT_S + 5,
             node.session.connect,
             CONNECT_LIMIT_S,
-        )
-
-    def _cluster(self, ports: tuple[PortSpec, ...]) -> Cluster:
-        bind = {
-            node.name: {
-                spec.name: Address(host=node.address, port=FIRST_PORT + i)
-                for i, spec in enumerate(ports)
-            }
-            for node in self._every
-        }
-        between = tuple(spec.name for spec in ports if spec.between_nodes)
-        return Cluster(
-            nodes=tuple(self._nodes),
-            bind=bind,
-            peer={
-                (source, destination): {name: bind[destination][name] for name in between}
-                for source in bind
-                for destination in bind
-                if source != destination
-            },
-            client=bind,
-            work_dir={node.name: PLACES.work for node in self._every},
         )
 
     async def install(self, node: str, program: Program) -> None:
@@ -224,11 +229,30 @@ class DockerProvider:
             )
         return program.status(node, at.process, stat, exit_text=f"not running after {action}")
 
+    async def freeze(self, node: str) -> NodeStatus:
+        """Stop every process of the container, sshd included."""
+        at = self._node(node)
+        async with self._cutting:  # rules on their way there would hang
+            at.frozen = True
+            await at.lane.call("freezing the machine", ACT_LIMIT_S, self._ours.freeze, node)
+        return await self.probe(node)
+
+    async def thaw(self, node: str) -> NodeStatus:
+        """Let the container go on, with the cut and the shapes that are in force now."""
+        at = self._node(node)
+        await at.lane.call("thawing the machine", ACT_LIMIT_S, self._ours.thaw, node)
+        async with self._cutting:
+            if at.frozen:
+                await self._apply(at)
+                at.frozen = False
+        return await self.probe(node)
+
     async def lose(self, node: str) -> NodeStatus:
         """Take the container off the network and kill it: nobody hears a reset."""
         at = self._node(node)
-        at.lost, at.process = True, None
-        await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
+        async with self._cutting:  # rules on their way there would fail
+            at.lost, at.process = True, None
+            await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
         await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.drop)
         return NodeStatus(node=node, running=False, exit_text="machine lost")
 
@@ -239,29 +263,53 @@ class DockerProvider:
             "bringing the machine back", CREATE_LIMIT_S, self._ours.restore, node, at.address
         )
         async with self._cutting:
-            await self._connect(at)
-            await self._apply(at)
-            at.lost = False
+            if at.lost:
+                await self._connect(at)
+                at.delayed = False  # its interface is a new one
+                await self._apply(at)
+                at.lost = False
         return await self.probe(node)
 
     async def cut(self, grudge: Grudge) -> None:
-        """Give every machine its rules. Machines that are lost get theirs when they come back.
+        """Give every machine its rules. Machines that are lost or frozen get theirs when they come
+        back.
 
         Raises ``HarnessError`` naming the machines that could not be reached; the others are done.
         """
-        for source, destination in grudge:
-            self._node(source)
-            self._node(destination)
+        self._check_links(grudge)
         async with self._cutting:
             self._grudge = grudge
-            await together(self._apply(node) for node in self._every if not node.lost)
+            await self._apply_everywhere()
+
+    async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
+        """As ``cut``, for loss and delay."""
+        self._check_links(tuple(shape.link for shape in shapes))
+        async with self._cutting:
+            self._shapes = shapes
+            await self._apply_everywhere()
+
+    def _check_links(self, wanted: tuple[Link, ...]) -> None:
+        for source, destination in wanted:
+            self._node(source)
+            self._node(destination)
+
+    async def _apply_everywhere(self) -> None:
+        await together(self._apply(node) for node in self._every if node.reachable)
 
     async def _apply(self, node: _Node) -> None:
         addresses = {name: at.address for name, at in self._nodes.items()}
-        sources = rules.sources_of(self._grudge, node.name, addresses)
+        drops = rules.drops_at(node.name, self._grudge, self._shapes, addresses)
         await node.lane.call(
-            "applying the cut", CUT_LIMIT_S, rules.apply, node.session, sources, CONTROL_PORT
+            "applying the cut", CUT_LIMIT_S, rules.apply, node.session, drops, CONTROL_PORT
         )
+        wanted = delays.delays_at(node.name, self._shapes, addresses)
+        if wanted or node.delayed:
+            node.delayed = True  # also where only a part of it worked
+            peer = next(other.address for other in self._every if other is not node)
+            await node.lane.call(
+                "applying delays", DELAY_LIMIT_S, delays.apply, node.session, wanted, peer
+            )
+            node.delayed = bool(wanted)
 
     async def probe(self, node: str) -> NodeStatus:
         """Look through the daemon, which had no hand in starting, stopping or pausing."""
@@ -271,15 +319,25 @@ class DockerProvider:
         )
 
     async def probe_links(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
-        """Send datagrams over each of ``wanted`` and tell what arrived. From and to a lost machine
-        nothing does.
+        """Send datagrams over each of ``wanted`` and tell what arrived. From and to a machine that
+        is lost or frozen nothing does.
         """
-        stations = {
+        return await links.probe(self._stations(), wanted, self._label())
+
+    async def measure_links(self, wanted: tuple[Link, ...]) -> dict[Link, LinkQuality]:
+        """Send many datagrams over each of ``wanted``; count and time them."""
+        longest_s = max((shape.delay_s for shape in self._shapes), default=0.0)
+        return await measure.measure(self._stations(), wanted, self._label(), longest_s)
+
+    def _stations(self) -> dict[str, links.Station]:
+        return {
             name: links.Station(lane=node.lane, session=node.session, address=node.address)
             for name, node in self._nodes.items()
-            if not node.lost
+            if node.reachable
         }
-        return await links.probe(stations, wanted, f"{self._run_id}/{next(self._probes)}")
+
+    def _label(self) -> str:
+        return f"{self._run_id}/{next(self._probes)}"
 
     async def collect(self, node: str, into: Path) -> None:
         """The program's log and the container's, through the daemon: also from a lost machine."""

@@ -1,16 +1,19 @@
-"""Which /24 of the benchmarking range 198.18.0.0/15 a run's network gets."""
+"""Which /24 of the benchmarking range 198.18.0.0/15 a run's network gets, and where nodes are."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Network
 from pathlib import Path
+
+from harness.cluster import Address, Cluster, PortSpec
 
 RANGE = IPv4Network("198.18.0.0/15")
 PREFIX_LENGTH = 24
 FIRST_NODE = 10  # .1 is the bridge, the controller's own address on the network
 NODES_MAX = 200
+FIRST_PORT = 7400
 
 
 def candidates(run_id: str, taken: Iterable[IPv4Network]) -> Iterator[IPv4Network]:
@@ -41,3 +44,24 @@ def routed(table: Path = Path("/proc/net/route")) -> tuple[IPv4Network, ...]:
 def addresses(subnet: IPv4Network, nodes: tuple[str, ...]) -> dict[str, str]:
     """A fixed address in ``subnet`` for each of ``nodes``, in their order."""
     return {node: str(subnet[FIRST_NODE + i]) for i, node in enumerate(nodes)}
+
+
+def cluster_at(addresses: Mapping[str, str], ports: tuple[PortSpec, ...], work_dir: str) -> Cluster:
+    """Nodes that everybody dials at the one address that each has."""
+    bind = {
+        node: {spec.name: Address(host=at, port=FIRST_PORT + i) for i, spec in enumerate(ports)}
+        for node, at in addresses.items()
+    }
+    between = tuple(spec.name for spec in ports if spec.between_nodes)
+    return Cluster(
+        nodes=tuple(addresses),
+        bind=bind,
+        peer={
+            (source, destination): {name: bind[destination][name] for name in between}
+            for source in bind
+            for destination in bind
+            if source != destination
+        },
+        client=bind,
+        work_dir=dict.fromkeys(addresses, work_dir),
+    )

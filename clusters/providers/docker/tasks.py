@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from clusters.providers.docker.daemon import DaemonError
 from clusters.providers.docker.machines import Machines
 from clusters.providers.remote import program
 from harness.capability import Capability
@@ -14,18 +15,47 @@ CONTAINER_LOG_LINES = 2000
 EXIT_TEXT_BYTES = 300
 TRIAL = "trial"
 
-# Each word is said only if the thing works: rules by address in a chain of our own, and signals.
+# Each word is said only if the thing works: rules by address in a chain of our own, signals, and
+# what is measured on the loopback interface while it loses half of the packets, or delays them.
 _TRY = """
 iptables -w 5 -N FIREDRILL && iptables -w 5 -A FIREDRILL -s 198.18.0.9/32 -j DROP \\
   && iptables -w 5 -I INPUT 1 -j FIREDRILL && echo rules
 sleep 30 & pid=$!
 kill -STOP $pid && kill -CONT $pid && echo signals
 kill -KILL $pid
+ip link set lo up
+iptables -w 5 -I INPUT 1 -i lo -m statistic --mode random --probability 0.5 -j DROP \\
+  && python3 -I -c "$1" loss
+iptables -w 5 -D INPUT 1
+tc qdisc add dev lo root netem delay 30ms && python3 -I -c "$1" delay
 exit 0
+"""
+_MEASURE = """
+import select, socket, sys, time
+ends = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+for end in ends:
+    end.bind(("127.0.0.1", 0))
+arrived, trips = 0, []
+for _ in range(100):
+    began = time.perf_counter()
+    ends[0].sendto(b"x", ends[1].getsockname())
+    if select.select([ends[1]], [], [], 0.1 if sys.argv[1] == "delay" else 0.001)[0]:
+        ends[1].recv(1)
+        arrived += 1
+        trips.append(time.perf_counter() - began)
+    if sys.argv[1] == "delay" and len(trips) == 3:
+        break
+if sys.argv[1] == "loss" and 20 <= arrived <= 80:
+    print("loss")
+if sys.argv[1] == "delay" and trips and min(trips) >= 0.03:
+    print("delay")
 """
 _CAN = {
     "rules": (Capability.PARTITION, Capability.ONE_WAY_PARTITION),
     "signals": (Capability.KILL, Capability.PAUSE),
+    "loss": (Capability.PACKET_LOSS,),
+    "delay": (Capability.DELAY,),
+    "freezer": (Capability.FREEZE,),
 }
 
 
@@ -33,11 +63,25 @@ def try_capabilities(machines: Machines) -> frozenset[Capability]:
     """What works in a container made to find out. Losing one needs no more than the daemon."""
     try:
         machines.create_trial(TRIAL)
-        said = machines.execute(TRIAL, ["sh", "-c", _TRY])[1].decode("utf-8", "replace").split()
+        argv = ["sh", "-c", _TRY, "sh", _MEASURE]
+        said = machines.execute(TRIAL, argv)[1].decode("utf-8", "replace").split()
+        if _freezes(machines):
+            said.append("freezer")
     finally:
         machines.remove(machines.name(TRIAL))
     found = {able for word, ables in _CAN.items() if word in said for able in ables}
     return frozenset(found | {Capability.HOST_LOSS})
+
+
+def _freezes(machines: Machines) -> bool:
+    """Whether the trial container can be frozen and thawed."""
+    try:
+        machines.freeze(TRIAL)
+        frozen = machines.state(TRIAL).frozen
+        machines.thaw(TRIAL)
+        return frozen and not machines.state(TRIAL).frozen
+    except DaemonError:
+        return False
 
 
 def look(
@@ -52,6 +96,8 @@ def look(
         return NodeStatus(node=node, running=False, exit_text=state.text)
     if process is None:
         return NodeStatus(node=node, running=False, exit_text="not started")
+    if state.frozen:  # a frozen machine runs no command of ours either
+        return NodeStatus(node=node, running=True, frozen=True, pid=process.pid, boot=process.boot)
     code, stat = machines.execute(node, ["cat", f"/proc/{process.pid}/stat"])
     seen = program.status(node, process, stat.decode("utf-8", "replace") if code == 0 else "")
     if seen.running or launch is None:

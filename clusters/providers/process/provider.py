@@ -24,7 +24,17 @@ from clusters.providers.process.layout import Layout, argument_vector, copy_log,
 from clusters.providers.process.ledger import Ledger
 from clusters.providers.process.proxy import LOOPBACK, Mesh
 from harness.capability import Capability
-from harness.cluster import Address, Cluster, Grudge, Link, NodeStatus, PortSpec, Program
+from harness.cluster import (
+    Address,
+    Cluster,
+    Grudge,
+    Link,
+    LinkQuality,
+    LinkShape,
+    NodeStatus,
+    PortSpec,
+    Program,
+)
 from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
 
 # From SIGTERM to SIGKILL: time to flush, not to finish work.
@@ -34,12 +44,7 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "JAVA_HOME", "LD_LIBRA
 # A listener and a few connections, two sockets each; beside them clients, probes and the history.
 _FILES_PER_PROXY = 9
 _FILES_BESIDE = 2048
-_NETWORK = (
-    Capability.PARTITION,
-    Capability.ONE_WAY_PARTITION,
-    Capability.DELAY,
-    Capability.THROTTLE,
-)
+_TRIAL_DELAY_S = 0.05
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +93,9 @@ class ProcessProvider:
         if await _signals_work():
             found += [Capability.KILL, Capability.PAUSE]
         if await _cuts_work():
-            found += _NETWORK
+            found += [Capability.PARTITION, Capability.ONE_WAY_PARTITION]
+        if await _delays_work():
+            found += [Capability.DELAY]
         return frozenset(found)
 
     async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
@@ -187,6 +194,14 @@ class ProcessProvider:
         """SIGCONT; return when it shows."""
         return await self._pause(node, paused=False)
 
+    async def freeze(self, node: str) -> NodeStatus:
+        """Not offered: the machine that would have to stand still is the controller's own."""
+        raise MissingCapability(f"freezing {node}", Capability.FREEZE.value)
+
+    async def thaw(self, node: str) -> NodeStatus:
+        """Not offered, as nothing can be frozen."""
+        raise MissingCapability(f"thawing {node}", Capability.FREEZE.value)
+
     async def lose(self, node: str) -> NodeStatus:
         """Not offered: the kernel that would have to fall silent is the controller's own."""
         raise MissingCapability(f"losing {node}", Capability.HOST_LOSS.value)
@@ -199,9 +214,16 @@ class ProcessProvider:
         """Make ``grudge`` the whole set of cut links, in one step of the loop."""
         self._network().cut(grudge)
 
-    def shape(self, link: Link, *, delay_s: float = 0.0, rate_bytes_s: float | None = None) -> None:
-        """Delay and throttle what ``link`` carries, one direction; without arguments, as before."""
-        self._network().shape(link, delay_s=delay_s, rate_bytes_s=rate_bytes_s)
+    async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
+        """Delay what links carry, each direction alone. Raises ``MissingCapability`` for loss:
+        links carry streams, in which nothing gets lost.
+        """
+        for shape in shapes:
+            if shape.loss:
+                source, destination = shape.link
+                what = f"losing packets from {source} to {destination}"
+                raise MissingCapability(what, Capability.PACKET_LOSS.value)
+        self._network().delay({shape.link: shape.delay_s for shape in shapes})
 
     async def probe(self, node: str) -> NodeStatus:
         """What the kernel shows of the program, not what we did to it."""
@@ -211,6 +233,10 @@ class ProcessProvider:
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         """Whether bytes pass over each link, by sending some."""
         return await self._network().probe(links)
+
+    async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
+        """How long bytes take over each link and back, by sending some."""
+        return await self._network().measure(links)
 
     async def collect(self, node: str, into: Path) -> None:
         """Copy the node's log into ``into``, unless it is there already."""
@@ -323,3 +349,16 @@ async def _cuts_work() -> bool:
         return False
     whole = {link: True, back: True}
     return before == after == whole and during == {link: False, back: True}
+
+
+async def _delays_work() -> bool:
+    """Whether delaying a link makes a round trip longer, and ending that makes it short again."""
+    mesh, link = Mesh(("a", "b")), ("a", "b")
+    try:
+        mesh.delay({link: _TRIAL_DELAY_S})
+        slow = (await mesh.measure((link,)))[link].round_trip_s
+        mesh.delay({})
+        fast = (await mesh.measure((link,)))[link].round_trip_s
+    except (OSError, HarnessError):
+        return False
+    return slow is not None and fast is not None and fast < _TRIAL_DELAY_S <= slow

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from clusters.providers.process.lanes import Lane, Splice, reset_on_close
-from harness.cluster import Address, Grudge, Link
+from harness.cluster import Address, Grudge, Link, LinkQuality
 from harness.errors import HarnessError, UsageError
 
 LOOPBACK = "127.0.0.1"
@@ -25,6 +25,7 @@ _DIAL_LIMIT_S = 10.0
 _REST_S = 0.2
 # A byte through two sockets of this process takes less than a millisecond; a busy loop, longer.
 _PROBE_LIMIT_S = 1.0
+_ROUND_TRIPS = 3  # the shortest counts: a busy loop makes any of them longer, none shorter
 _PROBES_AT_ONCE = 256  # four descriptors each
 _PROBE = b"firedrill"
 
@@ -180,6 +181,33 @@ class Mesh:
             raise UsageError(f"link {link}: needs a delay of at least 0 and a rate above ({given})")
         self._lane(link).shape(delay_s, rate_bytes_s)
 
+    def delay(self, delays_s: Mapping[Link, float]) -> None:
+        """Make ``delays_s`` the whole set of delayed links; throttles stay."""
+        for link in delays_s:
+            self._lane(link)
+        for link, lane in self._lanes.items():
+            delay_s = delays_s.get(link, 0.0)
+            if lane.delay_s != delay_s:
+                self.shape(link, delay_s=delay_s, rate_bytes_s=lane.rate_bytes_s)
+
+    async def measure(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
+        """How long some bytes take over each link and back, through connections of their own. A
+        stream loses nothing: a link that is cut either way counts as one that loses everything.
+        """
+
+        async def one(link: Link) -> LinkQuality:
+            there, back = self._lane(link), self._lane((link[1], link[0]))
+            tries = []
+            for _ in range(_ROUND_TRIPS):
+                async with self._probing:
+                    tries.append(await _round_trip(there, back))
+            answered = [seconds for seconds in tries if seconds is not None]
+            return LinkQuality(
+                loss=1 - len(answered) / _ROUND_TRIPS, round_trip_s=min(answered, default=None)
+            )
+
+        return dict(zip(links, await asyncio.gather(*map(one, links)), strict=True))
+
     async def probe(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         """Whether bytes sent over each link arrive: some are sent, through a connection of its own
         that is spliced as those of the nodes are. One direction needs no answer of the other.
@@ -215,6 +243,32 @@ class Mesh:
 async def _passes(there: Lane, back: Lane) -> bool:
     """Whether a few bytes get from one end to the other in time."""
     loop = asyncio.get_running_loop()
+    async with _joined(there, back) as (sender, receiver):
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_PROBE_LIMIT_S + there.delay_s):
+                await loop.sock_sendall(sender, _PROBE)
+                return bool(await loop.sock_recv(receiver, len(_PROBE)))
+    return False
+
+
+async def _round_trip(there: Lane, back: Lane) -> float | None:
+    """Seconds that a few bytes take from one end to the other and back; ``None`` if in vain."""
+    loop = asyncio.get_running_loop()
+    async with _joined(there, back) as (sender, receiver):
+        began_s = loop.time()
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_PROBE_LIMIT_S + there.delay_s + back.delay_s):
+                await loop.sock_sendall(sender, _PROBE)
+                await loop.sock_sendall(receiver, await loop.sock_recv(receiver, len(_PROBE)))
+                if await loop.sock_recv(sender, len(_PROBE)):
+                    return loop.time() - began_s
+    return None
+
+
+@contextlib.asynccontextmanager
+async def _joined(there: Lane, back: Lane) -> AsyncIterator[tuple[socket.socket, socket.socket]]:
+    """The two ends of a connection that is spliced under these lanes."""
+    loop = asyncio.get_running_loop()
     sender, left = socket.socketpair()
     right, receiver = socket.socketpair()
     splice = Splice(there, back, lambda _: None)
@@ -223,11 +277,7 @@ async def _passes(there: Lane, back: Lane) -> bool:
             end.setblocking(False)
         await loop.connect_accepted_socket(lambda: splice.right, right)
         await loop.connect_accepted_socket(lambda: splice.left, left)
-        with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(_PROBE_LIMIT_S + there.delay_s):
-                await loop.sock_sendall(sender, _PROBE)
-                return bool(await loop.sock_recv(receiver, len(_PROBE)))
-        return False
+        yield sender, receiver
     finally:
         splice.close()
         for end in (sender, left, right, receiver):

@@ -58,10 +58,12 @@ for _ in range(3):
 class Listener:
     """A receiver of datagrams on a machine."""
 
-    def __init__(self, session: Session, address: str) -> None:
-        """Start listening on ``address``; returns when it does."""
+    def __init__(self, session: Session, address: str, script: str = _LISTEN) -> None:
+        """Start listening on ``address``; returns when it does. ``script`` tells its port first,
+        and what it heard when its input ends.
+        """
         self._running: Running = session.open(
-            ["python3", "-I", "-c", _LISTEN, address],
+            ["python3", "-I", "-c", script, address],
             limit_s=LISTEN_LIMIT_S,
             name="listening for probes",
         )
@@ -72,7 +74,7 @@ class Listener:
         self.target = f"{address}:{port}"
 
     def heard(self) -> tuple[str, ...]:
-        """Stop listening; the tokens that arrived."""
+        """Stop listening; the words that say what arrived."""
         return tuple(self._running.finish().decode("ascii", "replace").split())
 
 

@@ -1,4 +1,4 @@
-"""Cuts as an iptables chain of our own inside a machine's network namespace.
+"""Cuts and losses as an iptables chain of our own inside a machine's network namespace.
 
 Docker keeps rules for its name server in the same namespace, so nothing but this chain and the one
 jump into it is ever touched. The chain is replaced in one transaction; it drops by source address
@@ -7,10 +7,12 @@ and looks at no state, so what is established dies too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+
+import attrs
 
 from clusters.providers.remote.session import Session
-from harness.cluster import Grudge
+from harness.cluster import Grudge, LinkShape
 
 CHAIN = "FIREDRILL"
 APPLY_LIMIT_S = 10.0
@@ -24,24 +26,42 @@ iptables --wait 5 --check INPUT --jump "$1" 2>/dev/null \\
 """
 
 
-def chain(sources: Iterable[str], control_port: int) -> str:
-    """Text for ``iptables-restore --noflush`` that makes the chain drop exactly ``sources``."""
+@attrs.frozen
+class Drop:
+    """A ``share`` of the packets from address ``source``; 1 is all of them."""
+
+    source: str
+    share: float = 1.0
+
+
+def chain(drops: Iterable[Drop], control_port: int) -> str:
+    """Text for ``iptables-restore --noflush`` that makes the chain drop exactly ``drops``."""
     lines = ["*filter", f":{CHAIN} - [0:0]"]
     lines.append(f"-A {CHAIN} -p tcp -m tcp --dport {control_port} -j RETURN")
-    lines += [f"-A {CHAIN} -s {source}/32 -j DROP" for source in sources]
+    for drop in drops:
+        chance = f" -m statistic --mode random --probability {drop.share:.6f}"
+        lines.append(f"-A {CHAIN} -s {drop.source}/32{chance if drop.share < 1 else ''} -j DROP")
     return "\n".join([*lines, "COMMIT", ""])
 
 
-def sources_of(grudge: Grudge, node: str, addresses: Mapping[str, str]) -> tuple[str, ...]:
-    """The addresses that ``node`` must not hear from under ``grudge``, in the grudge's order."""
-    return tuple(addresses[source] for source, destination in grudge if destination == node)
+def drops_at(
+    node: str, grudge: Grudge, shapes: Iterable[LinkShape], addresses: Mapping[str, str]
+) -> tuple[Drop, ...]:
+    """What ``node`` must not hear under ``grudge`` and ``shapes``, in their order."""
+    cut = [Drop(addresses[source]) for source, destination in grudge if destination == node]
+    lossy = [
+        Drop(addresses[shape.link[0]], shape.loss)
+        for shape in shapes
+        if shape.link[1] == node and shape.loss > 0
+    ]
+    return (*cut, *lossy)
 
 
-def apply(session: Session, sources: Sequence[str], control_port: int) -> None:
-    """Make the machine drop packets from exactly ``sources``. Blocking, idempotent."""
+def apply(session: Session, drops: Iterable[Drop], control_port: int) -> None:
+    """Make the machine drop exactly ``drops``. Blocking, idempotent."""
     session.run(
         ["sh", "-c", _APPLY, "sh", CHAIN],
         limit_s=APPLY_LIMIT_S,
         name="applying the cut",
-        stdin=chain(sources, control_port).encode("ascii"),
+        stdin=chain(drops, control_port).encode("ascii"),
     )

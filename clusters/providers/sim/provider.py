@@ -21,7 +21,17 @@ from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.server import Node
 from harness.capability import Capability
-from harness.cluster import Address, Cluster, Grudge, Link, NodeStatus, PortSpec, Program
+from harness.cluster import (
+    Address,
+    Cluster,
+    Grudge,
+    Link,
+    LinkQuality,
+    LinkShape,
+    NodeStatus,
+    PortSpec,
+    Program,
+)
 from harness.errors import HarnessBug, MissingCapability, UsageError
 from harness.plan import options as convert
 
@@ -128,6 +138,14 @@ class SimProvider:
         """Not simulated."""
         raise MissingCapability("resume", Capability.PAUSE)
 
+    async def freeze(self, node: str) -> NodeStatus:
+        """Not simulated."""
+        raise MissingCapability("freeze", Capability.FREEZE)
+
+    async def thaw(self, node: str) -> NodeStatus:
+        """Not simulated."""
+        raise MissingCapability("thaw", Capability.FREEZE)
+
     async def lose(self, node: str) -> NodeStatus:
         """Not simulated."""
         raise MissingCapability("lose", Capability.HOST_LOSS)
@@ -139,6 +157,15 @@ class SimProvider:
     async def cut(self, grudge: Grudge) -> None:
         """Make ``grudge`` the whole set of cut links."""
         self._fabric.cut(grudge)
+
+    async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
+        """Not simulated: every link has a latency of its own already."""
+        if shapes:
+            raise MissingCapability("shape", Capability.DELAY)
+
+    async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
+        """Not simulated."""
+        raise MissingCapability("measuring links", Capability.DELAY)
 
     async def probe(self, node: str) -> NodeStatus:
         """What runs on the machine."""

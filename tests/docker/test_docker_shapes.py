@@ -1,0 +1,64 @@
+"""Links of containers that lose packets: counted where they arrive, on real networks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import docker
+import pytest
+from docker_runs import Run, named, running
+
+from harness.cluster import LinkShape
+
+pytestmark = pytest.mark.docker
+
+
+def test_a_share_of_the_packets_of_one_direction_is_lost(docker_daemon: docker.APIClient) -> None:
+    there, back, other = ("n1", "n2"), ("n2", "n1"), ("n1", "n3")
+
+    async def losses(run: Run) -> list[float]:
+        measured = await run.provider.measure_links((there, back, other))
+        return [measured[link].loss for link in (there, back, other)]
+
+    async def story(run: Run) -> None:
+        assert await losses(run) == [0, 0, 0]
+
+        await run.provider.shape((LinkShape(link=there, loss=0.3),))
+
+        there_lost, back_lost, other_lost = await losses(run)
+        assert 0.15 < there_lost < 0.45
+        # What is not sent back because it never came does not count as lost on the way back.
+        assert (back_lost, other_lost) == (0, 0)
+        await run.provider.cut((other,))
+        assert (await losses(run))[0] > 0.15
+        assert (await losses(run))[2] == 1
+
+        await run.provider.cut(())
+        await run.provider.shape(())
+
+        assert await losses(run) == [0, 0, 0]
+
+    _with_run(named("loss"), story)
+
+
+def test_a_machine_that_was_lost_returns_with_its_losses(docker_daemon: docker.APIClient) -> None:
+    link = ("n2", "n1")
+
+    async def story(run: Run) -> None:
+        await run.provider.lose("n1")
+        await run.provider.shape((LinkShape(link=link, loss=0.5),))
+        assert (await run.provider.measure_links((link,)))[link].loss == 1
+
+        await run.provider.restore("n1")
+
+        assert 0.25 < (await run.provider.measure_links((link,)))[link].loss < 0.75
+
+    _with_run(named("lossy"), story)
+
+
+def _with_run(run_id: str, story) -> None:
+    async def whole() -> None:
+        async with running(run_id) as run:
+            await story(run)
+
+    asyncio.run(whole())
