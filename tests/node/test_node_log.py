@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,6 +210,25 @@ def test_a_directory_belongs_to_one_node_at_a_time(tmp_path: Path) -> None:
         FileDisk(tmp_path)
     with disk(tmp_path):
         pass
+
+
+def test_the_name_of_a_file_is_durable_even_where_who_made_it_was_killed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / FIRST).touch()
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with disk(tmp_path) as files:
+        asyncio.run(files.append(FIRST, b"x", sync=True))
+        asyncio.run(files.append(FIRST, b"y", sync=True))
+
+    assert synced == [str(tmp_path)]
 
 
 def test_files_have_flat_names_only(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable
 
@@ -92,5 +93,21 @@ def test_a_node_stays_who_it_is_and_remembers_whom_it_met() -> None:
         assert not await remembered.accept("n2", "after a wipe")
         wiped = await load(SimDisk(Platter(random.Random(2))), "n1", random.Random(9))
         assert wiped.incarnation != identity.incarnation
+
+    asyncio.run(scenario())
+
+
+def test_of_two_meetings_at_once_none_is_relied_on_before_it_is_durable() -> None:
+    async def scenario() -> None:
+        platter = Platter(random.Random(1))
+        disk = SimDisk(platter)
+        met = Acquaintances(disk, await load(disk, "n1", random.Random(7)))
+
+        async def remembered() -> dict[str, str]:
+            assert await met.accept("n2", "first")
+            written = json.loads(bytes(platter.files["identity.json"].data))
+            return dict(written["known"])
+
+        assert await asyncio.gather(remembered(), remembered()) == [{"n2": "first"}] * 2
 
     asyncio.run(scenario())

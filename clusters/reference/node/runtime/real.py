@@ -270,25 +270,25 @@ class FileDisk:
         return path.read_bytes() if path.exists() else b""
 
     def _append(self, name: str, data: bytes, sync: bool) -> None:
-        created = self._open_append(name)
+        opened = self._open_append(name)
         view = memoryview(data)
         while view:
             view = view[os.write(self._append_fd, view) :]
         if sync:
             os.fdatasync(self._append_fd)
-            if created:
+            if opened:
+                # Not only when it is new: whoever made it may have been killed before this.
                 self._sync_directory()
 
     def _open_append(self, name: str) -> bool:
-        """Make ``name`` the open file; tells whether it is new."""
+        """Make ``name`` the open file, new or not; tells whether another one was before."""
         if self._append_name == name:
             return False
         self._forget_append()
         path = self._directory / name
-        created = not path.exists()
         self._append_fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._append_name = name
-        return created
+        return True
 
     def _forget_append(self) -> None:
         if self._append_fd >= 0:

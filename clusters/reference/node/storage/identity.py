@@ -6,6 +6,7 @@ forgotten its votes: its peers, which remember the one they met first, don't tal
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import msgspec
@@ -47,14 +48,19 @@ class Acquaintances:
     def __init__(self, disk: Disk, identity: Identity) -> None:
         self._disk = disk
         self.identity = identity
+        self._meeting = asyncio.Lock()
 
     async def accept(self, peer: str, incarnation: str) -> bool:
         """Whether ``peer`` is who it was when first met. Raises ``DiskError``."""
-        known = self.identity.known.get(peer)
-        if known is None:
-            self.identity = msgspec.structs.replace(
-                self.identity, known={**self.identity.known, peer: incarnation}
-            )
-            await self._disk.replace(FILE, msgspec.json.encode(self.identity))
-            return True
-        return known == incarnation
+        # A peer dials while it is dialed: the second of two calls must not be told of an
+        # acquaintance that the first is still writing down.
+        async with self._meeting:
+            known = self.identity.known.get(peer)
+            if known is None:
+                identity = msgspec.structs.replace(
+                    self.identity, known={**self.identity.known, peer: incarnation}
+                )
+                await self._disk.replace(FILE, msgspec.json.encode(identity))
+                self.identity = identity
+                return True
+            return known == incarnation
