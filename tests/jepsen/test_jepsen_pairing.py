@@ -14,7 +14,7 @@ from jepsen_files import Op, edn_lines, generated, json_lines, register, small, 
 from checkers.analyze import checkers_named, judge
 from checkers.kernel import Setting
 from checkers.source import Source
-from harness.errors import MalformedHistory
+from harness.errors import MalformedHistory, UnknownPlugin
 from harness.history.jepsen.importing import ImportedHistory, read_jepsen
 from harness.history.jepsen.pairing import Pairing
 from harness.history.jepsen.tables import axis
@@ -175,6 +175,26 @@ def test_a_strict_history_is_valid_and_one_that_lost_a_write_is_not(tmp_path: Pa
     verdict = verdict_of(read(tmp_path, timed(lost)))
     assert verdict.outcome is Outcome.VIOLATION
     assert "lost-write" in verdict.anomalies
+
+
+def test_registers_are_judged_as_those_recorded_here(tmp_path: Path) -> None:
+    def wrote(process: int, f: str, value: Any, seen: Any = None) -> list[Op]:
+        done = value if seen is None else seen
+        return [register("invoke", process, f, value), register("ok", process, f, done)]
+
+    fine = [*wrote(0, "write", 3), *wrote(1, "cas", [3, 4]), *wrote(2, "read", None, 4)]
+    stale = [*wrote(0, "write", 3), *wrote(1, "cas", [3, 4]), *wrote(2, "read", None, 3)]
+
+    assert verdict_of(read(tmp_path, timed(fine))).outcome is Outcome.VALID
+    assert verdict_of(read(tmp_path, timed(stale))).outcome is Outcome.VIOLATION
+
+
+def test_transactions_on_registers_are_not_passed_for_single_operations(tmp_path: Path) -> None:
+    steps = [["w", 1, 1], ["r", 2, None]]
+    history = read(tmp_path, [invoke(0, steps), ok(0, steps)])
+
+    with pytest.raises(UnknownPlugin, match="rw-register"):
+        checkers_named(history.manifest.checkers)
 
 
 def test_what_is_concurrent_by_index_may_be_seen_in_either_order(tmp_path: Path) -> None:

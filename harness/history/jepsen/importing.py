@@ -43,7 +43,7 @@ CHECKERS = {
     REGISTER: (REGISTER, *_ALWAYS),
     RW_REGISTER: (RW_REGISTER, *_ALWAYS),
 }
-"""What judges a workload."""
+"""What judges a workload; how long nobody was served, only where times are real."""
 
 KEYS_FILE = "keys.parquet"
 """In ``history/`` of an imported run: what keys that were no integers are called."""
@@ -113,7 +113,7 @@ def read_jepsen(
     transactions = tables.transactions(pairing, axis.at_ns)
     micro_ops, keys = tables.micro_ops(pairing, names, splits, file)
     return ImportedHistory(
-        manifest=_manifest(path, workload or _workload(pairing), splits),
+        manifest=_manifest(path, workload or _workload(pairing), splits, axis.real),
         keys=keys,
         operations=pairing.operations,
         remarks=len(pairing.remarks),
@@ -193,7 +193,8 @@ def _workload(pairing: Pairing) -> str:
     return REGISTER if pairing.longest <= 1 else RW_REGISTER
 
 
-def _manifest(path: Path, workload: str, splits: int) -> Manifest:
+def _manifest(path: Path, workload: str, splits: int, real_time: bool) -> Manifest:
+    checkers = CHECKERS.get(workload, (workload, *_ALWAYS))
     return Manifest(
         schema_version=SCHEMA_VERSION,
         run_id=path.name,
@@ -204,7 +205,7 @@ def _manifest(path: Path, workload: str, splits: int) -> Manifest:
             system="jepsen", mode="imported", promises=(Promise(kind=READ_WRITE),)
         ),
         workload=workload,
-        checkers=CHECKERS.get(workload, (workload, *_ALWAYS)),
+        checkers=(*checkers, "availability") if real_time else checkers,
         splits=splits,
         key_hash=schema.KEY_HASH,
     )
