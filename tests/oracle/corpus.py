@@ -45,6 +45,10 @@ LEVELS = {
 }
 """The store that each simulated history comes from, by the name that its case bears."""
 
+KEYS_APART = 1_000
+PROCESSES_APART = 10_000_000
+"""How far apart ``combined`` puts the keys and processes of two cases: further than any has."""
+
 MORE = ("strict", "strict", "strict", "snapshot")
 """Levels that come more often: what most runs are like."""
 
@@ -226,6 +230,25 @@ _CHANGES: dict[str, Callable[[random.Random, list[Txn]], None]] = {
     "move": _move,
     "trade": _trade,
 }
+
+
+def combined(cases: list[Case]) -> Case:
+    """All of ``cases`` as one history, one after the other, on keys and processes of their own."""
+    txns: list[Txn] = []
+    start = 0
+    for number, case in enumerate(cases):
+        txns += [
+            attrs.evolve(
+                txn,
+                process=txn.process + number * PROCESSES_APART,
+                invoke=txn.invoke + start,
+                complete=txn.complete + start,
+                ops=tuple((f, key + number * KEYS_APART, value) for f, key, value in txn.ops),
+            )
+            for txn in case.txns
+        ]
+        start = 1 + max(txn.complete for txn in txns)
+    return Case(name=f"combined-{len(cases)}", txns=gallery.history(txns))
 
 
 # --- Other forms ----------------------------------------------------------------------------------

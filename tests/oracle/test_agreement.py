@@ -4,10 +4,13 @@ What is compared: the outcome, the names under ``anomalies`` and ``observed``, `
 ``also_not``, and in how many components each class of cycles is told.
 """
 
+from collections import Counter
 from functools import cache
 
 import corpus
+import msgspec
 import oracle
+import oracle_models
 import pytest
 
 from checkers.analyze import checkers_named, judge
@@ -84,6 +87,35 @@ def test_what_decides_stands_apart_from_what_was_only_observed():
         deciding = {
             name
             for name in judgement(place).names
-            if "snapshot-isolation" in frozenset().union(*oracle.models.ruled_out({name}))
+            if "snapshot-isolation" in frozenset().union(*oracle_models.ruled_out({name}))
         }
         assert set(verdict.anomalies) == deciding, case.name
+
+
+def of_forty():
+    """What must be said of forty cases one after another, from what is said of each."""
+    parts = [judgement(place) for place in range(40)]
+    names = {name for part in parts for name in part.names}
+    not_, also_not = oracle_models.ruled_out(names)
+    lost = {oracle.LOST_WRITE} if any(part.lost for part in parts) else set()
+    return {
+        "outcome": "violation",
+        "names": sorted(names | lost),
+        "components": dict(sum((Counter(part.components) for part in parts), Counter())),
+        "not": sorted(not_),
+        "also_not": sorted(also_not),
+    }
+
+
+def test_forty_cases_as_one_dataset_show_what_each_shows():
+    verdict = verdict_on(corpus.combined(cases()[:40]), MODELS[0])
+    assert told_by_checkers(verdict) == of_forty()
+
+
+@pytest.mark.spark
+def test_spark_says_the_same_of_forty_cases_byte_for_byte():
+    forty = corpus.combined(cases()[:40])
+    on_spark = verdict_on(forty, MODELS[0], executor="spark")
+    assert told_by_checkers(on_spark) == of_forty()
+    in_process = verdict_on(forty, MODELS[0])
+    assert msgspec.json.encode(on_spark) == msgspec.json.encode(in_process)
