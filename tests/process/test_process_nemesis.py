@@ -6,17 +6,21 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from process_programs import Line, bring_up
 
+from harness import plugins
 from harness.clock import RunClock
 from harness.cluster import Cluster, Roles
-from harness.faults import PlannedFault, Scene
+from harness.errors import MissingCapability
+from harness.faults import Fault, PlannedFault, Scene
 from harness.records import FaultState, FaultTransition, Record
 from nemesis.journal import FileJournal, pending
 from nemesis.kill import Kill
 from nemesis.partition import Partition
 from nemesis.runner import Nemesis, refuse_missing
 
+ANSWER_LIMIT_S = 0.5
 LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
 
 
@@ -30,10 +34,11 @@ class EchoSystem:
         for node in cluster.nodes:
             try:
                 line = await Line.dial(cluster.client[node]["client"])
-                if await line.ask("who") == f"{node}:who":
+                line.say("who")
+                if await line.hear(ANSWER_LIMIT_S) == f"{node}:who":
                     leaders[int(node[1:])] = node
                 line.close()
-            except OSError:
+            except OSError:  # a paused node's kernel answers, the node does not
                 continue
         return Roles(leaders=leaders)
 
@@ -132,3 +137,52 @@ def test_a_cancelled_nemesis_heals_real_processes_and_links(tmp_path: Path) -> N
     asyncio.run(scenario())
 
     assert states(records, 0) == states(records, 1) == LIFE
+
+
+@pytest.mark.slow
+def test_every_kind_that_can_be_done_is_proven_effective_and_proven_healed(tmp_path: Path) -> None:
+    faults: dict[str, Fault] = {
+        kind: plugins.load("faults", kind)() for kind in plugins.names("faults")
+    }
+    records: list[Record] = []
+    refused = []
+
+    async def scenario() -> None:
+        provider, cluster = await bring_up(tmp_path, "n1", "n2", "n3", "n4")
+        able = await provider.capabilities()
+        system: Any = EchoSystem()
+        clock = RunClock(asyncio.get_running_loop())
+        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        try:
+            for number, kind in enumerate(sorted(faults)):
+                aim = (faults[kind].aims or (f"primary of partition {number % 4 + 1}",))[0]
+                schedule = (PlannedFault(at_s=0.0, kind=kind, target=aim, hold_s=0.1),)
+                if not faults[kind].needs <= able:
+                    with pytest.raises(MissingCapability, match=f"fault '{kind}' needs"):
+                        refuse_missing(schedule, faults, able)
+                    refused.append(kind)
+                    continue
+                nemesis = Nemesis(
+                    schedule=schedule,
+                    faults=faults,
+                    seed=number,
+                    write=records.append,
+                    journal=FileJournal(tmp_path / "undo"),
+                )
+                await nemesis.run(scene, clock.now_ns())
+                await nemesis.heal_all(scene)
+                assert nemesis.trouble == ()
+            line = await Line.dial(cluster.peer["n1", "n3"]["peer"])
+            assert await line.ask("hi") == "n3:hi"
+            line.close()
+        finally:
+            await provider.teardown()
+
+    asyncio.run(scenario())
+
+    seen: dict[str, list[str]] = {}
+    for record in records:
+        if isinstance(record, FaultTransition):
+            seen.setdefault(record.kind, []).append(record.state.value)
+    assert refused == ["freeze", "host-loss", "loss"]
+    assert seen == {kind: LIFE for kind in sorted(faults) if kind not in refused}

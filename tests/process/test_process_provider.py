@@ -15,7 +15,7 @@ from clusters.providers.process import procfs
 from clusters.providers.process.cleanup import cleanup
 from clusters.providers.process.provider import build
 from harness.capability import Capability
-from harness.cluster import Program, PythonTree
+from harness.cluster import LinkShape, Program, PythonTree
 from harness.errors import HarnessError, MalformedHistory, MissingCapability, PlanError, UsageError
 
 
@@ -312,5 +312,44 @@ def test_cleanup_spares_everybody_after_the_machine_was_booted_again(tmp_path: P
         assert cleanup(tmp_path / "undo") == []
         assert (await provider.probe("n1")).running
         await provider.teardown()
+
+    asyncio.run(scenario())
+
+
+def test_a_link_is_delayed_in_one_direction_and_what_gets_lost_is_refused(tmp_path: Path) -> None:
+    there, back, other = ("n1", "n2"), ("n2", "n1"), ("n1", "n3")
+
+    async def scenario() -> None:
+        provider, cluster = await bring_up(tmp_path, "n1", "n2", "n3")
+
+        async def trips() -> list[float]:
+            seen = await provider.measure_links((there, back, other))
+            return [seen[link].round_trip_s or 9.0 for link in (there, back, other)]
+
+        try:
+            assert max(await trips()) < 0.2
+            await provider.shape((LinkShape(link=there, delay_s=0.3),))
+
+            measured = await trips()
+            assert measured[2] < 0.2
+            # The way there and back takes in the delayed direction once, whoever begins.
+            assert min(measured[:2]) >= 0.3
+            assert max(measured[:2]) < 0.55
+            line = await Line.dial(cluster.peer["n1", "n2"]["peer"])
+            line.say("hi")
+            assert await line.silent(for_s=0.2)
+            assert await line.hear() == "n2:hi"
+            line.close()
+            with pytest.raises(MissingCapability, match="losing packets from n2 to n1"):
+                await provider.shape((LinkShape(link=back, loss=0.1),))
+
+            await provider.shape(())
+
+            assert max(await trips()) < 0.2
+            await provider.cut((there,))
+            seen = await provider.measure_links((there,))
+            assert (seen[there].loss, seen[there].round_trip_s) == (1, None)
+        finally:
+            await provider.teardown()
 
     asyncio.run(scenario())
