@@ -159,3 +159,10 @@ def test_refusals_name_the_line(tmp_path: Path) -> None:
 
     assert where == "line 2"
     assert "has invoked none" in reason
+
+
+def test_a_path_that_can_not_be_read_is_refused_and_is_no_history(tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "absent", "No such file"), (tmp_path, "Is a directory")):
+        assert not is_jepsen(path)
+        with pytest.raises(MalformedHistory, match=why):
+            read_jepsen(path)

@@ -111,7 +111,11 @@ def read_jepsen(
         raise MalformedHistory(file, "", "expected operations of clients, found none")
     axis = tables.axis(pairing)
     transactions = tables.transactions(pairing, axis.at_ns)
-    micro_ops, keys = tables.micro_ops(pairing, names, splits, file)
+    try:
+        micro_ops, keys = tables.micro_ops(pairing, names, splits, file)
+    except pa.ArrowException as error:
+        # Only by count: lists of more than 2**31 elements in all have no place in one column.
+        raise MalformedHistory(file, "", f"it is too large for the tables: {error}") from error
     return ImportedHistory(
         manifest=_manifest(path, workload or _workload(pairing), splits, axis.real),
         keys=keys,

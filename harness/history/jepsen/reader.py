@@ -61,7 +61,8 @@ def batches(path: Path, names: Names) -> Iterator[Batch]:
             reader = _reader(text, path, names)
             yield from reader.batches(text)
     except OSError as error:
-        reason = f"it can't be read: {os.strerror(error.errno or 0)}"
+        why = os.strerror(error.errno) if error.errno else str(error)
+        reason = f"it can't be read: {why}"
         raise MalformedHistory(str(path), "", reason) from error
 
 
