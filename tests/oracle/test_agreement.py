@@ -16,6 +16,7 @@ import pytest
 from checkers.analyze import checkers_named, judge
 from checkers.kernel import Setting
 from checkers.source import Source
+from harness.history.jepsen.importing import read_jepsen
 from harness.history.schema import EVENTS, FAULTS
 from harness.promise import Declaration, Promise
 
@@ -34,11 +35,15 @@ def judgement(place):
 
 
 def verdict_on(case, model, *, executor="local"):
+    return verdict_of(Source.of_tables(*corpus.as_tables(case)), model, executor=executor)
+
+
+def verdict_of(source, model, *, executor="local", by_index=False):
     promises = (Promise(kind="read-write", model=model),)
     declaration = Declaration(system="simulated", mode="SC", promises=promises)
     return judge(
-        Source.of_tables(*corpus.as_tables(case)),
-        setting=Setting(model=model, declaration=declaration, min_ok=0),
+        source,
+        setting=Setting(model=model, declaration=declaration, min_ok=0, by_index=by_index),
         checkers=checkers_named(CHECKERS),
         faults=FAULTS.empty_table(),
         events=EVENTS.empty_table(),
@@ -90,6 +95,19 @@ def test_what_decides_stands_apart_from_what_was_only_observed():
             if "snapshot-isolation" in frozenset().union(*oracle_models.ruled_out({name}))
         }
         assert set(verdict.anomalies) == deciding, case.name
+
+
+@pytest.mark.parametrize("form", ["edn", "jsonl"])
+def test_histories_as_jepsen_records_them_are_judged_alike(form, tmp_path):
+    write = {"edn": corpus.as_edn, "jsonl": corpus.as_jsonl}[form]
+    for place, case in enumerate(cases()[:40]):
+        path = tmp_path / f"{place}.{form}"
+        path.write_text(write(case))
+        imported = read_jepsen(path, workload="list-append")
+        splits = [imported.micro_ops(split) for split in range(imported.manifest.splits)]
+        source = Source.of_tables(imported.transactions(), *splits)
+        expected = told_by_oracle(judgement(place), MODELS[0])
+        assert told_by_checkers(verdict_of(source, MODELS[0], by_index=True)) == expected, case.name
 
 
 def of_forty():
