@@ -139,12 +139,14 @@ def _setting(manifest: Manifest, model: str, run: RunDirectory) -> Setting:
 
 
 def _min_ok(plan: Path) -> int:
-    """``min_ok`` of the plan's ``[check]``, or the default where the plan does not say."""
+    """``min_ok`` of the plan's ``[check]``, or the default where the plan does not say. A history
+    that no plan of ours drove is judged for what it is, if anything in it succeeded.
+    """
     default = 100
     try:
         check = tomllib.loads(plan.read_text()).get("check", {})
     except FileNotFoundError:
-        return default
+        return 1
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError("", f"{plan.name} can't be read: {error}") from error
     return int(check.get("min_ok", default))

@@ -1,38 +1,50 @@
-"""``firedrill check``: judge a recorded history again."""
+"""``firedrill check``: judge a recorded history again, or one that somebody else recorded."""
 
 from __future__ import annotations
 
 import click
 
 from harness.cli import judging
+from harness.cli.importing import opened
 from harness.cli.session import Session, executor_option, runs_option
 from results.store import RunStore
 
 
 @click.command()
-@click.argument("run", default="latest")
+@click.argument("path", default="latest")
 @runs_option
 @executor_option
+@click.option("--workload", help="What to judge a history file as (found out when not given).")
+@click.option(
+    "--model",
+    help="What to judge against: strict-serializable, serializable, snapshot-isolation, "
+    "read-committed, ... (what the run's system declares when not given).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON and nothing else.")
 @click.option("--no-report", is_flag=True, help="Leave the report as it is.")
 @click.pass_obj
 def check(
     session: Session,
-    run: str,
+    path: str,
     store: RunStore,
     executor: str | None,
+    workload: str | None,
+    model: str | None,
     as_json: bool,
     no_report: bool,
 ) -> int:
-    """Judge RUN (a path, an identifier or its beginning, or "latest") and write its report.
+    """Judge PATH and write its report: a run (a path, an identifier or its beginning, or "latest"),
+    or a history recorded by Jepsen (EDN or JSON lines).
 
-    A run whose controller was killed is recovered first, and judged as the prefix that it is.
+    A run whose controller was killed is recovered first, and judged as the prefix that it is. A
+    history becomes a run of the store; with --json or --no-report it is only judged.
     """
-    session.run = directory = store.resolve(run)
-    verdict = judging.judge(directory, executor)
-    outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
-    if as_json:
-        click.echo(directory.verdict.read_bytes(), nl=False)
-    else:
-        judging.announce(directory, verdict, outcome, directory.report.exists())
+    with opened(path, store, workload, keep=not (as_json or no_report)) as directory:
+        session.run = directory
+        verdict = judging.judge(directory, executor, model)
+        outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
+        if as_json:
+            click.echo(directory.verdict.read_bytes(), nl=False)
+        else:
+            judging.announce(directory, verdict, outcome, directory.report.exists())
     return outcome.exit_code

@@ -22,11 +22,12 @@ LINE_CHARS = 240  # of one sentence on a terminal; the report has the rest
 DEFAULT_EXECUTOR = "spark"
 
 
-def judge(run: RunDirectory, executor: str | None) -> Verdict:
+def judge(run: RunDirectory, executor: str | None, model: str | None = None) -> Verdict:
     """Analyze ``run`` and write its verdict, last and in one step.
 
-    A run whose controller died is recovered first. ``executor`` ``None`` takes the plan's. Raises
-    ``MalformedHistory`` for what is no history.
+    A run whose controller died is recovered first. ``executor`` ``None`` takes the plan's,
+    ``model`` ``None`` what the run's system declares. Raises ``MalformedHistory`` for what is no
+    history.
     """
     from checkers.analyze import analyze, encode
 
@@ -37,7 +38,7 @@ def judge(run: RunDirectory, executor: str | None) -> Verdict:
         recover(run, partition_of=_partition_of(run))
     chosen = executor or planned_executor(run)
     say(f"judging {run.root.name} ({chosen})")
-    verdict = analyze(run, executor=chosen)
+    verdict = analyze(run, executor=chosen, model=model)
     run.analysis.mkdir(exist_ok=True)
     write_atomically(run.verdict, encode(verdict))
     return verdict

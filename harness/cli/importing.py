@@ -1,0 +1,67 @@
+"""Histories of others for ``check``: brought into the store as runs, or only looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness import plugins
+from harness.cli.session import say
+from harness.errors import UsageError
+from harness.history.manifest import read_manifest
+from harness.rundir import RunDirectory
+from results.store import RunStore
+
+
+@contextlib.contextmanager
+def opened(
+    name: str, store: RunStore, workload: str | None, *, keep: bool
+) -> Iterator[RunDirectory]:
+    """The run directory that ``name`` means: a run of ``store``, or a history file, imported.
+
+    What is imported becomes a run of the store where ``keep`` says so, and is gone after the block
+    otherwise. ``workload`` is what to judge a file as; of a run it can't be changed. Raises
+    ``UsageError``.
+    """
+    path = Path(name)
+    if not path.is_file():
+        run = store.resolve(name)
+        if workload is not None:
+            _require_workload(run, workload)
+        yield run
+        return
+    if workload is not None:
+        plugins.load("workloads", workload)
+    if not keep:
+        with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
+            run = RunDirectory(Path(scratch) / path.name)
+            _bring_in(path, run, workload)
+            yield run
+        return
+    run = store.create(path.stem.split(".")[0], time.time_ns(), secrets.token_bytes(2))
+    try:
+        _bring_in(path, run, workload)
+    except BaseException:
+        store.forget(run)
+        raise
+    yield run
+
+
+def _bring_in(path: Path, run: RunDirectory, workload: str | None) -> None:
+    from harness.history.jepsen.importing import import_run
+
+    history = import_run(path, run, workload=workload)
+    say(f"imported {path} as {history.manifest.workload}")
+
+
+def _require_workload(run: RunDirectory, workload: str) -> None:
+    recorded = read_manifest(run).workload
+    if workload != recorded:
+        raise UsageError(
+            f"run {run.root.name}: its workload is {recorded!r}, so it can't be judged as "
+            f"{workload!r}"
+        )

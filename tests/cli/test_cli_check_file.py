@@ -1,0 +1,109 @@
+"""``firedrill check FILE``: histories that Jepsen recorded, judged from the command line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+APPEND = "{:type %s, :f :txn, :value [[:append 3 1]], :process 0, :time %d, :index %d}"
+READ = "{:type %s, :f :txn, :value [[:r 3 %s]], :process 1, :time %d, :index %d}"
+SEEN = "[1]"
+MISSED = "[]"
+
+
+def edn(read: str) -> str:
+    """An append that was acknowledged before a read of its key began."""
+    lines = [
+        APPEND % (":invoke", 12, 0),
+        APPEND % (":ok", 15, 1),
+        READ % (":invoke", "nil", 22, 2),
+        READ % (":ok", read, 25, 3),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_json_lines(text: str) -> str:
+    """The same in the other notation."""
+    words = {"invoke": "invoke", "ok": "ok", "txn": "txn", "append": "append", "r": "r"}
+    for word in ("type", "f", "value", "process", "time", "index"):
+        text = text.replace(f":{word} ", f'"{word}": ')
+    for word in words:
+        text = text.replace(f":{word}", f'"{word}"')
+    text = text.replace("nil", "null").replace('["append" 3 1]', '["append", 3, 1]')
+    return text.replace('["r" 3 ', '["r", 3, ')
+
+
+def check(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [FIREDRILL, "check", path, "--executor", "local", "--runs-dir", path.parent / "s", *flags],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("notation", [str, as_json_lines])
+@pytest.mark.parametrize(("read", "code"), [(SEEN, 0), (MISSED, 1)])
+def test_a_history_file_is_judged_by_what_it_holds(tmp_path, notation, read, code) -> None:
+    path = tmp_path / "history.any"
+    path.write_text(notation(edn(read)))
+
+    done = check(path, "--json")
+
+    assert done.returncode == code, done.stderr
+    verdict = json.loads(done.stdout)
+    assert ("lost-write" in verdict["anomalies"]) == bool(code)
+    assert verdict["model"] == "strict-serializable"
+    assert not (tmp_path / "s").exists(), "--json leaves nothing behind"
+
+
+def test_what_breaks_no_promise_of_the_model_is_only_observed(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(MISSED))
+
+    verdict = json.loads(check(path, "--json", "--model", "serializable").stdout)
+
+    assert verdict["outcome"] == "valid"
+    assert verdict["anomalies"] == {}
+    assert "lost-write" in verdict["observed"]
+
+
+def test_an_imported_history_becomes_a_run_with_a_report(tmp_path) -> None:
+    path = tmp_path / "history.edn.gz"
+    path.write_bytes(gzip.compress(edn(MISSED).encode()))
+
+    done = check(path)
+
+    assert done.returncode == 1, done.stderr
+    (run,) = (p for p in (tmp_path / "s").iterdir() if not p.is_symlink())
+    assert "lost write" in (run / "report.html").read_text()
+    again = check(run)
+    assert again.returncode == 1, again.stderr
+
+
+def test_a_file_that_is_no_history_is_refused_with_its_line(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN).replace(":index 2", ":index 0"))
+
+    done = check(path)
+
+    assert done.returncode == 254
+    assert "line 3" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [p for p in (tmp_path / "s").iterdir() if not p.is_symlink()] == []
+
+
+def test_an_unknown_workload_or_model_is_refused_by_name(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN))
+
+    for flags, named in ((("--workload", "lis"), "'lis'"), (("--model", "foo"), "'foo'")):
+        done = check(path, "--no-report", *flags)
+        assert done.returncode == 254
+        assert named in done.stderr
