@@ -36,83 +36,43 @@ written is no history at any level, so it rules out what duplicates do: read-unc
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from itertools import product
 
 import attrs
-import networkx as nx
 import oracle_models as models
-
-BASES = ("G0", "G1c", "G-single-item", "G-nonadjacent-item", "G2-item")
-SUFFIXES = ("", "-process", "-realtime")
-_PLACES = {
-    base + suffix: (BASES.index(base), SUFFIXES.index(suffix))
-    for base, suffix in product(BASES, SUFFIXES)
-}
-CYCLE_NAMES = tuple(_PLACES)
-LIST_NAMES = (
-    "G1a",
-    "G1b",
-    "dirty-update",
-    "duplicate-elements",
-    "future-read",
-    "garbage-read",
-    "incompatible-order",
-    "internal",
-    "lost-update",
+from oracle_cycles import CYCLE_NAMES, Relation, cycle_names, told
+from oracle_history import (
+    History,
+    Op,
+    Txn,
+    Value,
+    committed,
+    known_reads,
+    of_type,
+    version_orders,
 )
+from oracle_lists import LIST_NAMES, list_names
+
 NAMES = CYCLE_NAMES + LIST_NAMES
 LOST_WRITE = "lost-write"
 
-WRITES = ("ww", "wr")
-ORDERS: Mapping[str, tuple[str, ...]] = {
-    "": (),
-    "-process": ("process",),
-    "-realtime": ("process", "realtime"),
-}
-SEARCH_LIMIT = 2_000_000
-"""Steps of the one search that is exponential; a history that needs more is not small."""
-
-Value = int | tuple[int, ...] | None
-Op = tuple[str, int, Value]
-Read = tuple[int, int, tuple[int, ...]]
-Relation = set[tuple[int, int]]
-Graph = Mapping[str, Relation]
-
-
-@attrs.frozen(kw_only=True)
-class Txn:
-    """One transaction: ``ops`` are ``("append", key, element)`` or ``("r", key, elements)``.
-
-    ``index`` counts invocations from 0. A read of ``None`` saw the empty list if the transaction is
-    ok; else it is not known what it saw. Times are on one axis, in no particular unit.
-    """
-
-    index: int
-    process: int
-    type: str
-    invoke: int
-    complete: int
-    ops: tuple[Op, ...]
-    kind: str = "read-write"
-
-    def reads(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """(key, elements) of every read whose answer is known, in order."""
-        for f, key, value in self.ops:
-            if f == "r" and isinstance(value, tuple):
-                yield key, value
-            elif f == "r" and self.type == "ok":
-                yield key, ()
-
-    def appends(self) -> Iterator[tuple[int, int]]:
-        """(key, element) of every append, in order."""
-        for f, key, value in self.ops:
-            if f == "append" and isinstance(value, int):
-                yield key, value
-
-
-History = Sequence[Txn]
+__all__ = [
+    "CYCLE_NAMES",
+    "LOST_WRITE",
+    "NAMES",
+    "Judgement",
+    "Op",
+    "Txn",
+    "Value",
+    "committed",
+    "cycle_names",
+    "dependencies",
+    "found",
+    "judge",
+    "reported",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -172,199 +132,6 @@ def reported(names: set[str]) -> set[str]:
     return names - implied
 
 
-def told(graph: Graph) -> Counter[str]:
-    """For each cycle class the components that hold it and no lesser one."""
-    counts: Counter[str] = Counter()
-    for component in components(graph):
-        held = classes(component)
-        counts.update(name for name in held if not any(_lesser(one, name) for one in held))
-    return counts
-
-
-def _lesser(one: str, other: str) -> bool:
-    """Whether ``one`` is another class than ``other``, with base and suffix as low or lower."""
-    pairs = zip(_PLACES[one], _PLACES[other], strict=True)
-    return one != other and all(low <= high for low, high in pairs)
-
-
-# --- Anomalies that one list or one transaction shows ---------------------------------------------
-
-
-def list_names(history: History, *, lists: str = "ok") -> set[str]:
-    """The anomalies that need no cycle."""
-    read = committed(history) if lists == "committed" else of_type(history, "ok")
-    tests = {
-        "G1a": aborted_read(history),
-        "G1b": intermediate_read(history),
-        "dirty-update": dirty_update(history, read),
-        "duplicate-elements": duplicates(read),
-        "future-read": any(map(reads_its_future, of_type(history, "ok"))),
-        "garbage-read": garbage(history, read),
-        "incompatible-order": incompatible(read),
-        "internal": any(map(contradicts_itself, of_type(history, "ok"))),
-        "lost-update": lost_update(history),
-    }
-    return {name for name, holds in tests.items() if holds}
-
-
-def of_type(history: History, *types: str) -> list[Txn]:
-    """The transactions that ended as one of ``types``."""
-    return [txn for txn in history if txn.type in types]
-
-
-def committed(history: History) -> list[Txn]:
-    """The ok transactions, and the info ones of which a committed one read an element."""
-    proven = {txn.index for txn in of_type(history, "ok")}
-    by = writers(history)
-    while True:
-        seen = {
-            by[key, element].index
-            for txn in history
-            for key, elements in txn.reads()
-            for element in elements
-            if txn.index in proven and (key, element) in by
-        }
-        more = {txn.index for txn in of_type(history, "info")} & seen - proven
-        if not more:
-            return [txn for txn in history if txn.index in proven]
-        proven |= more
-
-
-def known_reads(txns: History) -> list[Read]:
-    """(transaction, key, elements) of all reads of ``txns``, in order."""
-    return [(txn.index, *read) for txn in txns for read in txn.reads()]
-
-
-def writers(history: History) -> dict[tuple[int, int], Txn]:
-    """Who appended (key, element), whatever became of it."""
-    return {append: txn for txn in history for append in txn.appends()}
-
-
-def aborted_read(history: History) -> bool:
-    """G1a: an ok transaction read an element that a failed one appended."""
-    failed = {append for txn in of_type(history, "fail") for append in txn.appends()}
-    return any(
-        (key, element) in failed
-        for _, key, elements in known_reads(of_type(history, "ok"))
-        for element in elements
-    )
-
-
-def intermediate_read(history: History) -> bool:
-    """G1b: an ok transaction read a state that ends inside another transaction's appends."""
-    by = writers(history)
-    last = {(txn.index, key): element for txn in history for key, element in txn.appends()}
-    for reader, key, elements in known_reads(of_type(history, "ok")):
-        writer = by.get((key, elements[-1])) if elements else None
-        if writer is None or writer.index == reader:
-            continue
-        if last[writer.index, key] != elements[-1]:
-            return True
-    return False
-
-
-def contradicts_itself(txn: Txn) -> bool:
-    """internal: a read differs from what the transaction's earlier reads and appends imply."""
-    state: dict[int, tuple[int, ...]] = {}  # what the list is, or, in ``suffix``, how it ends
-    suffix: dict[int, tuple[int, ...]] = {}
-    for f, key, value in txn.ops:
-        if f == "append" and isinstance(value, int):
-            if key in state:
-                state[key] += (value,)
-            else:
-                suffix[key] = (*suffix.get(key, ()), value)
-            continue
-        seen = value if isinstance(value, tuple) else ()
-        end = suffix.pop(key, ())
-        if key in state and seen != state[key]:
-            return True
-        if end and seen[-len(end) :] != end:
-            return True
-        state[key] = seen
-    return False
-
-
-def reads_its_future(txn: Txn) -> bool:
-    """future-read: the transaction read an element that it appends only later."""
-    for place, (f, key, value) in enumerate(txn.ops):
-        if f == "r" and isinstance(value, tuple):
-            later = [op[2] for op in txn.ops[place:] if op[:2] == ("append", key)]
-            if any(element in value for element in later):
-                return True
-    return False
-
-
-def duplicates(readers: History) -> bool:
-    """duplicate-elements: one list holds an element more than once."""
-    return any(len(set(elements)) < len(elements) for _, _, elements in known_reads(readers))
-
-
-def garbage(history: History, readers: History) -> bool:
-    """garbage-read: a list holds an element that nobody ever appended to it."""
-    by = writers(history)
-    return any(
-        (key, element) not in by
-        for _, key, elements in known_reads(readers)
-        for element in elements
-    )
-
-
-def incompatible(readers: History) -> bool:
-    """incompatible-order: of two lists read of one key neither is how the other begins."""
-    lists: dict[int, set[tuple[int, ...]]] = defaultdict(set)
-    for _, key, elements in known_reads(readers):
-        lists[key].add(elements)
-    return any(
-        one[: len(other)] != other[: len(one)]
-        for some in lists.values()
-        for one, other in product(some, repeat=2)
-    )
-
-
-def lost_update(history: History) -> bool:
-    """lost-update: two ok transactions first read the same of a key, and then appended to it."""
-    seen: set[tuple[int, tuple[int, ...]]] = set()
-    for txn in of_type(history, "ok"):
-        first: dict[int, tuple[int, ...]] = {}
-        updated: set[int] = set()
-        for f, key, value in txn.ops:
-            if f == "r":
-                first.setdefault(key, value if isinstance(value, tuple) else ())
-            elif key in first:
-                updated.add(key)
-        mine = {(key, first[key]) for key in updated}
-        if seen & mine:
-            return True
-        seen |= mine
-    return False
-
-
-def dirty_update(history: History, readers: History) -> bool:
-    """dirty-update: an ok append lies on a failed one, with nothing but info ones between."""
-    by = writers(history)
-    for key, order in version_orders(readers).items():
-        dirty = False
-        for element in order:
-            writer = by.get((key, element))
-            kind = writer.type if writer else "info"
-            if kind == "ok" and dirty:
-                return True
-            dirty = kind == "fail" or (dirty and kind == "info")
-    return False
-
-
-def version_orders(readers: History) -> dict[int, list[int]]:
-    """The longest list that was read of each key, repetitions dropped."""
-    longest: dict[int, tuple[int, ...]] = {}
-    for _, key, elements in known_reads(readers):
-        if len(elements) > len(longest.get(key, ())):
-            longest[key] = elements
-    return {key: list(dict.fromkeys(elements)) for key, elements in longest.items()}
-
-
-# --- Dependencies ---------------------------------------------------------------------------------
-
-
 def dependencies(history: History, *, lists: str = "ok") -> dict[str, Relation]:
     """The relations ``ww``, ``wr``, ``rw``, ``process`` and ``realtime`` between indices."""
     possible = of_type(history, "ok", "info")
@@ -409,124 +176,6 @@ def real_time_order(history: History) -> Relation:
         for one, other in product(of_type(history, "ok"), of_type(history, "ok", "info"))
         if one.complete < other.invoke
     }
-
-
-# --- Cycles ---------------------------------------------------------------------------------------
-
-
-def cycle_names(graph: Graph) -> set[str]:
-    """The classes of which ``graph`` has a simple cycle, and what these imply."""
-    return set().union(*map(classes, components(graph)))
-
-
-def components(graph: Graph) -> list[Graph]:
-    """The parts that cycles lie in: strongly connected over all relations."""
-    everything = nx.DiGraph(_union(graph, graph))
-    return [
-        {
-            kind: {(a, b) for a, b in pairs if a in component and b in component}
-            for kind, pairs in graph.items()
-        }
-        for component in nx.strongly_connected_components(everything)
-        if len(component) > 1
-    ]
-
-
-def classes(component: Graph) -> set[str]:
-    """``cycle_names`` of one component.
-
-    Asked from the strongest claim to the weakest; what is implied is not asked. So when a class is
-    asked for, the stronger ones are known to be absent, and that leaves simple questions: where
-    there is no cycle of writes and orders alone, each cycle has the edge that is asked for.
-    """
-    names: set[str] = set()
-    for suffix in SUFFIXES:
-        for base in BASES:
-            name = base + suffix
-            if name not in names and _has_cycle(component, base, ORDERS[suffix]):
-                names |= {implied for implied in models.implied({name}) if implied in CYCLE_NAMES}
-    return names
-
-
-def _has_cycle(graph: Graph, base: str, orders: tuple[str, ...]) -> bool:
-    """Whether there is a cycle of class ``base``, given that no stronger class has one."""
-    anti = graph["rw"]
-    if base == "G0":
-        return _cyclic(_union(graph, ("ww", *orders)))
-    calm = _union(graph, (*WRITES, *orders))
-    if base == "G1c":
-        return _cyclic(calm)
-    if base == "G-single-item":
-        return _closed_by(calm, anti)
-    if base == "G-nonadjacent-item":
-        return _alternates(calm, anti)
-    return _closed_by(calm | anti, anti)
-
-
-def _union(graph: Graph, kinds: Iterable[str]) -> Relation:
-    return set().union(*(graph[kind] for kind in kinds))
-
-
-def _cyclic(edges: Relation) -> bool:
-    return not nx.is_directed_acyclic_graph(nx.DiGraph(edges))
-
-
-def _closed_by(edges: Relation, needed: Relation) -> bool:
-    """Whether a path over ``edges`` leads from the end of one of ``needed`` to its start."""
-    graph = nx.DiGraph(edges | needed)
-    graph.remove_edges_from(needed - edges)
-    starts: dict[int, set[int]] = defaultdict(set)
-    for start, end in needed:
-        starts[end].add(start)
-    return any(those & {end, *nx.descendants(graph, end)} for end, those in starts.items())
-
-
-def _alternates(calm: Relation, anti: Relation) -> bool:
-    """Whether a simple cycle has edges of ``anti``, and after each of them one of ``calm``.
-
-    A closed walk of that kind is necessary. It is sufficient where ``calm`` has no cycle: cut in
-    two where it meets itself, at least one part is of that kind again, and it has an ``anti`` edge.
-    Otherwise a simple one is searched for.
-    """
-    step = {(a, d) for a, b in anti for c, d in calm if b == c}
-    if not _closed_by(step | calm, step):
-        return False
-    return not _cyclic(calm) or _simple_alternation(calm, anti)
-
-
-def _simple_alternation(calm: Relation, anti: Relation) -> bool:
-    steps: dict[int, list[tuple[int, bool]]] = defaultdict(list)
-    for edges, is_anti in ((calm, False), (anti, True)):
-        for a, b in sorted(edges):
-            steps[a].append((b, is_anti))
-    budget = [SEARCH_LIMIT]
-    return any(_closes(steps, start, first, (start,), True, budget) for start, first in anti)
-
-
-def _closes(
-    steps: Mapping[int, list[tuple[int, bool]]],
-    start: int,
-    here: int,
-    path: tuple[int, ...],
-    after_anti: bool,
-    budget: list[int],
-) -> bool:
-    """Whether a simple path leads from ``here`` back to ``start``, whose first edge is ``anti``."""
-    budget[0] -= 1
-    if budget[0] < 0:
-        raise RuntimeError(f"the search for a simple cycle took over {SEARCH_LIMIT} steps")
-    for there, is_anti in steps[here]:
-        if is_anti and after_anti:
-            continue
-        if there == start and not is_anti:
-            return True
-        fresh = there != start and there != here and there not in path
-        if fresh and _closes(steps, start, there, (*path, here), is_anti, budget):
-            return True
-    return False
-
-
-# --- Lost writes ----------------------------------------------------------------------------------
 
 
 def lost_writes(history: History) -> tuple[set[tuple[int, int]], set[int]]:
