@@ -250,13 +250,12 @@ class Host:
             while self._dirty and not self._failure.done():
                 name = next(iter(self._dirty))
                 self._drain(self._dirty.pop(name), outgoing)
+            self._flush_due = False
+            for peer, messages in outgoing.items():
+                self.on_send(peer, tuple(messages))
         except Exception as error:
             # A callback of the loop: whatever is wrong here must stop the node, not be logged.
             self.fail(error)
-            return
-        self._flush_due = False
-        for peer, messages in outgoing.items():
-            self.on_send(peer, tuple(messages))
 
     def _drain(self, group: Group, outgoing: dict[str, list[tuple[str, Message]]]) -> None:
         while group.raft.has_ready():

@@ -16,7 +16,7 @@ from clusters.reference.node.wire.messages import Committed, CommitTx, Failed, R
 
 MAX_KEY_BYTES = 1024
 MAX_VALUE_BYTES = 1024 * 1024
-MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes; a quarter of a frame
+MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes and keys read; a quarter of a frame
 MAX_TX_KEYS = 10_000
 READ_LIMIT_S = 1.0  # for one answer; a leader that is slower is likely cut off
 LEADER_WAIT_S = 1.0  # for an election to end; beyond it the client should hear about it
@@ -57,7 +57,7 @@ class Transaction:
         self._partition: int | None = None
         self._reads: dict[bytes, Read] = {}
         self._writes: dict[bytes, bytes] = {}
-        self._write_bytes = 0
+        self._size_bytes = 0  # of what commit will send
 
     async def get(self, key: bytes) -> bytes | None:
         """The value as this transaction sees it: own writes, what it read before, the leader's."""
@@ -65,18 +65,17 @@ class Transaction:
         if key in self._writes:
             return self._writes[key]
         if key not in self._reads:
+            self._grow(len(key))
             self._reads[key] = await self._read(partition, key)
         return self._reads[key].value
 
     def put(self, key: bytes, value: bytes) -> None:
         """Buffer a write."""
         self._claim(key)
-        self._write_bytes += len(key) + len(value) - len(self._writes.get(key, b""))
-        if len(value) > MAX_VALUE_BYTES or self._write_bytes > MAX_TX_BYTES:
-            raise _error(
-                codes.TOO_LARGE,
-                f"at most {MAX_VALUE_BYTES} bytes a value, {MAX_TX_BYTES} a transaction",
-            )
+        if len(value) > MAX_VALUE_BYTES:
+            raise _error(codes.TOO_LARGE, f"at most {MAX_VALUE_BYTES} bytes a value")
+        held = self._writes.get(key)
+        self._grow(len(value) + len(key) if held is None else len(value) - len(held))
         self._writes[key] = value
 
     async def commit(self) -> None:
@@ -97,6 +96,11 @@ class Transaction:
             writes=tuple(self._writes.items()),
             limit_ms=max(1, int(left_s * 1000)),
         )
+
+    def _grow(self, size_bytes: int) -> None:
+        self._size_bytes += size_bytes
+        if self._size_bytes > MAX_TX_BYTES:
+            raise _error(codes.TOO_LARGE, f"at most {MAX_TX_BYTES} bytes a transaction")
 
     def _claim(self, key: bytes) -> int:
         """The partition of ``key``: the transaction's, from its first key on."""
