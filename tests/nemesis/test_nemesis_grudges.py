@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cluster import LinkShape
 from nemesis import grudges
 
 names = st.lists(st.sampled_from([f"n{i}" for i in range(1, 8)]), unique=True, min_size=1)
@@ -72,3 +76,37 @@ def test_union_cuts_what_either_cuts_and_difference_takes_it_back(one, other) ->
 
 def test_the_union_of_nothing_cuts_nothing() -> None:
     assert grudges.union(()) == ()
+
+
+@given(st.integers(4, 40), st.randoms())
+def test_in_a_ring_everybody_hears_a_majority_and_no_two_the_same(
+    count: int, stream: random.Random
+) -> None:
+    ring = [f"n{i}" for i in range(count)]
+    stream.shuffle(ring)
+
+    grudge = grudges.majorities_ring(tuple(ring))
+
+    heard = {node: frozenset(ring) - {a for a, b in grudge if b == node} for node in ring}
+    assert all(node in heard[node] for node in ring)
+    assert all(count / 2 < len(voices) < count for voices in heard.values())
+    assert len(set(heard.values())) == count
+    assert all((b, a) in grudge for a, b in grudge)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_a_ring_of_three_or_fewer_cuts_nothing(count: int) -> None:
+    assert grudges.majorities_ring(tuple("abc"[:count])) == ()
+
+
+def test_of_several_shapes_of_a_link_the_worst_is_in_force() -> None:
+    link, other = ("n1", "n2"), ("n2", "n1")
+
+    assert grudges.strongest(
+        [
+            LinkShape(link=other, delay_s=0.2),
+            LinkShape(link=link, loss=0.1, delay_s=0.3),
+            LinkShape(link=link, loss=0.4),
+        ]
+    ) == (LinkShape(link=link, loss=0.4, delay_s=0.3), LinkShape(link=other, delay_s=0.2))
+    assert grudges.strongest([]) == ()

@@ -13,6 +13,7 @@ from harness.errors import PlanError
 from harness.faults import Fault, PlannedFault
 from nemesis import targets
 from nemesis.kill import Kill
+from nemesis.loss import Loss
 from nemesis.partition import Partition
 from nemesis.schedule import check_schedule, materialise
 
@@ -142,3 +143,57 @@ def test_a_fault_that_cannot_be_applied_is_refused_with_its_place(
 
 def test_a_schedule_that_can_be_applied_passes() -> None:
     check_schedule(mix(), faults=FAULTS, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=8)
+
+
+@given(st.integers(0, 2**64), st.integers(2, 4))
+def test_faults_that_overlap_come_together_and_leave_the_quiet_between(
+    seed: int, overlap: int
+) -> None:
+    schedule = mix(seed=seed, overlap=overlap, duration_s=120.0)
+
+    assert len(schedule) == overlap * len(mix(seed=seed, duration_s=120.0))
+    groups = [schedule[at : at + overlap] for at in range(0, len(schedule), overlap)]
+    for one, after in pairwise(groups):
+        ends_s = max(fault.at_s + fault.hold_s for fault in one)
+        assert min(fault.at_s for fault in after) - ends_s >= 4.0 - 0.002
+        # They really meet: the last begins before the first is over.
+        assert max(f.at_s for f in one) < min(f.at_s + f.hold_s for f in one)
+    kinds = [fault.kind for fault in schedule]
+    assert abs(kinds.count("kill") - kinds.count("partition")) <= 1
+
+
+@given(st.integers(0, 2**64))
+def test_a_kind_that_takes_all_nodes_comes_alone(seed: int) -> None:
+    kinds = ("kill", "partition", "majorities-ring")
+    aims = {"kill": (), "majorities-ring": ("all",)}
+
+    schedule = mix(seed=seed, mix=kinds, aims=aims, overlap=2, duration_s=300.0)
+
+    rings = [fault for fault in schedule if fault.kind == "majorities-ring"]
+    assert rings
+    assert {ring.target for ring in rings} == {"all"}
+    for ring in rings:
+        others = [fault for fault in schedule if fault is not ring]
+        assert not [o for o in others if o.at_s < ring.at_s + ring.hold_s + 4.0 - 0.002
+                    and ring.at_s < o.at_s + o.hold_s + 4.0 - 0.002]  # fmt: skip
+
+
+def test_one_at_a_time_is_what_a_mix_does_unless_told() -> None:
+    assert mix(overlap=1) == mix()
+    assert mix(overlap=2) != mix()
+
+
+def test_a_kind_refuses_the_target_that_is_not_its_own() -> None:
+    faults: dict[str, Fault] = {"loss": Loss(), "kill": Kill()}
+
+    def check(kind: str, target: str) -> None:
+        check_schedule(
+            (PlannedFault(at_s=1, kind=kind, target=target),),
+            faults=faults, nodes=("n1", "n2", "n3"), duration_s=30.0, partitions=4,
+        )  # fmt: skip
+
+    check("loss", "primary of partition 3 at 12.5 %")
+    with pytest.raises(PlanError, match=r"nemesis\.schedule\[0\]\.target: target expects no"):
+        check("kill", "primary of partition 3 at 12.5 %")
+    with pytest.raises(PlanError, match="must be below 4"):
+        check("loss", "majority of partition 4")
