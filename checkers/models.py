@@ -88,6 +88,10 @@ _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
     "G2-item-realtime": ("strict-serializable",),
     # A lost write is a read skew in real time: the read precedes the write that precedes it.
     "lost-write": ("strong-snapshot-isolation",),
+    # A total is wrong by a lost update or by a read that saw half a transfer: both are G-single.
+    "bank-total": ("consistent-view", "repeatable-read"),
+    "negative-balance": ("consistent-view", "repeatable-read"),
+    "nonlinearizable": (STRICT_SERIALIZABLE,),
 }
 
 

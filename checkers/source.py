@@ -65,9 +65,7 @@ class Source:
         for split in range(self.splits if found else 0):
             steps += self._steps_of(split, list(found)).to_pylist()
         for step in sorted(steps, key=lambda row: (row["txn"], row["pos"])):
-            value = step["elements"] if step["f"] == "r" else step["value"]
-            if value is None and step["f"] == "r":
-                value = step["value"]
+            value = step["value"] if step["elements"] is None else step["elements"]
             found[step["txn"]]["ops"].append([step["f"], step["key"], value])
         return found
 

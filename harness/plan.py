@@ -37,6 +37,7 @@ MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
 DEFAULT_MIX = ("kill", "partition")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}$"  # it becomes part of a directory's name
 
+PLUGIN_NAMES = ("system.name", "workload.name")
 _TOML_TIMES = (datetime.datetime, datetime.date, datetime.time)
 _LimitS = Annotated[float, Meta(gt=0, le=MAX_LIMIT_S)]
 _DurationS = Annotated[float, Meta(gt=0, le=MAX_DURATION_S)]
@@ -185,7 +186,13 @@ def resolved(plan: Plan, schedule: Sequence[PlannedFault]) -> Plan:
 
 
 def _overridden(table: dict[str, Any], path: str, value: object) -> dict[str, Any]:
-    """Mix and schedule are one choice: the override of one takes the other away."""
+    """Mix and schedule are one choice: the override of one takes the other away. The options of a
+    system or workload are its own: the override of the name takes those of another away.
+    """
+    head = path.partition(".")[0]
+    owner = table.get(head)
+    if path in PLUGIN_NAMES and isinstance(owner, dict) and owner.get("name") != value:
+        table = {name: part for name, part in table.items() if name != head}
     table = planfile.override(table, path, msgspec.to_builtins(value, builtin_types=_TOML_TIMES))
     rival = {"nemesis.mix": "schedule", "nemesis.schedule": "mix"}.get(path)
     if rival:
