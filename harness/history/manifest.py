@@ -48,8 +48,8 @@ def read_manifest(run: RunDirectory) -> Manifest:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"expected a manifest, found {error}") from error
     manifest = Manifest(**{name: getattr(stored, name) for name in Manifest.__struct_fields__})
-    if stored.digest and stored.digest != _digest(manifest):
-        reason = f"expected the digest {_digest(manifest)}, found {stored.digest}"
+    if stored.digest != _digest(manifest):
+        reason = f"expected the digest {_digest(manifest)}, found {stored.digest or 'none'}"
         raise MalformedHistory(str(path), "", f"{reason}: it was changed after it was written")
     if manifest.state not in STATES:
         reason = f"expected a state of {', '.join(STATES)}, found {manifest.state!r}"

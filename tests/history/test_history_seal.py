@@ -554,3 +554,12 @@ def test_a_disk_too_full_to_seal_keeps_the_chunks_until_there_is_room(tmp_path: 
 
         assert seal(run, partition_of=None).state == "sealed"
         assert load(run).transactions().num_rows == 4
+
+
+def test_a_manifest_without_its_digest_is_malformed(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    stored = msgspec.json.decode(run.manifest.read_bytes())
+    del stored["digest"]
+    run.manifest.write_bytes(msgspec.json.encode(stored))
+    with pytest.raises(MalformedHistory, match="found none: it was changed after it was written"):
+        read_manifest(run)
