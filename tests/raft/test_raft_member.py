@@ -9,6 +9,7 @@ import pytest
 from clusters.reference.node.raft import (
     Append,
     AppendReply,
+    Configuration,
     Entry,
     HardState,
     InvariantBroken,
@@ -310,21 +311,23 @@ def test_a_message_keeps_both_limits_but_takes_one_large_entry() -> None:
 
 
 def test_a_majority_decides_as_soon_as_it_can() -> None:
-    assert tally(VOTERS, {"n1": True}) is Vote.OPEN
-    assert tally(VOTERS, {"n1": True, "n3": True}) is Vote.WON
-    assert tally(VOTERS, {"n1": True, "n2": False, "n3": False}) is Vote.LOST
-    assert tally(VOTERS, {"n1": True, "n8": True, "n9": True}) is Vote.OPEN
+    assert tally(Configuration(VOTERS), {"n1": True}) is Vote.OPEN
+    assert tally(Configuration(VOTERS), {"n1": True, "n3": True}) is Vote.WON
+    assert tally(Configuration(VOTERS), {"n1": True, "n2": False, "n3": False}) is Vote.LOST
+    assert tally(Configuration(VOTERS), {"n1": True, "n8": True, "n9": True}) is Vote.OPEN
 
 
 @pytest.mark.parametrize(("values", "expected"), [((5, 3, 9), 5), ((1, 1, 9), 1), ((0, 0, 0), 0)])
 def test_a_value_is_reached_when_a_majority_has_it(values: tuple[int, ...], expected: int) -> None:
-    assert reached(VOTERS, dict(zip(VOTERS, values, strict=True)).__getitem__) == expected
+    assert (
+        reached(Configuration(VOTERS), dict(zip(VOTERS, values, strict=True)).__getitem__)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"voters": ()}, "voters must be distinct"),
         ({"voters": ("n1", "n1")}, "voters must be distinct"),
         ({"election_ticks": 3}, "election_ticks must be >= 4"),
         ({"heartbeat_ticks": 0}, "heartbeat_ticks must be >= 1"),

@@ -90,7 +90,7 @@ class Group:
             serving=self.serving,
             term=raft.term,
             leader=raft.leader,
-            voters=tuple(raft.voters),
+            voters=raft.configuration.voters,
             last_index=raft.last_index,
             commit_index=raft.commit_index,
             applied_index=self.applied_index,

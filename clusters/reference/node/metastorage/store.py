@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -63,6 +63,16 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Invoke)
 
 
+class _Whole(msgspec.Struct, frozen=True, array_like=True):
+    """Everything, as a snapshot."""
+
+    revision: int
+    keys: dict[str, Versioned]
+
+
+_whole_decoder = msgspec.msgpack.Decoder(_Whole)
+
+
 def encode_invoke(invoke: Invoke) -> bytes:
     """The log's form of ``invoke``."""
     return _encoder.encode(invoke)
@@ -99,6 +109,22 @@ class Metastorage:
             self._do(operations)
         return Invoked(success=success, revision=self.revision)
 
+    def snapshot(self) -> Iterator[bytes]:
+        """The state of this moment as one chunk: metastorage is small."""
+        return iter((_encoder.encode(_Whole(self.revision, self._keys)),))
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become what ``snapshot`` saw. Watchers are told of everything that differs, as one change
+        at its revision: what lay between is gone.
+        """
+        whole = _whole_decoder.decode(b"".join(chunks))
+        before, self._keys, self.revision = self._keys, whole.keys, whole.revision
+        changed: dict[str, bytes | None] = {
+            key: held.value for key, held in whole.keys.items() if before.get(key) != held
+        }
+        changed.update({key: None for key in before if key not in whole.keys})
+        self._tell(changed)
+
     def foresee(self, entry: Entry) -> None:
         """Nothing: metastorage never answers before it applies."""
 
@@ -122,7 +148,9 @@ class Metastorage:
                 self._keys.pop(operation.key, None)
             else:
                 self._keys[operation.key] = Versioned(operation.value, self.revision)
-        change = {operation.key: operation.value for operation in operations}
+        self._tell({operation.key: operation.value for operation in operations})
+
+    def _tell(self, change: dict[str, bytes | None]) -> None:
         for prefix, watcher in self._watchers:
             seen = {key: value for key, value in change.items() if key.startswith(prefix)}
             if seen:

@@ -18,6 +18,8 @@ tenth; with more drift than that a lease may outlive the leadership.
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One member of one group. Raises ``RaftConfigError`` naming what can't work.
 
+    ``voters`` are the group's founders; without any this member joins a group, and waits to be
+    told by its log who else there is.
     ``election_ticks``: a follower that hears nothing for this long, and up to twice as long, asks
     for votes; a leader that hears from no quorum for this long steps down. ``max_append_entries``
     and ``max_append_bytes`` bound one message (a single larger entry still travels),
@@ -27,7 +29,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     node: str
-    voters: tuple[str, ...]
+    voters: tuple[str, ...] = ()
     election_ticks: int = 10
     heartbeat_ticks: int = 1
     max_append_entries: int = 256
@@ -37,8 +39,8 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     bugs: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        if not self.voters or len(set(self.voters)) != len(self.voters):
-            raise RaftConfigError(f"voters must be distinct, at least one (got {self.voters})")
+        if len(frozenset(self.voters)) != len(self.voters):
+            raise RaftConfigError(f"voters must be distinct (got {self.voters})")
         if self.heartbeat_ticks < 1:
             raise RaftConfigError(f"heartbeat_ticks must be >= 1 (got {self.heartbeat_ticks})")
         least = self.heartbeat_ticks + LEASE_MARGIN_TICKS + 1

@@ -12,15 +12,20 @@ from collections.abc import Sequence
 
 from clusters.reference.node.raft import quorum
 from clusters.reference.node.raft.config import RaftConfig
-from clusters.reference.node.raft.errors import InvariantBroken, NotLeader
+from clusters.reference.node.raft.configuration import Configuration, leave_joint
+from clusters.reference.node.raft.errors import ChangeRefused, InvariantBroken, NotLeader
 from clusters.reference.node.raft.leader import Leadership
 from clusters.reference.node.raft.log import Log
-from clusters.reference.node.raft.status import Status
+from clusters.reference.node.raft.membership import PeerChange, Stage
+from clusters.reference.node.raft.status import Status, broken
 from clusters.reference.node.raft.types import (
     Append,
     AppendReply,
+    Chunk,
+    ChunkReply,
     Entry,
     HardState,
+    Mark,
     Message,
     Ready,
     Role,
@@ -46,23 +51,33 @@ class Raft:
         hard_state: HardState,
         entries: Sequence[Entry],
         random: random.Random,
+        base: Mark | None = None,
+        snapshot: Mark | None = None,
     ) -> None:
-        """``hard_state`` and ``entries`` are what the disk held; nothing is committed yet, since
-        the commit index is found again from the others (Raft 5.2, figure 2).
+        """What the disk held: ``hard_state``, and the log's ``entries`` behind its ``base``, by
+        default the founders at its beginning. ``snapshot``, at or after the base, is what the
+        state machine was restored from. Nothing more is committed yet, since the commit index is
+        found again from the others (Raft 5.2, figure 2).
         """
         self._config, self._hard, self._random = config, hard_state, random
-        self._log = Log(entries)
+        self._log = Log(entries, base or Mark(0, 0, Configuration(config.voters)))
+        self._snapshot = snapshot
         self._role = Role.FOLLOWER
         self._leader: str | None = None
         self._leadership: Leadership | None = None
+        self._change: PeerChange | None = None
         self._votes: dict[str, bool] = {}
-        self._commit = self._applied = self._now = 0
+        self._commit = self._applied = max(self._log.base.index, snapshot.index if snapshot else 0)
+        self._now = 0
         # A member that was part of the group may have promised a leader its patience just before
         # it went down: it must keep that promise, or the leader's lease would be worth nothing.
         self._leader_seen = 0 if hard_state.term else -config.election_ticks
         self._hard_changed = False
         self._send_now: list[tuple[str, Message]] = []
         self._send_durable: list[tuple[str, Message]] = []
+        self._send_chunks: list[tuple[str, Chunk]] = []
+        self._chunks: list[Chunk] = []
+        self._installed: Mark | None = None
         self._restart_timer()
 
     # -- what a caller may look at
@@ -83,9 +98,23 @@ class Raft:
         return self._leader
 
     @property
-    def voters(self) -> tuple[str, ...]:
-        """Whose majority decides."""
-        return self._config.voters
+    def configuration(self) -> Configuration:
+        """Who is a member, and who decides: the last one in the log, committed or not."""
+        return self._log.configuration
+
+    @property
+    def stage(self) -> Stage:
+        """How far a change of members is, as far as this member knows."""
+        if self._log.configuration.joint:
+            return Stage.JOINT
+        if self._log.configuration_index > self._commit and self._change is None:
+            return Stage.JOINT  # its end is in the log and not yet committed
+        return Stage.STABLE if self._change is None else Stage.CATCHING_UP
+
+    @property
+    def sending_snapshot(self) -> bool:
+        """Whether a follower that answers is being sent the snapshot."""
+        return self._leadership is not None and self._leadership.sending(self._now)
 
     @property
     def commit_index(self) -> int:
@@ -105,6 +134,10 @@ class Raft:
     def entry_term(self, index: int) -> int | None:
         """The term of the entry at ``index``; ``None`` where there is none."""
         return self._log.term(index)
+
+    def mark(self, index: int) -> Mark:
+        """The place ``index`` in the log, for a snapshot there."""
+        return self._log.mark(index)
 
     def entries_from(self, index: int) -> tuple[Entry, ...]:
         """The log from ``index`` on, durable or not."""
@@ -127,7 +160,9 @@ class Raft:
             term=self._hard.term,
             vote=self._hard.vote,
             leader=self._leader,
-            voters=self._config.voters,
+            configuration=self._log.configuration,
+            stage=self.stage,
+            base_index=self._log.base.index,
             commit_index=self._commit,
             applied_index=self._applied,
             durable_index=self._log.durable_index,
@@ -139,23 +174,9 @@ class Raft:
 
     def invariants(self) -> str | None:
         """The text of the first broken invariant of this member, ``None`` when all hold."""
-        if broken := self._log.broken():
-            return broken
-        if self._log.last_term > self.term:
-            return f"log ends in term {self._log.last_term}, which is after term {self.term}"
-        if not self._applied <= self._commit <= self._log.last_index:
-            return (
-                f"applied {self._applied}, commit {self._commit} and last {self._log.last_index} "
-                f"are out of order"
-            )
         if (self._role is Role.LEADER) != (self._leadership is not None):
             return f"a {self._role} must {'' if self._leadership is None else 'not '}lead"
-        if self._role in (Role.LEADER, Role.CANDIDATE) and self._hard.vote != self._config.node:
-            return f"a {self._role} voted for {self._hard.vote!r} in its own term {self.term}"
-        for name, peer in self._leadership.peers if self._leadership else ():
-            if not peer.match_index < peer.next_index <= self._log.last_index + 1:
-                return f"{name}: match {peer.match_index}, next {peer.next_index} are out of order"
-        return None
+        return self._log.broken() or broken(self.status())
 
     # -- what a caller does
 
@@ -164,7 +185,7 @@ class Raft:
         self._now += 1
         if self._leadership is None:
             patience_over = self._now - self._timer_started >= self._timeout
-            if patience_over and self._config.node in self._config.voters:
+            if patience_over and self._log.configuration.decides(self._config.node):
                 self._ask_before_campaign()
             return
         if not self._leadership.has_quorum(self._now):
@@ -184,6 +205,69 @@ class Raft:
         entry = self._log.append(self.term, data)
         return entry.term, entry.index
 
+    def change_peers(self, voters: Sequence[str], learners: Sequence[str] = ()) -> None:
+        """Begin to make ``voters`` and ``learners`` the group's members; asking for what is on its
+        way already changes nothing. New voters first catch up as learners.
+
+        Raises ``NotLeader``, and ``ChangeRefused`` while another change goes on or nothing of this
+        leader's term is committed: what a leader of the past has begun might come back.
+        """
+        if self._leadership is None:
+            raise NotLeader(self._leader)
+        wanted = PeerChange(tuple(voters), tuple(learners), self._log.last_index)
+        running = self._change
+        if running is not None and running.same(wanted):
+            return
+        if self.stage is not Stage.STABLE:
+            raise ChangeRefused(f"a change of members goes on: it is {self.stage}")
+        if self._log.term(self._commit) != self.term:
+            raise ChangeRefused("nothing of this leader's term is committed yet")
+        if not voters:
+            raise ChangeRefused("a group needs voters")
+        self._change = wanted
+        self._advance_change()
+
+    def cancel_change(self) -> bool:
+        """Give a change up that is catching up; whoever came as a learner stays one. False where
+        none is, and once it is joint.
+        """
+        if self.stage is not Stage.CATCHING_UP:
+            return False
+        self._change = None
+        return True
+
+    def compacted(self, index: int, snapshot: Mark) -> None:
+        """A ``snapshot`` is durable here: forget the log up to ``index``, which it covers."""
+        if not index <= snapshot.index <= self._applied:
+            raise InvariantBroken(
+                f"cut at {index}, snapshot {snapshot.index} and applied {self._applied} are out "
+                f"of order"
+            )
+        self._snapshot = snapshot
+        self._log.compact(index)
+
+    def chunk_stored(self, chunk: Chunk, offset: int) -> None:
+        """Of the snapshot that ``chunk`` is of, the bytes before ``offset`` are kept."""
+        if chunk.term == self.term:
+            reply = ChunkReply(
+                self._config.node, self.term, chunk.context, chunk.mark.index, offset
+            )
+            self._send_now.append((chunk.sender, reply))
+
+    def install(self, chunk: Chunk) -> bool:
+        """The snapshot that ends with ``chunk`` is kept and whole. Whether the state machine must
+        be restored from it now: the log begins behind it then, and the next ``Ready`` says so.
+        """
+        if chunk.term != self.term:
+            return False
+        wanted = not self._has(chunk.mark)
+        if wanted:
+            self._log.reset(chunk.mark)
+            self._snapshot = self._installed = chunk.mark
+            self._commit = self._applied = chunk.mark.index
+        self._answer_chunk(chunk)
+        return wanted
+
     def step(self, message: Message) -> None:
         """Take a message of another member."""
         match message:
@@ -195,6 +279,10 @@ class Raft:
                 self._append_requested(message)
             case AppendReply():
                 self._append_answered(message)
+            case Chunk():
+                self._chunk_received(message)
+            case ChunkReply():
+                self._chunk_answered(message)
 
     def persisted(self, index: int, term: int) -> None:
         """The entries of the ``Ready`` that ended with (index, term) are durable here, and those
@@ -210,13 +298,15 @@ class Raft:
             or self._log.has_unhanded
             or self._send_now
             or self._send_durable
+            or self._send_chunks
+            or self._chunks
+            or self._installed is not None
             or self._applied < self._applicable()
         )
 
     def ready(self) -> Ready:
         """Everything to do now, taken out. Readies are finished in the order they are taken."""
-        if self._leadership is not None:
-            self._send_now.extend(self._leadership.replicate(self._now, self._commit))
+        self._replicate()
         last = min(self._applicable(), self._applied + self._config.max_apply_entries)
         ready = Ready(
             hard_state=self._hard if self._hard_changed else None,
@@ -224,11 +314,14 @@ class Raft:
             send_now=tuple(self._send_now),
             send_durable=tuple(self._send_durable),
             committed=self._log.between(self._applied + 1, last),
+            installed=self._installed,
+            send_chunks=tuple(self._send_chunks),
+            chunks=tuple(self._chunks),
         )
         self._applied = max(self._applied, last)
-        self._hard_changed = False
-        self._send_now.clear()
-        self._send_durable.clear()
+        self._hard_changed, self._installed = False, None
+        for taken in (self._send_now, self._send_durable, self._send_chunks, self._chunks):
+            taken.clear()
         return ready
 
     def _applicable(self) -> int:
@@ -252,6 +345,7 @@ class Raft:
         if term > self.term:
             self._set_hard(term, None)
         self._role, self._leader, self._leadership = Role.FOLLOWER, leader, None
+        self._change = None
         self._votes = {}
         self._restart_timer()
 
@@ -283,7 +377,7 @@ class Raft:
         self._count_votes()
 
     def _count_votes(self) -> None:
-        result = quorum.tally(self._config.voters, self._votes)
+        result = quorum.tally(self._log.configuration, self._votes)
         if result is quorum.Vote.LOST:
             self._follow(self.term, leader=None)
         elif result is quorum.Vote.WON and self._role is Role.PRE_CANDIDATE:
@@ -355,12 +449,13 @@ class Raft:
             raise InvariantBroken(f"{message.sender} and {self._leader} both lead term {self.term}")
         self._follow(message.term, leader=message.sender)
         self._leader_seen = self._now
-        previous = message.previous_index
-        if self._log.term(previous) != message.previous_term:
+        base, previous = self._log.base.index, message.previous_index
+        if previous >= base and self._log.term(previous) != message.previous_term:
             self._answer_append(message, refused=True, index=previous, hint=self._hint(previous))
             return
-        self._log.merge(message.entries, self._commit)
-        match_index = previous + len(message.entries)
+        # What was cut off here was committed, so it matches every leader's.
+        self._log.merge([e for e in message.entries if e.index > base], self._commit)
+        match_index = max(previous + len(message.entries), base)
         self._commit = max(self._commit, min(message.commit, match_index))
         self._answer_append(message, refused=False, index=match_index, hint=0)
 
@@ -371,7 +466,9 @@ class Raft:
         # What is committed matches every later leader, so it never pays to go below it.
         return max(self._log.first_index_of_term_at(previous_index) - 1, self._commit)
 
-    def _answer_append(self, message: Append, *, refused: bool, index: int, hint: int) -> None:
+    def _answer_append(
+        self, message: Append | Chunk, *, refused: bool, index: int, hint: int
+    ) -> None:
         reply = AppendReply(
             sender=self._config.node,
             term=self.term,
@@ -388,7 +485,12 @@ class Raft:
         elif self._leadership is not None and reply.term == self.term:
             self._leadership.answered(reply)
             self._advance_commit()
+            self._replicate()
+
+    def _replicate(self) -> None:
+        if self._leadership is not None:
             self._send_now.extend(self._leadership.replicate(self._now, self._commit))
+            self._send_chunks.extend(self._leadership.chunks(self._now, self._snapshot))
 
     def _advance_commit(self) -> None:
         """Raft 5.4.2: only an entry of our own term commits by counting, all before it with it."""
@@ -399,3 +501,59 @@ class Raft:
             index = self._log.durable_index
         if index > self._commit and self._log.term(index) == self.term:
             self._commit = index
+        self._advance_change()
+
+    # -- snapshots
+
+    def _chunk_received(self, chunk: Chunk) -> None:
+        if chunk.term < self.term:
+            self._answer_append(chunk, refused=True, index=chunk.mark.index, hint=0)
+            return
+        self._follow(chunk.term, leader=chunk.sender)
+        self._leader_seen = self._now
+        if self._has(chunk.mark):
+            self._answer_chunk(chunk)
+        else:
+            self._chunks.append(chunk)
+
+    def _has(self, mark: Mark) -> bool:
+        """Whether the log holds what ``mark`` covers; then all of it is known to be committed."""
+        if mark.index > self._commit and self._log.term(mark.index) == mark.term:
+            self._commit = mark.index
+        return mark.index <= self._commit
+
+    def _answer_chunk(self, chunk: Chunk) -> None:
+        self._answer_append(chunk, refused=False, index=chunk.mark.index, hint=0)
+
+    def _chunk_answered(self, reply: ChunkReply) -> None:
+        if reply.term > self.term:
+            self._follow(reply.term, leader=None)
+        elif self._leadership is not None and reply.term == self.term:
+            self._leadership.chunk_answered(reply)
+            self._replicate()
+
+    # -- members
+
+    def _advance_change(self) -> None:
+        """One configuration after the other, each once the last one is committed."""
+        leads, config = self._leadership, self._log.configuration
+        if leads is None or self._log.configuration_index > self._commit:
+            return
+        if self._log.term(self._commit) != self.term:
+            return
+        if config.joint:
+            self._reconfigure(leave_joint(config))
+        elif not config.decides(self._config.node):
+            # Raft 6: it has led its group up to the end of a configuration without itself.
+            self._follow(self.term, leader=None)
+        elif self._change is not None and self._change.reached(config):
+            self._change = None
+        elif self._change is not None:
+            following = self._change.step(config, leads.match, self._log.last_index)
+            if following is not None:
+                self._reconfigure(following)
+
+    def _reconfigure(self, config: Configuration) -> None:
+        self._log.append_configuration(self.term, config)
+        if self._leadership is not None:
+            self._leadership.reconfigured()

@@ -23,3 +23,7 @@ class InvariantBroken(RaftError):
     """This should never happen: going on could lose what was acknowledged, so the node must
     stop.
     """
+
+
+class ChangeRefused(RaftError):
+    """A change of members that can't be made, or not now."""

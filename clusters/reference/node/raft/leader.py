@@ -9,7 +9,7 @@ from clusters.reference.node.raft.config import LEASE_MARGIN_TICKS, RaftConfig
 from clusters.reference.node.raft.log import Log
 from clusters.reference.node.raft.progress import Progress
 from clusters.reference.node.raft.status import PeerStatus
-from clusters.reference.node.raft.types import Append, AppendReply
+from clusters.reference.node.raft.types import Append, AppendReply, Chunk, ChunkReply, Mark
 
 
 class Leadership:
@@ -23,15 +23,25 @@ class Leadership:
     def __init__(self, *, config: RaftConfig, term: int, log: Log, now: int) -> None:
         self._config, self._term, self._log = config, term, log
         self._elected_tick = self._beat_tick = now
-        # Optimistic: most followers of a new leader have all that it has; one that lacks
-        # something refuses, and is probed.
+        self._peers: dict[str, Progress] = {}
+        self.reconfigured()
+
+    def reconfigured(self) -> None:
+        """Members changed: follow who came, forget who went.
+
+        Optimistic: most followers of a new leader have all that it has; one that lacks something
+        refuses, and is probed.
+        """
+        next_index = self._log.last_index + 1
         self._peers = {
-            name: Progress(log.last_index + 1) for name in config.voters if name != config.node
+            name: self._peers.get(name) or Progress(next_index)
+            for name in self._log.configuration.members
+            if name != self._config.node
         }
 
     @property
     def peers(self) -> tuple[tuple[str, Progress], ...]:
-        """The followers in the order of the voters."""
+        """The followers in the order of the configuration."""
         return tuple(self._peers.items())
 
     def heartbeat_due(self, now: int) -> bool:
@@ -49,17 +59,48 @@ class Leadership:
             yield name, self._append(progress, now, commit, with_entries=False)
 
     def replicate(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
-        """Everything that may leave now, for every follower."""
+        """Everything that may leave now, for every follower that the log can still serve."""
         for name, progress in self._peers.items():
-            while progress.next_index <= self._log.last_index and progress.may_send(
-                self._config.max_inflight
+            while (
+                progress.next_index <= self._log.last_index
+                and progress.next_index > self._log.base.index
+                and progress.transfer is None
+                and progress.may_send(self._config.max_inflight)
             ):
                 message = self._append(progress, now, commit, with_entries=True)
                 progress.sent(message.entries[-1].index)
                 yield name, message
 
+    def chunks(self, now: int, snapshot: Mark | None) -> Iterator[tuple[str, Chunk]]:
+        """Chunks to send now, still without bytes, of the newest ``snapshot`` here."""
+        for name, progress in self._peers.items():
+            if progress.next_index <= self._log.base.index and snapshot is not None:
+                progress.begin_transfer(snapshot)
+            transfer = progress.transfer
+            if transfer is not None and transfer.due(now, self._config.election_ticks):
+                transfer.sent_tick = now
+                yield (
+                    name,
+                    Chunk(
+                        sender=self._config.node,
+                        term=self._term,
+                        context=now,
+                        mark=transfer.mark,
+                        offset=transfer.offset,
+                    ),
+                )
+
+    def sending(self, now: int) -> bool:
+        """Whether a follower that is there takes a snapshot."""
+        return any(
+            progress.transfer is not None
+            and now - progress.heard_tick < self._config.election_ticks
+            for progress in self._peers.values()
+        )
+
     def _append(self, progress: Progress, now: int, commit: int, *, with_entries: bool) -> Append:
-        previous = progress.next_index - 1
+        # Behind the base nothing is known; the base itself will be refused, which is an answer.
+        previous = max(progress.next_index - 1, self._log.base.index)
         limits = self._config.max_append_entries, self._config.max_append_bytes
         return Append(
             sender=self._config.node,
@@ -82,19 +123,31 @@ class Leadership:
         else:
             progress.accepted(reply.match_index)
 
+    def chunk_answered(self, reply: ChunkReply) -> None:
+        """Take a follower's word on how much of a snapshot it has."""
+        progress = self._peers.get(reply.sender)
+        if progress is None:
+            return
+        progress.heard_tick = max(progress.heard_tick, reply.context)
+        if progress.transfer is not None and progress.transfer.mark.index == reply.index:
+            progress.transfer.answered(reply.offset)
+
     def quorum_index(self) -> int:
         """The greatest index that is durable on a majority; our own disk counts like another."""
-        return quorum.reached(self._config.voters, self._match)
+        return quorum.reached(self._log.configuration, self.match)
 
-    def _match(self, name: str) -> int:
+    def match(self, name: str) -> int:
+        """Up to which index ``name`` is known to have the log on its disk; 0 of a stranger."""
+        if name == self._config.node:
+            return self._log.durable_index
         progress = self._peers.get(name)
-        return progress.match_index if progress else self._log.durable_index
+        return progress.match_index if progress else 0
 
     def _quorum_tick(self, now: int) -> int:
         def heard(name: str) -> int:
-            return self._peers[name].heard_tick if name in self._peers else now
+            return now if name == self._config.node else self._peers[name].heard_tick
 
-        return quorum.reached(self._config.voters, heard)
+        return quorum.reached(self._log.configuration, heard)
 
     def has_quorum(self, now: int) -> bool:
         """Whether a quorum followed within the last election timeout (a new leader has one)."""
@@ -116,6 +169,7 @@ class Leadership:
                 next_index=peer.next_index,
                 probing=peer.probing,
                 inflight=len(peer.inflight),
+                sending_snapshot=None if peer.transfer is None else peer.transfer.mark.index,
                 silent_ticks=None if peer.heard_tick < 0 else now - peer.heard_tick,
             )
             for name, peer in self._peers.items()

@@ -1,8 +1,8 @@
 """The log of one group in memory, and how much of it is on the way to the disk or there.
 
-Three marks divide it: entries up to ``durable_index`` are on this member's disk, those up to
-``handed_index`` were given to the caller to write, the rest waits for the next ``Ready``.
-Positions are asked by index only, so that a compacted prefix can replace the first entries later.
+Three indices divide it: entries up to ``durable_index`` are on this member's disk, those up to the
+handed one were given to the caller to write, the rest waits for the next ``Ready``. What was before
+``base`` is cut off. The log also knows which configuration counts: the last one in it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from clusters.reference.node.raft import configuration
+from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.errors import InvariantBroken
-from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.raft.types import Entry, Mark
 
 
 class _Batch:
@@ -24,25 +26,33 @@ class _Batch:
 
 
 class Log:
-    """Entries 1, 2, 3 ...; the entry before the first has index and term 0."""
+    """Entries ``base.index`` + 1 and on."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        """``entries`` are what recovery found on the disk: durable, from index 1 on."""
+    def __init__(self, entries: Sequence[Entry], base: Mark = Mark()) -> None:  # noqa: B008
+        """``entries`` are what recovery found on the disk: durable, from ``base`` on."""
+        self._base = base
         self._entries = list(entries)
-        self._handed = self._durable = len(self._entries)
+        self._configs = [(base.index, base.configuration)]
+        self._handed = self._durable = self.last_index
         self._batches: deque[_Batch] = deque()
         if broken := self.broken():
             raise InvariantBroken(f"recovered log: {broken}")
+        self._note_configs(self._entries)
+
+    @property
+    def base(self) -> Mark:
+        """What stands in for everything that was cut off."""
+        return self._base
 
     @property
     def last_index(self) -> int:
-        """Index of the last entry, 0 when there is none."""
-        return len(self._entries)
+        """Index of the last entry, the base's when there is none."""
+        return self._base.index + len(self._entries)
 
     @property
     def last_term(self) -> int:
-        """Term of the last entry, 0 when there is none."""
-        return self._entries[-1].term if self._entries else 0
+        """Term of the last entry, the base's when there is none."""
+        return self._entries[-1].term if self._entries else self._base.term
 
     @property
     def durable_index(self) -> int:
@@ -54,28 +64,49 @@ class Log:
         """Whether entries wait to be handed out for writing."""
         return self._handed < self.last_index
 
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration that counts."""
+        return self._configs[-1][1]
+
+    @property
+    def configuration_index(self) -> int:
+        """Index of the entry that brought it."""
+        return self._configs[-1][0]
+
+    def mark(self, index: int) -> Mark:
+        """The place ``index``, which must be in the log or its base."""
+        term = self.term(index)
+        if term is None:
+            raise InvariantBroken(f"there is no entry {index} to mark")
+        config = next(c for i, c in reversed(self._configs) if i <= index)
+        return Mark(index, term, config)
+
     def term(self, index: int) -> int | None:
-        """The term of the entry at ``index``, or ``None`` where there is none."""
-        if index == 0:
-            return 0
-        return self._entries[index - 1].term if 0 < index <= self.last_index else None
+        """The term of the entry at ``index``, or ``None`` where there is none any more or yet."""
+        position = index - self._base.index - 1
+        if position == -1:
+            return self._base.term
+        return self._entries[position].term if 0 <= position < len(self._entries) else None
 
     def first_index_of_term_at(self, index: int) -> int:
         """The first index of the run of entries with the same term that holds ``index``."""
         term = self.term(index)
-        while index > 1 and self.term(index - 1) == term:
+        while index > self._base.index + 1 and self.term(index - 1) == term:
             index -= 1
         return index
 
     def between(self, first: int, last: int) -> tuple[Entry, ...]:
         """Entries ``first`` to ``last``, both included, as far as they exist."""
-        return tuple(self._entries[max(first, 1) - 1 : last])
+        offset = self._base.index
+        return tuple(self._entries[max(first - offset, 1) - 1 : max(last - offset, 0)])
 
     def bounded(self, first: int, max_entries: int, max_bytes: int) -> tuple[Entry, ...]:
         """Entries from ``first`` on within both limits, but at least one where there is one."""
         found: list[Entry] = []
         size = 0
-        for entry in self._entries[first - 1 : first - 1 + max_entries]:
+        position = first - self._base.index - 1
+        for entry in self._entries[position : position + max_entries]:
             size += len(entry.data)
             if found and size > max_bytes:
                 break
@@ -87,6 +118,12 @@ class Log:
         entry = Entry(term, self.last_index + 1, data)
         self._entries.append(entry)
         return entry
+
+    def append_configuration(self, term: int, config: Configuration) -> None:
+        """Add an entry that makes ``config`` count."""
+        entry = Entry(term, self.last_index + 1, configuration.encode(config), True)
+        self._entries.append(entry)
+        self._configs.append((entry.index, config))
 
     def merge(self, entries: Sequence[Entry], commit_index: int) -> None:
         """Take over a leader's ``entries``, which follow on an entry that is here (Raft 5.3).
@@ -100,6 +137,7 @@ class Log:
             if entry.index <= self.last_index:
                 self._truncate(entry, commit_index)
             self._entries.extend(entries[position:])
+            self._note_configs(entries[position:])
             return
 
     def _truncate(self, entry: Entry, commit_index: int) -> None:
@@ -108,15 +146,17 @@ class Log:
                 f"entry {entry.index} of term {entry.term} conflicts with a committed entry of "
                 f"term {self.term(entry.index)} (commit index {commit_index})"
             )
-        del self._entries[entry.index - 1 :]
         keep = entry.index - 1
+        del self._entries[keep - self._base.index :]
+        while self._configs[-1][0] > keep:
+            self._configs.pop()
         self._handed, self._durable = min(self._handed, keep), min(self._durable, keep)
         for batch in self._batches:
             batch.valid = min(batch.valid, keep)
 
     def hand_out(self) -> tuple[Entry, ...]:
         """What must be written next. It replaces everything on disk from its first index on."""
-        entries = tuple(self._entries[self._handed :])
+        entries = tuple(self._entries[self._handed - self._base.index :])
         if entries:
             self._batches.append(_Batch(entries[-1].index, entries[-1].term))
             self._handed = self.last_index
@@ -137,14 +177,36 @@ class Log:
             if (batch.index, batch.term) == (index, term):
                 return
 
+    def compact(self, index: int) -> None:
+        """Cut off everything up to ``index``, which is durable; further back is a no-op."""
+        if index <= self._base.index:
+            return
+        if index > self._durable:
+            raise InvariantBroken(f"can't cut at {index}: durable up to {self._durable}")
+        base = self.mark(index)
+        del self._entries[: index - self._base.index]
+        kept = [(i, c) for i, c in self._configs if i > index]
+        self._base, self._configs = base, [(index, base.configuration), *kept]
+
+    def reset(self, base: Mark) -> None:
+        """Forget everything for a snapshot at ``base``."""
+        self._base, self._configs = base, [(base.index, base.configuration)]
+        self._entries.clear()
+        self._handed = self._durable = base.index
+        for batch in self._batches:
+            batch.valid = 0
+
+    def _note_configs(self, entries: Sequence[Entry]) -> None:
+        self._configs += [(e.index, configuration.decode(e.data)) for e in entries if e.config]
+
     def broken(self) -> str | None:
         """The text of the first broken invariant of the log."""
-        if not 0 <= self._durable <= self._handed <= self.last_index:
+        if not self._base.index <= self._durable <= self._handed <= self.last_index:
             return (
                 f"marks out of order: durable {self._durable}, handed {self._handed}, "
                 f"last {self.last_index}"
             )
-        before = Entry(0, 0, b"")
+        before = Entry(self._base.term, self._base.index, b"")
         for entry in self._entries:
             if entry.index != before.index + 1:
                 return f"entry {entry.index} follows entry {before.index}"

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from collections import deque
 
+from clusters.reference.node.raft.types import Mark
+
+
+class Transfer:
+    """A snapshot on its way to a follower: one chunk at a time, each answered by where to go on."""
+
+    __slots__ = ("mark", "offset", "sent_tick")
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark, self.offset = mark, 0
+        self.sent_tick: int | None = None  # of the chunk that waits for its answer
+
+    def due(self, now: int, patience_ticks: int) -> bool:
+        """Whether to send the chunk at ``offset``: it was not yet, or no answer came."""
+        return self.sent_tick is None or now - self.sent_tick >= patience_ticks
+
+    def answered(self, offset: int) -> None:
+        """The follower has the bytes before ``offset``: fewer than before if it lost them."""
+        if offset != self.offset:
+            self.offset, self.sent_tick = offset, None
+
 
 class Progress:
     """One follower's replication, seen by a leader.
 
     While ``probing`` is off, appends are sent ahead of their answers (pipelined) up to the limit
     in flight, and ``next_index`` runs ahead. A refusal turns probing on: one message at a time
-    until the logs are found to match.
+    until the logs are found to match. With a ``transfer`` no entries are sent at all.
     """
 
-    __slots__ = ("heard_tick", "inflight", "match_index", "next_index", "probing", "waiting")
+    __slots__ = (
+        "heard_tick",
+        "inflight",
+        "match_index",
+        "next_index",
+        "probing",
+        "transfer",
+        "waiting",
+    )
 
     def __init__(self, next_index: int) -> None:
         self.match_index = 0
@@ -22,6 +51,7 @@ class Progress:
         self.waiting = False
         self.inflight: deque[int] = deque()
         self.heard_tick = -1
+        self.transfer: Transfer | None = None
 
     def may_send(self, max_inflight: int) -> bool:
         """Whether another message with entries may leave now."""
@@ -43,6 +73,7 @@ class Progress:
         if match_index >= self.next_index - 1:
             self.next_index = match_index + 1
             self.probing = self.waiting = False
+            self.transfer = None
 
     def refused(self, previous_index: int, hint_index: int) -> None:
         """The follower has no such entry at ``previous_index``; go back to ``hint_index``."""
@@ -51,8 +82,15 @@ class Progress:
             if self.probing
             else previous_index <= self.match_index
         )
-        if stale:
+        if stale or self.transfer is not None:
             return
         self.next_index = max(min(hint_index + 1, previous_index), self.match_index + 1)
         self.probing, self.waiting = True, False
         self.inflight.clear()
+
+    def begin_transfer(self, mark: Mark) -> None:
+        """The log no longer has what the follower lacks: send the snapshot at ``mark``."""
+        if self.transfer is None or self.transfer.mark.index < mark.index:
+            self.transfer = Transfer(mark)
+            self.probing, self.waiting = True, False
+            self.inflight.clear()

@@ -6,6 +6,8 @@ import enum
 
 import msgspec
 
+from clusters.reference.node.raft.configuration import Configuration
+
 
 class Role(enum.StrEnum):
     """What a member is in its group now."""
@@ -17,11 +19,24 @@ class Role(enum.StrEnum):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One log entry. Empty ``data`` is a new leader's first entry."""
+    """One log entry. Empty ``data`` is a new leader's first entry; with ``config`` it holds a
+    configuration, which counts from the moment that the entry is in the log (Raft 6).
+    """
 
     term: int
     index: int
     data: bytes
+    config: bool = False
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the log, and who decided there: all that must be known of what is cut off before
+    it. (0, 0) with the founders' configuration stands before the first entry.
+    """
+
+    index: int = 0
+    term: int = 0
+    configuration: Configuration = Configuration()
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
@@ -78,16 +93,47 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
     context: int
 
 
-Message = VoteRequest | VoteReply | Append | AppendReply
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk?"):
+    """Bytes from ``offset`` on of a snapshot at ``mark``, for a follower that lacks what its
+    leader's log no longer has; ``last`` of them with the final bytes.
+    """
+
+    sender: str
+    term: int
+    context: int
+    mark: Mark
+    offset: int
+    data: bytes = b""
+    last: bool = False
+
+
+class ChunkReply(msgspec.Struct, frozen=True, array_like=True, tag="chunk!"):
+    """Of the snapshot at ``index`` the bytes before ``offset`` are here: go on from there.
+
+    That the whole is installed is said by an ``AppendReply`` with its index.
+    """
+
+    sender: str
+    term: int
+    context: int
+    index: int
+    offset: int
+
+
+Message = VoteRequest | VoteReply | Append | AppendReply | Chunk | ChunkReply
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """What the caller must do after a step, in this order.
 
-    1. ``send_now`` may leave at once. 2. Make ``hard_state`` (if any) and ``entries`` durable;
-    ``entries`` replace everything from their first index on. 3. Then send ``send_durable`` and call
+    1. ``send_now`` may leave at once. 2. Make ``installed`` (the snapshot there, in place of all
+    that was), ``hard_state`` and ``entries`` durable, as far as there are; ``entries`` replace
+    everything from their first index on. 3. Then send ``send_durable`` and call
     ``Raft.persisted``. 4. Apply ``committed`` in order: only entries that are durable on this
     member are handed out.
+
+    At any time: ``send_chunks`` leave once the caller has put the bytes of its snapshot into them;
+    ``chunks`` are bytes to keep, to be told of by ``Raft.chunk_stored`` and ``Raft.install``.
     """
 
     hard_state: HardState | None
@@ -95,3 +141,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     send_now: tuple[tuple[str, Message], ...]
     send_durable: tuple[tuple[str, Message], ...]
     committed: tuple[Entry, ...]
+    installed: Mark | None = None
+    send_chunks: tuple[tuple[str, Chunk], ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+
+    @property
+    def must_write(self) -> bool:
+        """Whether step 2 is more than nothing."""
+        return bool(self.hard_state is not None or self.entries or self.installed is not None)

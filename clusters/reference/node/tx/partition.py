@@ -7,6 +7,8 @@ the leader knows beforehand (``admit``) only spares the log commands that would 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from clusters.reference.node import codes
@@ -23,6 +25,9 @@ class TxCommand(msgspec.Struct, frozen=True, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(TxCommand)
+_rows_encoder = msgspec.msgpack.Encoder()
+_rows_decoder = msgspec.msgpack.Decoder(tuple[tuple[bytes, Read], ...])
+SNAPSHOT_BYTES = 256 * 1024  # of one chunk, or a single larger row
 _ABSENT = Read(None, 0)
 
 
@@ -52,6 +57,15 @@ class Partition:
         for key, value in command.writes:
             self._rows[key] = Read(value, entry.index)
         return Committed(entry.index)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state of this moment, in chunks; they may be taken while commands are applied."""
+        return _chunks(list(self._rows.items()))
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become what ``snapshot`` saw."""
+        self._rows = {key: row for chunk in chunks for key, row in _rows_decoder.decode(chunk)}
+        self._in_flight.clear()
 
     def foresee(self, entry: Entry) -> Committed | None:
         """Admitted commands commit as long as the leader stays."""
@@ -85,3 +99,16 @@ class Partition:
 def encode_command(request: CommitTx) -> bytes:
     """The log's form of ``request``."""
     return _encoder.encode(TxCommand(request.reads, request.writes))
+
+
+def _chunks(rows: list[tuple[bytes, Read]]) -> Iterator[bytes]:
+    part: list[tuple[bytes, Read]] = []
+    size = 0
+    for key, row in rows:
+        part.append((key, row))
+        size += len(key) + len(row.value or b"") + 16
+        if size >= SNAPSHOT_BYTES:
+            yield _rows_encoder.encode(part)
+            part, size = [], 0
+    if part:
+        yield _rows_encoder.encode(part)

@@ -1,0 +1,153 @@
+"""Who decides in a group: configurations as values, and the steps that lead from one to the next.
+
+A change of voters goes through a joint configuration, in which majorities of the old *and* of the
+new voters decide (Raft 6; thesis 4.3). Drawn as ``(new)&&(old)``: ``(1 2 3)&&()`` becomes
+``(1 2 4)&&(1 2 3)`` by ``enter_joint`` and ``(1 2 4)&&()`` by ``leave_joint``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from clusters.reference.node.raft.errors import ChangeRefused
+
+replace = msgspec.structs.replace
+
+
+class Configuration(msgspec.Struct, frozen=True, array_like=True):
+    """``voters`` decide, while ``outgoing`` is not empty together with it; ``learners`` are sent
+    the log and are not counted; ``learners_next`` are outgoing voters that stay as learners.
+    """
+
+    voters: tuple[str, ...] = ()
+    outgoing: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    learners_next: tuple[str, ...] = ()
+
+    @property
+    def joint(self) -> bool:
+        """Whether two majorities are needed."""
+        return bool(self.outgoing)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Everyone who is sent the log, each once."""
+        return tuple(dict.fromkeys((*self.voters, *self.outgoing, *self.learners)))
+
+    def decides(self, node: str) -> bool:
+        """Whether ``node`` has a vote."""
+        return node in self.voters or node in self.outgoing
+
+    def __str__(self) -> str:
+        text = f"({' '.join(self.voters)})"
+        if self.outgoing:
+            text += f"&&({' '.join(self.outgoing)})"
+        if self.learners:
+            text += f" learners=({' '.join(self.learners)})"
+        if self.learners_next:
+            text += f" learners_next=({' '.join(self.learners_next)})"
+        return text
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What ``node`` is to be."""
+
+    role: Literal["voter", "learner", "none"]
+    node: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Configuration)
+encode, decode = _encoder.encode, _decoder.decode
+
+
+def enter_joint(config: Configuration, changes: Sequence[Change]) -> Configuration:
+    """Begin to change any number of members: ``(1 2 3)&&()`` to ``(1 2 4)&&(1 2 3)``."""
+    if config.joint:
+        raise ChangeRefused("configuration is already joint")
+    if not config.voters:
+        raise ChangeRefused("configuration without voters can't become joint")
+    return _applied(replace(config, outgoing=config.voters), changes)
+
+
+def leave_joint(config: Configuration) -> Configuration:
+    """End it: ``(1 2 4)&&(1 2 3)`` to ``(1 2 4)&&()``; who was demoted is a learner now."""
+    if not config.joint:
+        raise ChangeRefused("configuration is not joint")
+    learners = (*config.learners, *config.learners_next)
+    return _checked(replace(config, outgoing=(), learners=learners, learners_next=()))
+
+
+def simple(config: Configuration, changes: Sequence[Change]) -> Configuration:
+    """Change learners, and at most one voter, in one step: old and new majorities overlap."""
+    if config.joint:
+        raise ChangeRefused("configuration is joint")
+    result = _applied(config, changes)
+    if len(frozenset(config.voters) ^ frozenset(result.voters)) > 1:
+        raise ChangeRefused("more than one voter changed without entering a joint configuration")
+    return result
+
+
+def towards(
+    config: Configuration, voters: Sequence[str], learners: Sequence[str]
+) -> tuple[Change, ...]:
+    """The changes that make ``voters`` and ``learners`` all there is."""
+    gone = [n for n in config.members if n not in voters and n not in learners]
+    return (
+        *(Change("voter", n) for n in voters if n not in config.voters),
+        *(Change("learner", n) for n in learners if n not in config.learners),
+        *(Change("none", n) for n in gone),
+    )
+
+
+def invariants(config: Configuration) -> str | None:
+    """The text of the first broken invariant of ``config``, ``None`` when all hold."""
+    for name in ("voters", "outgoing", "learners", "learners_next"):
+        nodes = getattr(config, name)
+        if len(frozenset(nodes)) != len(nodes):
+            return f"{name} repeats a node: {nodes}"
+    for node in config.learners:
+        if config.decides(node):
+            return f"{node} is in learners, and a voter"
+    for node in config.learners_next:
+        if node not in config.outgoing:
+            return f"{node} is in learners_next, but not in outgoing"
+        if node in config.voters or node in config.learners:
+            return f"{node} is in learners_next, and in voters or learners already"
+    if not config.voters and (config.outgoing or config.learners):
+        return "there are members, but no voters"
+    return None
+
+
+def _applied(config: Configuration, changes: Sequence[Change]) -> Configuration:
+    for change in changes:
+        config = _removed(config, change.node)
+        if change.role == "voter":
+            config = replace(config, voters=(*config.voters, change.node))
+        elif change.role == "learner" and change.node in config.outgoing:
+            # It still votes for the old configuration; a learner does not.
+            config = replace(config, learners_next=(*config.learners_next, change.node))
+        elif change.role == "learner":
+            config = replace(config, learners=(*config.learners, change.node))
+    if not config.voters:
+        raise ChangeRefused("removed all voters")
+    return _checked(config)
+
+
+def _removed(config: Configuration, node: str) -> Configuration:
+    """``config`` without ``node``, except that an outgoing voter votes until the end."""
+    return replace(
+        config,
+        voters=tuple(n for n in config.voters if n != node),
+        learners=tuple(n for n in config.learners if n != node),
+        learners_next=tuple(n for n in config.learners_next if n != node),
+    )
+
+
+def _checked(config: Configuration) -> Configuration:
+    if broken := invariants(config):
+        raise ChangeRefused(broken)
+    return config
