@@ -26,8 +26,10 @@ from checkers.kernel import (
     Tables,
 )
 from checkers.lists.ops import ListOps, list_ops
+from checkers.models import promises_real_time
 from checkers.words import of_lost_write
 from harness.checking import Anomaly
+from harness.outcome import Outcome
 
 LOST = pa.schema(
     [
@@ -123,7 +125,10 @@ class LostWrite:
     kernels: tuple[Kernel, ...] = (Kernel(name="lost-write", exchange=Exchange.KEY, run=find_lost),)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """The lost writes by key and value, and how many appends nobody read back."""
+        """The lost writes by key and value, and how many appends nobody read back.
+
+        A run of ours reads every key at its end: what is unverified then, nobody can vouch for.
+        """
         counts = tables["lost-write.counts"]
         statistics = {
             name: pc.sum(counts.column(name)).as_py() for name in ("acknowledged", "unverified")
@@ -137,11 +142,21 @@ class LostWrite:
             operations = lookup.operations(tuple(r[n] for r in shown for n in ("writer", "read")))
             examples = tuple(_example(row, operations) for row in shown)
             anomalies["lost-write"] = Anomaly(count=lost.num_rows, examples=examples)
+        doubts = _doubts(statistics["unverified"], setting)
         return Part(
+            outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies=anomalies,
+            reasons=doubts,
             statistics={"lost_writes": statistics},
             tables={"lost_writes": lost},
         )
+
+
+def _doubts(unverified: int, setting: Setting) -> tuple[str, ...]:
+    read_at_the_end = "final-reads" in dict(setting.phases)
+    if not (unverified and read_at_the_end and promises_real_time(setting.model)):
+        return ()
+    return (f"{unverified} acknowledged appends are unverified: no ok read came after them",)
 
 
 def _example(row: dict[str, Any], operations: dict[int, dict[str, Any]]) -> dict[str, Any]:

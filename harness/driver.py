@@ -74,9 +74,9 @@ class Driver:
         self._waker: asyncio.Future[None] | None = None
         self._driving = False
 
-    async def drive(self, generator: Generator, until_ns: int) -> None:
+    async def drive(self, generator: Generator, until_ns: int) -> bool:
         """Run operations of ``generator`` until it is exhausted or the clock reads ``until_ns``;
-        returns when the last one has completed.
+        returns when the last one has completed, with whether ``generator`` was exhausted.
 
         When cancelled, operations that are still open are recorded as ``info``.
         """
@@ -84,7 +84,7 @@ class Driver:
             raise HarnessBug("driver: drive was called while it was driving")
         self._driving = True
         try:
-            await self._schedule(generator, until_ns)
+            return await self._schedule(generator, until_ns)
         finally:
             for flight in list(self._flights.values()):
                 if not flight.over:
@@ -113,13 +113,15 @@ class Driver:
 
     # -- the scheduler ---------------------------------------------------------------------------
 
-    async def _schedule(self, generator: Generator, until_ns: int) -> None:
+    async def _schedule(self, generator: Generator, until_ns: int) -> bool:
         held: Operation | None = None
+        exhausted = False
         while not self._reached(until_ns):
             generator = self._absorb(generator)
             if held is None and self._free:
                 answer, generator = generator.op(self._context())
-                if answer is Wait.EXHAUSTED:
+                exhausted = answer is Wait.EXHAUSTED
+                if exhausted:
                     break
                 held = answer if isinstance(answer, Operation) else None
             if held is not None and self._reached(held.at_ns):
@@ -131,6 +133,7 @@ class Driver:
             generator = self._absorb(generator)
             await self._pause(None)
         self._absorb(generator)
+        return exhausted
 
     def _context(self) -> Context:
         free = tuple([self._slots[number].process for number in self._free])

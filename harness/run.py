@@ -233,7 +233,11 @@ class _Session:
             return
         self.enter("final-reads")
         until_ns = self.clock.now_ns() + int(self.plan.limits.final_reads_s * NS_PER_S)
-        await self.stop.unless(driver.drive(self.workload.final(driver.touched_keys()), until_ns))
+        final = self.workload.final(driver.touched_keys())
+        done = await self.stop.unless(driver.drive(final, until_ns))
+        if not done and not self.stop.asked:
+            limit_s = self.plan.limits.final_reads_s
+            self.trouble.append(f"final reads: not every key was read within {limit_s:g} s")
 
     async def _watch(self, cluster: Cluster) -> None:
         """Fetch the store's events and show the active faults, until cancelled."""

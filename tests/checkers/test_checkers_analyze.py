@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from checker_histories import Fault, a, fail, ok, r, write_run
 
 from checkers.analyze import analyze, encode
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
+from harness.history.manifest import read_manifest, write_manifest
 from harness.rundir import RunDirectory
 
 MS = 1_000_000
@@ -32,6 +34,18 @@ def test_a_good_run_is_valid_and_its_verdict_is_the_same_twice(tmp_path: Path) -
     assert first.model == "strict-serializable"
     assert encode(first) == encode(second)
     assert first.statistics["f"]["append"] == {"ok": 3, "fail": 0, "info": 0}
+
+
+def test_no_workload_can_do_without_the_evidence(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", GOOD)
+    manifest = read_manifest(run)
+    changed = {"checkers": ("list-append", "lost-write"), "trouble": ("the disk was full",)}
+    write_manifest(run, msgspec.structs.replace(manifest, **changed))
+
+    found = analyze(run, executor="local")
+
+    assert found.outcome == "unknown"
+    assert "the disk was full" in found.reasons
 
 
 def test_a_lost_write_names_the_fault_that_explains_it(tmp_path: Path) -> None:

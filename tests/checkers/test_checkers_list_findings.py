@@ -106,6 +106,18 @@ def test_an_append_that_no_later_read_covers_is_unverified_not_lost() -> None:
     assert names(found) == set()
 
 
+def test_where_final_reads_were_made_an_unverified_append_leaves_the_verdict_open() -> None:
+    read, unread = [ok(a(1, 1)), ok(r(1, 1))], [ok(a(1, 1)), ok(r(1, 1)), ok(a(2, 1))]
+    final = {"phases": (("drive", 0), ("final-reads", 1))}
+
+    assert verdict(read, **final).outcome == "valid"
+    assert verdict(unread).outcome == "valid"
+    found = verdict(unread, **final)
+    assert found.outcome == "unknown"
+    assert "1 acknowledged appends are unverified" in found.reasons[0]
+    assert verdict(unread, model="serializable", **final).outcome == "valid"
+
+
 def test_a_read_that_began_when_the_append_ended_is_concurrent() -> None:
     touching = [ok(a(1, 1), start=0, finish=10), ok(r(1), start=10, finish=20)]
     after = [ok(a(1, 1), start=0, finish=10), ok(r(1), start=11, finish=20)]

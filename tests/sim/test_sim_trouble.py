@@ -15,7 +15,9 @@ from sim_lab import drill
 
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
+from clusters.reference.client import ReferenceClient
 from clusters.reference.system import ReferenceSystem
+from harness.client import StoreError
 from harness.clock import RunClock
 from harness.cluster import Cluster, NodeStatus
 from harness.errors import HarnessError
@@ -45,6 +47,20 @@ mix = []
 def test_a_quiet_run_has_no_trouble(tmp_path: Path) -> None:
     _, manifest = drill(PLAN, tmp_path / "run")
     assert (manifest.state, manifest.trouble) == ("sealed", ())
+
+
+def test_keys_that_are_not_read_in_the_end_are_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise StoreError("NO-LEADER", "not today")
+
+    async def recovered_for_nothing(system: ReferenceSystem, *_: object) -> None:
+        monkeypatch.setattr(ReferenceClient, "begin", refused)
+
+    monkeypatch.setattr(ReferenceSystem, "recover", recovered_for_nothing)
+    _, manifest = drill(PLAN, tmp_path / "run")
+    assert manifest.trouble == ("final reads: not every key was read within 30 s",)
 
 
 def test_a_run_that_is_cancelled_half_way_says_so(
