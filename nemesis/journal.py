@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from harness.cluster import Grudge
+from harness.cluster import Grudge, LinkShape
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.files import sync_directory, write_atomically
 
@@ -27,6 +27,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     nodes: tuple[str, ...]
     grudge: Grudge
+    shapes: tuple[LinkShape, ...] = ()
     at_ns: int
 
 

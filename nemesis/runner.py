@@ -209,6 +209,7 @@ class Nemesis:
             target=active.planned.target,
             nodes=victims.nodes,
             grudge=victims.grudge,
+            shapes=victims.shapes,
             at_ns=scene.clock.now_ns(),
         )
         await self._call("the undo journal", self._journal.intend(intent))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cluster import LinkShape
 from harness.errors import HarnessError, MalformedHistory
 from nemesis.journal import FileJournal, Intent, pending
 
@@ -18,6 +19,7 @@ def intent(fault: int) -> Intent:
         target="n1",
         nodes=("n1",),
         grudge=(("n1", "n2"), ("n2", "n1")),
+        shapes=(LinkShape(link=("n1", "n2"), loss=0.3, delay_s=0.1),),
         at_ns=5,
     )
 
