@@ -13,13 +13,28 @@ from harness.promise import Declaration
 SCHEMA_VERSION = 1
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that a history came from which was not recorded here.
+
+    ``operations`` counts everything in it, ``remarks`` what was of no client (a nemesis),
+    ``incomplete`` the transactions without a completion; ``real_time`` says that the times are the
+    file's own.
+    """
+
+    file: str
+    operations: int
+    remarks: int = 0
+    incomplete: int = 0
+    real_time: bool = True
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """``manifest.json``. ``state`` is ``running``, ``sealed`` or ``prefix``.
 
     ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256.
     ``interrupted`` says that the user ended the run early; ``trouble`` what went wrong around the
     store (a fault unproven, a quiesce that timed out), each a sentence: any makes the run
-    inconclusive.
+    inconclusive. ``origin`` is ``None`` for what was recorded here.
     """
 
     schema_version: int
@@ -37,6 +52,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     trouble: tuple[str, ...] = ()
     checksums: dict[str, str] = {}
+    origin: Origin | None = None
 
 
 @attrs.frozen

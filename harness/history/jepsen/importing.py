@@ -32,7 +32,7 @@ from harness.history.parquet import ParquetSink
 from harness.history.seal import SPLITS
 from harness.history.tables import BATCH_ROWS
 from harness.promise import Declaration, Promise
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.rundir import SCHEMA_VERSION, Manifest, Origin, RunDirectory
 
 __all__ = ["ImportedHistory", "import_run", "is_jepsen", "read_jepsen"]
 
@@ -117,7 +117,17 @@ def read_jepsen(
         # Only by count: lists of more than 2**31 elements in all have no place in one column.
         raise MalformedHistory(file, "", f"it is too large for the tables: {error}") from error
     return ImportedHistory(
-        manifest=_manifest(path, workload or _workload(pairing), splits, axis.real),
+        manifest=_manifest(
+            Origin(
+                file=path.name,
+                operations=pairing.operations,
+                remarks=len(pairing.remarks),
+                incomplete=pairing.incomplete,
+                real_time=axis.real,
+            ),
+            workload or _workload(pairing),
+            splits,
+        ),
         keys=keys,
         operations=pairing.operations,
         remarks=len(pairing.remarks),
@@ -197,11 +207,11 @@ def _workload(pairing: Pairing) -> str:
     return REGISTER if pairing.longest <= 1 else RW_REGISTER
 
 
-def _manifest(path: Path, workload: str, splits: int, real_time: bool) -> Manifest:
+def _manifest(origin: Origin, workload: str, splits: int) -> Manifest:
     checkers = CHECKERS.get(workload, (workload, *_ALWAYS))
     return Manifest(
         schema_version=SCHEMA_VERSION,
-        run_id=path.name,
+        run_id=origin.file,
         state=SEALED,
         versions={},
         machine={},
@@ -209,7 +219,8 @@ def _manifest(path: Path, workload: str, splits: int, real_time: bool) -> Manife
             system="jepsen", mode="imported", promises=(Promise(kind=READ_WRITE),)
         ),
         workload=workload,
-        checkers=(*checkers, "availability") if real_time else checkers,
+        checkers=(*checkers, "availability") if origin.real_time else checkers,
         splits=splits,
         key_hash=schema.KEY_HASH,
+        origin=origin,
     )
