@@ -34,7 +34,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256.
     ``interrupted`` says that the user ended the run early; ``trouble`` what went wrong around the
     store (a fault unproven, a quiesce that timed out), each a sentence: any makes the run
-    inconclusive. ``origin`` is ``None`` for what was recorded here.
+    inconclusive. ``origin`` is unset for what was recorded here.
     """
 
     schema_version: int
@@ -52,7 +52,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     trouble: tuple[str, ...] = ()
     checksums: dict[str, str] = {}
-    origin: Origin | None = None
+    # Not ``None``: what is unset is not written, so that the digests of older manifests hold.
+    origin: Origin | msgspec.UnsetType = msgspec.UNSET
 
 
 @attrs.frozen
