@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
+from markupsafe import Markup
 
 from harness.checking import Anomaly
+from results import cycle, lanes
 from results.material import Material
+from results.scale import SECONDS, Scale
+from results.steps import Step, Telling, parting
 from results.tabulate import DASH, cell, words
 
 NS = 1e9
 EXAMPLES_MAX = 5  # of one anomaly; the verdict and the tables behind it hold the rest
 OPERATIONS_MAX = 12  # of one example; a cycle longer than this nobody follows
-SHORT = 4  # micro-operations that are shown whole
-STEPS_MAX = 16  # micro-operations of one transaction
-ELEMENTS_MAX = 14  # of one list that was read, its end
+DRAWN_MAX_BYTES = 700_000  # of all drawings of a page; what comes later is told in words alone
+TICKS_MAX = 60  # events of the store in one drawing
 EVENTS_MAX = 12  # of the store around one example
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
 CLAUSES_MAX = 30
@@ -26,14 +29,6 @@ EDGES = frozenset({"cycle"})  # the same as the clauses, for machines
 SHOWN_ELSEWHERE = frozenset({"text", "txns", "keys", "operations", "value", "element"}) | {
     "ack_ns", "read_ns",
 }  # fmt: skip
-
-
-@attrs.frozen
-class Step:
-    """A micro-operation; ``hot`` where its key is what the anomaly is about."""
-
-    text: str
-    hot: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -54,6 +49,7 @@ class Operation:
 class Event:
     """Something the store did."""
 
+    number: int
     at: str
     node: str
     kind: str
@@ -64,7 +60,8 @@ class Event:
 @attrs.frozen(kw_only=True)
 class Example:
     """One proven anomaly. ``clauses`` are the steps of a long text, ``facts`` whatever else the
-    checker had to say.
+    checker had to say. ``cycle`` and ``lanes`` are drawings, ``None`` where there is nothing to
+    draw, or no room left on the page (``undrawn``).
     """
 
     text: str
@@ -74,6 +71,9 @@ class Example:
     operations_more: int
     events: tuple[Event, ...]
     events_more: int
+    cycle: Markup | None = None
+    lanes: Markup | None = None
+    undrawn: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -95,13 +95,14 @@ def cards(material: Material) -> tuple[Card, ...]:
     found += [(name, anomaly, False) for name, anomaly in plainest_first(verdict.observed)]
     shown = [example for _, anomaly, _ in found for example in anomaly.examples[:EXAMPLES_MAX]]
     operations = material.operations(txn for example in shown for txn in _txns(example))
+    board = _Board(material)
     return tuple(
         Card(
             name=name,
             count=anomaly.count,
             decides=decides,
             examples=tuple(
-                _example(material, example, operations)
+                _example(material, example, operations, board)
                 for example in anomaly.examples[:EXAMPLES_MAX]
             ),
         )
@@ -150,36 +151,100 @@ def clauses(text: str) -> tuple[str, tuple[str, ...]]:
 
 def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
     """The first ``limit`` events as rows, and how many more there are."""
-    rows = tuple(_event(row) for row in events.slice(0, limit).to_pylist())
-    return rows, max(0, events.num_rows - limit)
+    shown = enumerate(events.slice(0, limit).to_pylist(), start=1)
+    return tuple(_event(number, row) for number, row in shown), max(0, events.num_rows - limit)
 
 
 def seconds(at_ns: int | None) -> str:
     """A time on the run's axis, in seconds."""
-    return DASH if at_ns is None else f"{at_ns / NS:.3f}"
+    return DASH if at_ns is None else SECONDS.at(at_ns)
 
 
 def _txns(example: Mapping[str, Any]) -> list[int]:
     return [txn for txn in example.get("txns", ()) if isinstance(txn, int)][:OPERATIONS_MAX]
 
 
+class _Board:
+    """Draws as long as there is room for drawings on the page."""
+
+    def __init__(self, material: Material) -> None:
+        self._scale = material.scale
+        self._windows = material.windows()
+        self._left_bytes = DRAWN_MAX_BYTES
+
+    def cycle(
+        self, example: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], telling: Telling
+    ) -> Markup | None:
+        """The cycle of an example, if it is one."""
+        edges = cycle.edges_of(example)
+        return self._paid(cycle.draw(edges, rows, telling)) if edges and self.room else None
+
+    def lanes(
+        self,
+        example: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+        events: pa.Table,
+        telling: Telling,
+    ) -> Markup | None:
+        """The timeline of ``rows``."""
+        if not (rows and self.room):
+            return None
+        explained = example.get("explained_by")
+        times = events["at_ns"].slice(0, TICKS_MAX).to_pylist()
+        stage = lanes.Stage(
+            operations=rows,
+            faults=self._windows,
+            ticks=[
+                lanes.Tick(at=at_ns, number=n if n <= EVENTS_MAX else None)
+                for n, at_ns in enumerate(times, start=1)
+            ],
+            telling=telling,
+            scale=self._scale,
+            explained_by=explained.get("fault") if isinstance(explained, Mapping) else None,
+        )
+        return self._paid(lanes.draw(stage))
+
+    @property
+    def room(self) -> bool:
+        """Whether there is room for another drawing."""
+        return self._left_bytes > 0
+
+    def _paid(self, drawing: Markup) -> Markup:
+        self._left_bytes -= len(drawing)
+        return drawing
+
+
 def _example(
-    material: Material, example: Mapping[str, Any], operations: Mapping[int, Mapping[str, Any]]
+    material: Material,
+    example: Mapping[str, Any],
+    operations: Mapping[int, Mapping[str, Any]],
+    board: _Board,
 ) -> Example:
-    keys = tuple(example.get("keys", ()))
     found = [operations[txn] for txn in dict.fromkeys(_txns(example)) if txn in operations]
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
-    events, events_more = _events_around(material, found)
+    keys = tuple(key for key in example.get("keys", ()) if isinstance(key, int))
+    telling = Telling(keys=keys, parts=parting(found), names=material.key_names)
+    near = _events_around(material, found)
+    events, events_more = event_rows(near, EVENTS_MAX)
     text, steps = clauses(str(example.get("text", "")))
     return Example(
         text=text,
         clauses=steps[:CLAUSES_MAX],
-        facts=tuple(_facts(example, hidden=EDGES if steps else frozenset())),
-        operations=tuple(_operation(row, keys, parting(found)) for row in found),
+        facts=(*_named(keys, material), *_facts(example, EDGES if steps else frozenset())),
+        operations=tuple(_operation(row, telling, material.scale) for row in found),
         operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
         events_more=events_more,
+        undrawn=bool(found) and not board.room,
+        cycle=board.cycle(example, operations, telling),
+        lanes=board.lanes(example, found, near, telling),
     )
+
+
+def _named(keys: Collection[int], material: Material) -> list[tuple[str, str]]:
+    """What the keys of an example are called in their history, where that is no integer."""
+    named = [key for key in keys if key in material.key_names]
+    return [(f"key {key}", f"is {material.key_names[key]} in the file") for key in named]
 
 
 def _facts(example: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[str, str]]:
@@ -196,82 +261,27 @@ def _facts(example: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[st
     return found
 
 
-def parting(rows: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """For each key of which ``rows`` read lists that contradict each other, the first position
-    where they do: what a reader must see of long lists.
-    """
-    longest: dict[int, Sequence[int]] = {}
-    found: dict[int, int] = {}
-    for step in (step for row in rows for step in row["ops"] if step["elements"] is not None):
-        key, elements = step["key"], step["elements"]
-        other = longest.setdefault(key, elements)
-        pairs = enumerate(zip(elements, other, strict=False))
-        differs = next((at for at, (a, b) in pairs if a != b), None)
-        if differs is not None:
-            found[key] = min(differs, found.get(key, differs))
-        elif len(elements) > len(other):
-            longest[key] = elements
-    return found
-
-
-def _operation(
-    row: Mapping[str, Any], keys: Collection[int], parts: Mapping[int, int]
-) -> Operation:
+def _operation(row: Mapping[str, Any], telling: Telling, scale: Scale) -> Operation:
+    begin, end = ("invoke_ns", "complete_ns") if scale.timed else ("invoke_index", "complete_index")
     return Operation(
         txn=str(row["txn"]),
         process=str(row["process"]),
         node=str(row["node"]),
         type=str(row["type"]),
         error=row["error"] or "",
-        invoke=seconds(row["invoke_ns"]),
-        complete=seconds(row["complete_ns"]),
-        steps=tuple(_steps(row["ops"], keys, parts)),
+        invoke=scale.at(row[begin]),
+        complete=scale.at(row[end]),
+        steps=tuple(telling.steps(row["ops"])),
     )
 
 
-def _steps(
-    ops: Sequence[Mapping[str, Any]], keys: Collection[int], parts: Mapping[int, int]
-) -> Iterator[Step]:
-    """The micro-operations; of a long transaction only those on the keys in question."""
-    hot = [step for step in ops if step["key"] in keys]
-    shown = hot if hot and len(ops) > SHORT else ops
-    yield from (Step(_step(step, parts), step["key"] in keys) for step in shown[:STEPS_MAX])
-    rest = len(ops) - len(shown[:STEPS_MAX])
-    if rest:
-        yield Step(f"… and {rest} more")
-
-
-def _step(step: Mapping[str, Any], parts: Mapping[int, int]) -> str:
-    """A micro-operation in the field's own hand: ``append 7 31``, ``r 7 [1 2 31]``."""
-    f, key, value, elements = step["f"], step["key"], step["value"], step["elements"]
-    if elements is not None:
-        return f"{f} {key} {_elements(elements, parts.get(key))}"
-    if value is None:
-        return f"{f} {key} ?" if f == "r" else f"{f} {key}"
-    return f"{f} {key} {value}"
-
-
-def _elements(elements: Sequence[int], part: int | None) -> str:
-    """A list, or of a long one its end; around ``part`` where it parts from another."""
-    start = max(0, len(elements) - ELEMENTS_MAX)
-    if part is not None:
-        start = min(start, max(0, part - ELEMENTS_MAX // 2))
-    shown = elements[start : start + ELEMENTS_MAX]
-    after = len(elements) - start - len(shown)
-    before = f"… {start} before, " if start else ""
-    behind = f", … {after} after" if after else ""
-    return f"[{before}{' '.join(map(str, shown))}{behind}]"
-
-
-def _events_around(
-    material: Material, operations: Sequence[Mapping[str, Any]]
-) -> tuple[tuple[Event, ...], int]:
+def _events_around(material: Material, operations: Sequence[Mapping[str, Any]]) -> pa.Table:
     """What the store did from just before the first operation to just after the last, in the
     partitions that they touch or in none in particular.
     """
-    if not operations:
-        return (), 0
     events = material.events
+    if not operations:
+        return events.slice(0, 0)
     start = min(row["invoke_ns"] for row in operations) - AROUND_NS
     end = max(row["complete_ns"] for row in operations) + AROUND_NS
     touched = sorted(
@@ -280,13 +290,14 @@ def _events_around(
     near = pc.and_(pc.greater_equal(events["at_ns"], start), pc.less_equal(events["at_ns"], end))
     here = pc.is_in(events["partition"], value_set=pa.array(touched, pa.int32()))
     nowhere = pc.is_null(events["partition"])
-    return event_rows(events.filter(pc.and_(near, pc.or_(here, nowhere))), EVENTS_MAX)
+    return events.filter(pc.and_(near, pc.or_(here, nowhere)))
 
 
-def _event(row: Mapping[str, Any]) -> Event:
+def _event(number: int, row: Mapping[str, Any]) -> Event:
     where = [] if row["partition"] is None else [f"partition {row['partition']}"]
     where += [] if row["term"] is None else [f"term {row['term']}"]
     return Event(
+        number=number,
         at=seconds(row["at_ns"]),
         node=row["node"],
         kind=row["kind"],

@@ -10,11 +10,16 @@ import attrs
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from harness.checking import Verdict
 from harness.errors import MalformedHistory
+from harness.history.files import sha256
+from harness.history.jepsen.importing import KEYS_FILE
 from harness.history.load import History, load
-from harness.rundir import Manifest, RunDirectory
+from harness.rundir import Manifest, Origin, RunDirectory
+from results.lanes import Window
+from results.scale import PLACES, SECONDS, Scale, scale_of
 
 FILES_MAX = 12  # of one node's directory, listed
 NODES_MAX = 256
@@ -42,11 +47,34 @@ class Material:
     faults: list[dict[str, Any]]
     events: pa.Table
     nodes: tuple[NodeFiles, ...]
+    key_names: dict[int, str]
+    scale: Scale
 
     @property
     def manifest(self) -> Manifest:
         """The run's manifest."""
         return self.history.manifest
+
+    @property
+    def origin(self) -> Origin | None:
+        """The file that the history was imported from; ``None`` for a run of ours."""
+        found = self.manifest.origin
+        return None if isinstance(found, msgspec.UnsetType) else found
+
+    def windows(self) -> list[Window]:
+        """Every fault that was injected, from then to its proven healing; to the end of the run
+        where it was never healed. In the order of their start.
+        """
+        last_ns = pc.max(self.transactions["complete_ns"]).as_py() or 0
+        found = []
+        for row in self.faults:
+            start_ns = row["injected_ns"] if row["injected_ns"] is not None else row["injecting_ns"]
+            if start_ns is None:
+                continue
+            end_ns = row["healed_ns"] if row["healed_ns"] is not None else max(last_ns, start_ns)
+            label = f"{row['kind']} {' '.join(row['nodes'] or [row['target']])}"
+            found.append(Window(number=row["fault"], label=label, start=start_ns, end=end_ns))
+        return sorted(found, key=lambda window: window.start)
 
     def operations(self, txns: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The transactions ``txns`` as rows, each with ``ops``: its micro-operations in order.
@@ -71,16 +99,19 @@ def gather(run: RunDirectory) -> Material:
     """Read ``run``. Raises ``MalformedHistory`` for what is no sealed or recovered history."""
     history = load(run)
     plan_text = _plan_text(run)
+    transactions = history.transactions()
     return Material(
         run=run,
         history=history,
         verdict=read_verdict(run),
         plan_text=plan_text,
         plan=_plan(plan_text),
-        transactions=history.transactions(),
+        transactions=transactions,
         faults=history.faults().to_pylist(),
         events=history.events(),
         nodes=_nodes(run),
+        key_names=_key_names(history),
+        scale=_scale(history.manifest, transactions),
     )
 
 
@@ -92,6 +123,36 @@ def read_verdict(run: RunDirectory) -> Verdict | None:
         return None
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise MalformedHistory(str(run.verdict), "", f"it is no verdict: {error}") from error
+
+
+def _key_names(history: History) -> dict[int, str]:
+    """What keys are called that were no integers where they were recorded.
+
+    Raises ``MalformedHistory`` where the file is not the one that was sealed.
+    """
+    path = history.run.history / KEYS_FILE
+    expected = history.manifest.checksums.get(path.relative_to(history.run.root).as_posix())
+    if expected is None:
+        return {}
+    try:
+        if (found := sha256(path)) != expected:
+            reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
+            raise MalformedHistory(str(path), "", reason)
+        rows = pq.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
+    return {row["key"]: row["name"] for row in rows}
+
+
+def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
+    """How this history's times are told: seconds where a run of ours made them."""
+    origin = manifest.origin
+    if isinstance(origin, msgspec.UnsetType) or not transactions.num_rows:
+        return SECONDS
+    if not origin.real_time:
+        return PLACES
+    first, last = pc.min(transactions["invoke_ns"]), pc.max(transactions["complete_ns"])
+    return scale_of(last.as_py() - first.as_py())
 
 
 def _plan_text(run: RunDirectory) -> str:

@@ -63,6 +63,7 @@ class Page:
     """Everything on the page."""
 
     run_id: str
+    unit: str
     outcome: str
     mark: str
     meaning: str
@@ -102,6 +103,7 @@ def page(material: Material) -> Page:
     lines = material.plan_text.splitlines()
     return Page(
         run_id=manifest.run_id,
+        unit=material.scale.unit,
         outcome=outcome.value if outcome else "no verdict",
         mark=MARKS[outcome] if outcome else tabulate.DASH,
         meaning=outcome.meaning if outcome else UNJUDGED,
@@ -186,25 +188,17 @@ def _picture(material: Material) -> tuple[Markup | None, tuple[str, ...]]:
 
 
 def _windows(material: Material) -> list[plots.FaultWindow]:
-    """From injection to proven healing; to the end of the run where it was never healed."""
-    ends = material.transactions["complete_ns"].to_numpy()
-    last_ns = int(ends.max()) if ends.size else 0
-    found = []
-    for row in material.faults:
-        start_ns = row["injected_ns"] if row["injected_ns"] is not None else row["injecting_ns"]
-        if start_ns is None:
-            continue
-        end_ns = row["healed_ns"] if row["healed_ns"] is not None else max(last_ns, start_ns)
-        found.append(
-            plots.FaultWindow(
-                number=row["fault"],
-                kind=row["kind"],
-                label=f"{row['kind']} {' '.join(row['nodes'] or [row['target']])}",
-                start_s=start_ns / cards.NS,
-                end_s=end_ns / cards.NS,
-            )
+    kinds = {row["fault"]: row["kind"] for row in material.faults}
+    return [
+        plots.FaultWindow(
+            number=window.number,
+            kind=kinds[window.number],
+            label=window.label,
+            start_s=window.start / cards.NS,
+            end_s=window.end / cards.NS,
         )
-    return sorted(found, key=lambda window: window.start_s)
+        for window in material.windows()
+    ]
 
 
 def _latency(material: Material) -> Grid | None:

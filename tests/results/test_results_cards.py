@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from harness.checking import Anomaly
-from results.cards import _elements, clauses, headlines, other_reasons, parting, plainest_first
+from results.cards import clauses, headlines, other_reasons, plainest_first
+from results.steps import parting
+from results.steps import shortened as _elements
 from results.tabulate import DASH, grids
 
 CYCLE = Anomaly(

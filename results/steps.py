@@ -1,0 +1,91 @@
+"""Micro-operations as short texts, in the field's own hand: ``append 7 31``, ``r 7 [1 2 31]``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+SHORT = 4  # micro-operations that are shown whole
+STEPS_MAX = 16  # micro-operations of one transaction
+ELEMENTS_MAX = 14  # of one list that was read, its end
+NAME_CHARS = 40  # of a key that is no integer
+
+Row = Mapping[str, Any]
+
+
+@attrs.frozen
+class Step:
+    """A micro-operation; ``hot`` where its key is what the anomaly is about."""
+
+    text: str
+    hot: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Telling:
+    """How the micro-operations of an example are told.
+
+    ``keys`` are those that it is about, ``parts`` where lists of them contradict each other,
+    ``names`` what keys are called that were no integers.
+    """
+
+    keys: Collection[int] = ()
+    parts: Mapping[int, int] = attrs.Factory(dict)
+    names: Mapping[int, str] = attrs.Factory(dict)
+
+    def key(self, key: int) -> str:
+        """A key as its history calls it."""
+        name = self.names.get(key)
+        return str(key) if name is None else name[:NAME_CHARS]
+
+    def step(self, step: Row, elements_max: int = ELEMENTS_MAX) -> str:
+        """One micro-operation."""
+        f, value, elements = step["f"], step["value"], step["elements"]
+        key = self.key(step["key"])
+        if elements is not None:
+            part = self.parts.get(step["key"])
+            return f"{f} {key} {shortened(elements, part, elements_max)}"
+        if value is None:
+            return f"{f} {key} ?" if f == "r" else f"{f} {key}"
+        return f"{f} {key} {value}"
+
+    def steps(self, ops: Sequence[Row]) -> Iterator[Step]:
+        """The micro-operations; of a long transaction only those on the keys in question."""
+        hot = [step for step in ops if step["key"] in self.keys]
+        shown = hot if hot and len(ops) > SHORT else ops
+        yield from (Step(self.step(s), s["key"] in self.keys) for s in shown[:STEPS_MAX])
+        rest = len(ops) - len(shown[:STEPS_MAX])
+        if rest:
+            yield Step(f"… and {rest} more")
+
+
+def parting(rows: Sequence[Row]) -> dict[int, int]:
+    """For each key of which ``rows`` read lists that contradict each other, the first position
+    where they do: what a reader must see of long lists.
+    """
+    longest: dict[int, Sequence[int]] = {}
+    found: dict[int, int] = {}
+    for step in (step for row in rows for step in row["ops"] if step["elements"] is not None):
+        key, elements = step["key"], step["elements"]
+        other = longest.setdefault(key, elements)
+        pairs = enumerate(zip(elements, other, strict=False))
+        differs = next((at for at, (a, b) in pairs if a != b), None)
+        if differs is not None:
+            found[key] = min(differs, found.get(key, differs))
+        elif len(elements) > len(other):
+            longest[key] = elements
+    return found
+
+
+def shortened(elements: Sequence[int], part: int | None, limit: int = ELEMENTS_MAX) -> str:
+    """A list, or of a long one its end; around ``part`` where it parts from another."""
+    start = max(0, len(elements) - limit)
+    if part is not None:
+        start = min(start, max(0, part - limit // 2))
+    shown = elements[start : start + limit]
+    after = len(elements) - start - len(shown)
+    before = f"… {start} before, " if start else ""
+    behind = f", … {after} after" if after else ""
+    return f"[{before}{' '.join(map(str, shown))}{behind}]"
