@@ -23,6 +23,7 @@ from harness.errors import FiredrillError
 from harness.faults import Nemesis, Scene
 from harness.generators import paced
 from harness.history.chunks import ChunkWriter
+from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.seal import seal
 from harness.plan import Plan, dumps
@@ -97,8 +98,8 @@ async def execute(
     ``run.root`` exists and is empty. Raises ``HarnessError`` when the environment failed; the
     history up to then is sealed all the same, and the manifest says what went wrong.
     """
+    write_atomically(run.plan, dumps(plan).encode())
     manifest = _first_manifest(run, parts)
-    run.plan.write_text(dumps(plan))
     write_manifest(run, manifest)
     session = _Session(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
     try:
@@ -125,6 +126,8 @@ def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
         declaration=parts.system.declaration,
         workload=parts.workload.name,
         checkers=parts.workload.checkers,
+        # A verdict depends on the plan (how much is enough): it is vouched for like a table.
+        checksums={run.plan.name: sha256(run.plan)},
     )
 
 

@@ -87,6 +87,7 @@ def load(run: RunDirectory) -> History:
     """
     manifest = read_manifest(run)
     _require_readable(run, manifest)
+    _require_plan(run, manifest)
     for name in table_names(manifest.splits):
         path = table_path(run, name)
         expected = manifest.checksums.get(path.relative_to(run.root).as_posix())
@@ -109,6 +110,15 @@ def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
     if not 1 <= manifest.splits <= schema.MAX_SPLITS:
         reason = f"expected 1 to {schema.MAX_SPLITS} splits, found {manifest.splits}"
         raise MalformedHistory(where, "", reason)
+
+
+def _require_plan(run: RunDirectory, manifest: Manifest) -> None:
+    """The plan decides how much is enough: a run that was driven by one is not judged by another.
+    What was imported was driven by none.
+    """
+    expected = manifest.checksums.get(run.plan.name)
+    if expected is not None:
+        _require_checksum(run.plan, expected)
 
 
 def _require_checksum(path: Path, expected: str) -> None:

@@ -106,7 +106,7 @@ def _tabulate(
         key_hash=schema.KEY_HASH,
         phases=tuple(tabulator.phases) or manifest.phases,
         trouble=manifest.trouble + trouble,
-        checksums=checksums,
+        checksums=manifest.checksums | checksums,
     )
 
 
