@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import attrs
 
-CUT_PX = 46.0
+CUT_PX = 58.0
 CUT_SHARE = 0.3  # of all that happens: an idle stretch longer than this is cut
 MARGIN_SHARE = 0.06  # of the busy stretches, as air around each
 CUTS_MAX = 8

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 from markupsafe import Markup
 
+from harness.history.jepsen.tables import UNKNOWN_NODE
 from harness.records import OpType
 from results.axis import Axis, Segment, axis_of
 from results.drawing import clipped, path, picture, tag, text, width_px
@@ -208,17 +209,21 @@ def _cuts(axis: Axis, scale: Scale, top: float, bottom: float) -> Iterator[Marku
 
 
 def _ticks(axis: Axis, ticks: Sequence[Tick], top: float, bottom: float) -> Iterator[Markup]:
-    """Events as marks on a line of their own; a number where the table has a row and there is
-    room.
-    """
+    """Events as marks on a line of their own; numbers where the table has rows."""
     yield text("store", LEFT - 10, top + 14, "g-soft", text_anchor="end")
-    said = 0.0
+    near: list[tuple[float, list[int]]] = []
     for tick in ticks:
         x = axis.x(tick.at)
         yield path([(x, top + 12), (x, top + 18)], "g-event")
-        if tick.number is not None and x >= said:
-            yield text(f"{tick.number}", x, top + 10, "g-number", text_anchor="middle")
-            said = x + TICK_PX
+        if tick.number is None:
+            continue
+        if near and x < near[-1][0] + TICK_PX * 2:
+            near[-1][1].append(tick.number)
+        else:
+            near.append((x, [tick.number]))
+    for x, numbers in near:
+        said = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+        yield text(said, x, top + 10, "g-number", text_anchor="middle")
 
 
 def _drawn_lanes(lanes: Sequence[tuple[Row, list[list[Bar]]]], top: float) -> Iterator[Markup]:
@@ -226,7 +231,8 @@ def _drawn_lanes(lanes: Sequence[tuple[Row, list[list[Bar]]]], top: float) -> It
     for first, rows in lanes:
         yield path([(4.0, y), (RIGHT, y)], "g-line")
         yield text(f"process {first['process']}", LEFT - 10, y + 15, "g-lane", text_anchor="end")
-        nodes = dict.fromkeys(str(bar.row["node"]) for row in rows for bar in row)
+        names = (str(bar.row["node"]) for row in rows for bar in row)
+        nodes = dict.fromkeys(name for name in names if name != UNKNOWN_NODE)
         shown = clipped(" ".join(nodes), LEFT - 16)
         yield text(shown, LEFT - 10, y + 28, "g-soft", text_anchor="end")
         for row in rows:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from harness.checking import Verdict
 from harness.outcome import Outcome
 from harness.records import FaultState, OpType
+from harness.rundir import Origin
 from harness.text import inert
 from results import availability, cards, plots, series, tabulate
 from results.cards import Card, Event, seconds
@@ -64,6 +65,9 @@ class Page:
 
     run_id: str
     unit: str
+    clock: str
+    imported: bool
+    again: str
     outcome: str
     mark: str
     meaning: str
@@ -104,6 +108,9 @@ def page(material: Material) -> Page:
     return Page(
         run_id=manifest.run_id,
         unit=material.scale.unit,
+        clock=_clock(material),
+        imported=material.origin is not None,
+        again="Run it again" if material.plan_text else "Judge it again",
         outcome=outcome.value if outcome else "no verdict",
         mark=MARKS[outcome] if outcome else tabulate.DASH,
         meaning=outcome.meaning if outcome else UNJUDGED,
@@ -128,7 +135,7 @@ def page(material: Material) -> Page:
         plan_more=max(0, len(lines) - PLAN_LINES_MAX),
         versions=_pairs("Versions", manifest.versions),
         machine=_pairs("Machine", manifest.machine),
-        commands=_commands(manifest.run_id),
+        commands=_commands(material),
     )
 
 
@@ -141,6 +148,8 @@ def _reasons(verdict: Verdict) -> list[str]:
 
 def _tested(material: Material) -> tuple[str, ...]:
     """In two lines: what ran on what, and how much of it happened."""
+    if material.origin is not None:
+        return _imported(material, material.origin), _happened(material)
     plan, manifest = material.plan, material.manifest
     cluster, drive = _table(plan, "cluster"), _table(plan, "drive")
     declared = manifest.declaration
@@ -152,6 +161,33 @@ def _tested(material: Material) -> tuple[str, ...]:
         f" {promised}: {where}, {load}."
     )
     return first, f"{_happened(material)} {_broken(material)}"
+
+
+def _clock(material: Material) -> str:
+    """What the times on the page are."""
+    if not material.scale.timed:
+        return "Places are indices of the imported history, whose times are missing or go back."
+    if material.origin is not None:
+        return "Times are the imported history's own, moved apart by nanoseconds where they tie."
+    return (
+        "Times are seconds since the run began, on the controller's monotonic clock. Times of store"
+        " events are mapped from the nodes' wall clocks: they explain, and prove nothing."
+    )
+
+
+def _imported(material: Material, origin: Origin) -> str:
+    """What a history is that was recorded elsewhere."""
+    rest = [f"{origin.incomplete:,} of them without a completion"] if origin.incomplete else []
+    rest += [f"{origin.remarks:,} of no client"] if origin.remarks else []
+    count = f"{origin.operations:,} records{''.join(f', {part}' for part in rest)}"
+    times = (
+        "" if origin.real_time else " Its times are missing or go back: what counts is the index."
+    )
+    recorder = material.manifest.declaration.system.capitalize()
+    return (
+        f"{material.manifest.workload}, recorded by {recorder} and imported from {origin.file}:"
+        f" {count}.{times}"
+    )
 
 
 def _happened(material: Material) -> str:
@@ -175,11 +211,15 @@ def _broken(material: Material) -> str:
 
 def _picture(material: Material) -> tuple[Markup | None, tuple[str, ...]]:
     """The plot, or why there is none: a broken plot must never cost a verdict."""
+    if not material.scale.timed:
+        return None, ("The history tells no times: there is nothing to plot over them.",)
     try:
         scene = plots.Scene(
             operations=series.by_type(material.transactions),
             faults=tuple(_windows(material)),
             phases=tuple((name, at_ns / cards.NS) for name, at_ns in material.manifest.phases),
+            scale=material.scale,
+            since="the run began" if material.origin is None else "the history's own zero",
         )
         drawn = plots.draw(scene)
     except Exception as error:
@@ -202,16 +242,26 @@ def _windows(material: Material) -> list[plots.FaultWindow]:
 
 
 def _latency(material: Material) -> Grid | None:
+    if not material.scale.timed:
+        return None
     rows = []
+    scale = plots.latency_scale(material.scale)
+    per_s = cards.NS / scale.per_unit
     for kind, outcomes in series.by_type(material.transactions).items():
         found = series.overall(outcomes)
         if found:
-            values = (f"{value * 1e3:,.1f}" for value in found.values())
+            values = (f"{value * per_s:,.1f}" for value in found.values())
             rows.append((kind.value, f"{outcomes.invoke_s.size:,}", *values))
     if not rows:
         return None
-    columns = ("", "operations", *(f"p{q * 100:g} (ms)" for q in series.QUANTILES), "longest (ms)")
-    return Grid(title="Latency from the intended start", columns=columns, rows=tuple(rows))
+    columns = (
+        "",
+        "operations",
+        *(f"p{q * 100:g} ({scale.unit})" for q in series.QUANTILES),
+        f"longest ({scale.unit})",
+    )
+    title = "Latency" if material.origin else "Latency from the intended start"
+    return Grid(title=title, columns=columns, rows=tuple(rows))
 
 
 def _faults(material: Material) -> tuple[FaultRow, ...]:
@@ -259,11 +309,12 @@ def _pairs(title: str, data: dict[str, Any]) -> Grid:
     return Grid(title=title, columns=("", ""), rows=rows)
 
 
-def _commands(run_id: str) -> tuple[tuple[str, str], ...]:
+def _commands(material: Material) -> tuple[tuple[str, str], ...]:
     """A run directory can be moved: commands are for its parent, wherever that is."""
-    name = shlex.quote(run_id)
+    name = shlex.quote(material.manifest.run_id)
+    again = ("Run the same plan again", f"firedrill run {name}/plan.toml")
     return (
-        ("Run the same plan again", f"firedrill run {name}/plan.toml"),
+        *((again,) if material.plan_text else ()),
         ("Judge this history again", f"firedrill check ./{name}"),
         ("Write this page again", f"firedrill report ./{name}"),
     )

@@ -15,6 +15,7 @@ import numpy as np
 from harness.records import OpType
 from harness.text import inert
 from results import series
+from results.scale import SECONDS, Scale
 from results.series import Outcomes
 from results.svg import inline
 
@@ -36,6 +37,8 @@ LANES_MAX = 4  # bars above each other in the strip of faults
 WIDTH_IN, DOTS_PER_IN = 11.0, 144
 SALT = "firedrill"  # identifiers in the SVG follow from it: equal runs draw equal bytes
 LABEL_CHARS = 40
+MILLISECONDS = Scale("ms", 1_000_000)
+UNIT_NAMES = {"s": "second", "ms": "millisecond", "µs": "microsecond", "ns": "nanosecond"}
 CHARS_ACROSS = 150  # about how many characters of a label fit over the whole width
 
 
@@ -65,6 +68,13 @@ class Scene:
     operations: dict[OpType, Outcomes]
     faults: tuple[FaultWindow, ...]
     phases: tuple[tuple[str, float], ...]
+    scale: Scale = SECONDS
+    since: str = "the run began"
+
+    @property
+    def per_s(self) -> float:
+        """Units of the time axis in a second."""
+        return SECONDS.per_unit / self.scale.per_unit
 
     def span_s(self) -> tuple[float, float]:
         """From the first operation or fault to the last, with a little air."""
@@ -74,7 +84,12 @@ class Scene:
         ends += [fault.end_s for fault in self.faults]
         starts += [at_s for name, at_s in self.phases if name == "drive"]
         start, end = float(min(starts, default=0.0)), float(max(ends, default=1.0))
-        return start, max(end, start + 1.0)
+        return start, max(end, start + 1.0 / self.per_s)
+
+
+def latency_scale(scale: Scale) -> Scale:
+    """What latencies are told in: milliseconds, or less where the history's times are less."""
+    return scale if scale.per_unit < MILLISECONDS.per_unit else MILLISECONDS
 
 
 def draw(scene: Scene) -> Picture:
@@ -99,7 +114,8 @@ def draw(scene: Scene) -> Picture:
         _draw_rate(rate, scene, start, end)
         _mark_phases((latency, rate), scene.phases, start, end)
         rate.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
-        rate.set_xlabel("seconds since the run began")
+        rate.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")
+        rate.set_xlabel(f"{UNIT_NAMES[scene.scale.unit]}s since {scene.since}")
         return Picture(svg=_svg(figure, "Faults, latency and rate over time"), notes=notes)
 
 
@@ -184,9 +200,11 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
 def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:
     """Raw points by type, and quantile lines of what was ok; what was left out is returned."""
     axes.set_yscale("log")
+    scale = latency_scale(scene.scale)
+    per_s = SECONDS.per_unit / scale.per_unit
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")  # 1, 10, 100: not powers of ten
     axes.yaxis.set_minor_formatter(lambda _value, _: "")
-    axes.set_ylabel("latency (ms)")
+    axes.set_ylabel(f"latency ({scale.unit})")
     axes.grid(axis="y")
     total = sum(outcomes.invoke_s.size for outcomes in scene.operations.values())
     ok = scene.operations[OpType.OK]
@@ -195,11 +213,11 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
         every = max(1, -(-outcomes.invoke_s.size // POINTS_MAX))
         if every > 1:
             notes.append(f"Of the {kind} operations one in {every} is drawn; the lines count all.")
-        _points(axes, kind, outcomes, every, rasterized=total > VECTOR_POINTS_MAX)
+        _points(axes, kind, outcomes, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
     for quantile, line in series.quantiles(ok, start, end).items():
         style = QUANTILE_STYLES[quantile]
         label = f"p{quantile * 100:g} of ok"
-        axes.plot(line.at_s, line.value * 1e3, style, color=INK, linewidth=1.0, label=label)
+        axes.plot(line.at_s, line.value * per_s, style, color=INK, linewidth=1.0, label=label)
     if total:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, markerscale=1.6)
     else:
@@ -207,14 +225,16 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
     return tuple(notes)
 
 
-def _points(axes: Axes, kind: OpType, outcomes: Outcomes, every: int, *, rasterized: bool) -> None:
+def _points(
+    axes: Axes, kind: OpType, outcomes: Outcomes, every: int, per_s: float, *, rasterized: bool
+) -> None:
     """Smaller and paler where there are many, so that one type does not bury the others."""
     size = outcomes.invoke_s.size
     few = size <= MARKS_MAX
     large, small = (2.6, 2.6) if kind is OpType.OK else (4.5, 2.4)
     axes.plot(
         outcomes.invoke_s[::every],
-        outcomes.latency_s[::every] * 1e3,
+        outcomes.latency_s[::every] * per_s,
         MARKERS[kind],
         color=COLOURS[kind],
         markersize=large if few else small,
@@ -231,14 +251,19 @@ def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:
         line = series.rate(scene.operations[kind], start, end)
         if kind is OpType.OK:
             axes.fill_between(
-                line.at_s, line.value, step="mid", color=COLOURS[kind], alpha=0.15, linewidth=0
+                line.at_s,
+                line.value / scene.per_s,
+                step="mid",
+                color=COLOURS[kind],
+                alpha=0.15,
+                linewidth=0,
             )
         if np.any(line.value):
             axes.step(
-                line.at_s, line.value, where="mid", color=COLOURS[kind], linewidth=1.2,
-                label=kind.value,
+                line.at_s, line.value / scene.per_s, where="mid", color=COLOURS[kind],
+                linewidth=1.2, label=kind.value,
             )  # fmt: skip
-    axes.set_ylabel("completions per second")
+    axes.set_ylabel(f"completions per {UNIT_NAMES[scene.scale.unit]}")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")
     if axes.get_legend_handles_labels()[0]:
@@ -251,7 +276,7 @@ def _mark_phases(
     """A line where a phase begins, its name beside it where the next one leaves room."""
     inside = [(name, at_s) for name, at_s in phases if start - 1e-3 <= at_s <= end]
     nexts = [at_s for _, at_s in inside[1:]] + [end]
-    for (name, at_s), next_s in zip(inside, nexts, strict=True):
+    for (name, at_s), next_s in zip(inside, nexts, strict=False):  # maybe there is no phase at all
         for axes in every:
             axes.axvline(at_s, color=FAINT, linewidth=0.6, linestyle=(0, (2, 2)), zorder=1)
         if len(name) <= CHARS_ACROSS * (next_s - at_s) / (end - start):

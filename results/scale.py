@@ -1,17 +1,17 @@
-"""Times for people: in the unit that their span asks for, or places where no time is known."""
+"""Times for people: in the unit that their span asks for, or indices where no time is known."""
 
 from __future__ import annotations
 
 import attrs
 
 _UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
-PLACE = "place"
+PLACE = "index"
 COARSE = 10  # units that a span must hold at least, or the next finer unit is taken
 
 
 @attrs.frozen
 class Scale:
-    """How positions on a history's axis are told. ``per_unit`` is nanoseconds (or places) in one
+    """How positions on a history's axis are told. ``per_unit`` is nanoseconds (or indices) in one
     ``unit``.
     """
 
@@ -30,9 +30,9 @@ class Scale:
         return f"{position / self.per_unit:.3f}"
 
     def span(self, length: int) -> str:
-        """A distance between positions with its unit."""
+        """A distance between positions, with its unit if it is a time."""
         if not self.timed:
-            return f"{length:,} place{'' if length == 1 else 's'}"
+            return f"{length:,}"
         return duration(length)
 
 

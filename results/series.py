@@ -19,7 +19,9 @@ Floats = npt.NDArray[np.float64]
 NS = 1e9
 WINDOWS_MAX = 240  # of a quantile or rate line; more are finer than a pixel
 WINDOW_MIN_S = 1.0
-LATENCY_MIN_S = 1e-6  # a logarithmic axis has no zero
+WINDOWS_SHORT = 40  # over a history of less than some seconds
+SHORT_S = 3.0
+LATENCY_MIN_S = 1e-9  # a logarithmic axis has no zero
 QUANTILES = (0.5, 0.95, 0.99)
 
 
@@ -46,7 +48,11 @@ def by_type(transactions: pa.Table) -> dict[OpType, Outcomes]:
 
 
 def window_s(span_s: float) -> float:
-    """The length of a window over ``span_s``: whole seconds, few enough to draw."""
+    """The length of a window over ``span_s``: whole seconds, few enough to draw; less where the
+    span is less than some seconds.
+    """
+    if span_s < SHORT_S:
+        return span_s / WINDOWS_SHORT
     return float(max(WINDOW_MIN_S, np.ceil(span_s / WINDOWS_MAX)))
 
 
@@ -55,6 +61,7 @@ def rate(outcomes: Outcomes, start_s: float, end_s: float) -> Line:
     width = window_s(end_s - start_s)
     count = max(1, int(np.ceil((end_s - start_s) / width)))
     edges = start_s + width * np.arange(count + 1)
+    edges[-1] = max(edges[-1], end_s)  # rounding must not lose the last of them
     found, _ = np.histogram(outcomes.complete_s, bins=edges)
     return Line(at_s=(edges[:-1] + width / 2).astype(np.float64), value=found / width)
 

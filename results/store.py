@@ -92,7 +92,8 @@ class RunStore:
             return self._latest()
         path = Path(name)
         if name and path.is_dir():
-            return RunDirectory(path)
+            nameless = path.name in ("", "..") or path.is_symlink()
+            return RunDirectory(path.resolve() if nameless else path)
         if len(path.parts) > 1 or path.exists():
             problem = "is not a directory" if path.exists() else "there is no such directory"
             raise UnknownRun(f"run {name!r}: {problem}")

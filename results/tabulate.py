@@ -59,7 +59,7 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name.endswith("_ns") and isinstance(value, int | float):
-        return f"{value / NS_PER_S:.3f}"
+        return seconds(value)
     if isinstance(value, float):
         return f"{value:,.3f}"
     if isinstance(value, int):
@@ -69,6 +69,12 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
     if isinstance(value, list | tuple):
         return ", ".join(cell(name, item) for item in value) or DASH
     return str(value)
+
+
+def seconds(value_ns: float) -> str:
+    """A time in seconds: to the millisecond, and what is shorter to three digits."""
+    shown = f"{value_ns / NS_PER_S:.3f}"
+    return f"{value_ns / NS_PER_S:.3g}" if value_ns and not float(shown) else shown
 
 
 def _nested(value: Any) -> bool:  # noqa: ANN401
