@@ -17,18 +17,35 @@ class Core:
 
     ``txn`` is each vertex's transaction or ``HELPER``; ``owner`` numbers the components of vertices
     from 0 in the order of their least transaction. Edges are sorted, so that whatever is chosen
-    among them does not depend on how they were found.
+    among them does not depend on how they were found; those of component i begin at ``first[i]``.
     """
 
     edges: Edges
     txn: Ints
     owner: Ints
-    owners: int
+    first: Ints
+
+    @property
+    def owners(self) -> int:
+        """How many components there are."""
+        return len(self.first) - 1
 
     @property
     def vertices(self) -> int:
         """How many vertices there are."""
         return len(self.txn)
+
+    def only(self, owner: int) -> Core:
+        """Component ``owner`` alone, on vertices numbered anew in the same order."""
+        edges = self.edges.pick(np.arange(self.first[owner], self.first[owner + 1]))
+        old = np.unique(np.concatenate([edges.source, edges.target]))
+        source, target = np.searchsorted(old, edges.source), np.searchsorted(old, edges.target)
+        return Core(
+            edges=attrs.evolve(edges, source=source, target=target),
+            txn=self.txn[old],
+            owner=np.zeros(len(old), dtype=np.int64),
+            first=np.asarray([0, len(edges.source)]),
+        )
 
 
 def core_of(graph: Graph) -> Core:
@@ -39,10 +56,11 @@ def core_of(graph: Graph) -> Core:
     old = np.unique(np.concatenate([inside.source, inside.target]))
     source, target = np.searchsorted(old, inside.source), np.searchsorted(old, inside.target)
     key, element = (_detail(graph, name, inside.row) for name in ("key", "element"))
-    order = np.lexsort((element, key, inside.kind, target, source))
     _, first, which = np.unique(label[old], return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
+    owner = rank[which]
+    order = np.lexsort((element, key, inside.kind, target, source, owner[source]))
     return Core(
         edges=Edges(
             source=source[order],
@@ -51,8 +69,8 @@ def core_of(graph: Graph) -> Core:
             row=inside.row[order],
         ),
         txn=np.where(old < graph.txns, old, HELPER),
-        owner=rank[which],
-        owners=len(first),
+        owner=owner,
+        first=np.searchsorted(owner[source[order]], np.arange(len(first) + 1)),
     )
 
 

@@ -7,12 +7,14 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.columns import Ints
-from checkers.cycles.classes import G_NONADJACENT, Class, classes_of
+from checkers.cycles.classes import classes_of
 from checkers.cycles.core import Core, core_of
 from checkers.cycles.graph import Graph, Kind, graph_of
+from checkers.cycles.kinds import G_NONADJACENT, Class
 from checkers.cycles.search import Step, shortest_cycle
 from checkers.kernel import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 from checkers.lists.ops import Transactions, transactions_of
+from harness.errors import InvariantError
 
 COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])
 STEPS = pa.schema(
@@ -42,7 +44,7 @@ def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     graph = graph_of(tables, txns)
     core = core_of(graph)
     counts, steps = [], []
-    for kind, owners in classes_of(core).items():
+    for kind, owners in classes_of(core, txns).items():
         counts.append({"anomaly": kind.name, "count": len(owners)})
         steps += _examples(graph, core, txns, kind, owners[:EXAMPLES_MAX])
     return {
@@ -54,8 +56,10 @@ def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 def _examples(graph: Graph, core: Core, txns: Transactions, kind: Class, owners: Ints) -> list[Row]:
     rows = []
     for number, owner in enumerate(owners.tolist()):
-        cycle = _turned(shortest_cycle(core, txns, kind, owner))
-        steps = [_row(graph, step) for step in cycle]
+        cycle = shortest_cycle(core.only(owner), txns, kind).cycle
+        if cycle is None:
+            raise InvariantError(f"component {owner} holds {kind.name}, but none was found in it")
+        steps = [_row(graph, step) for step in _turned(cycle)]
         for place, step in enumerate(_folded(steps, kind)):
             rows.append({"anomaly": kind.name, "cycle": number, "step": place} | step)
     return rows

@@ -1,9 +1,14 @@
 """A shortest cycle of a kind in a component, by breadth first over typed states.
 
-What may follow a step depends only on whether an rw came before, so a state is a vertex and one
-bit: the search is polynomial and needs no time limit. Time needs no edges here. The order of
-intervals has no two independent pairs, so of a cycle with two realtime steps one half is a cycle
-already: a shortest one has a single realtime step, from a path's end back to its beginning.
+What may follow a step depends only on whether an rw came before, so a state is a vertex and a
+mode: the search is polynomial and needs no time limit.
+
+Where nothing but the kind itself closes a cycle, any walk that is closed will do, and time needs no
+edges: the order of intervals has no two independent pairs, so of a cycle with two realtime steps
+one half is a cycle already, and a shortest one has a single realtime step, from a path's end back
+to its beginning. In a component that holds cycles without rw too (*tangled*), an rw is asked for:
+the walk begins with one, and time is walked along the timeline. A shortest walk from an rw back to
+it is a simple cycle, unless rw may not be adjacent: then see ``simple``.
 """
 
 from __future__ import annotations
@@ -14,27 +19,30 @@ import attrs
 import numpy as np
 
 from checkers.columns import OK
-from checkers.cycles.classes import (
-    G_NONADJACENT,
-    G_SINGLE,
-    REALTIME,
-    Class,
-    allowed,
-    closed_by_one_rw,
-    closed_without_adjacent_rw,
-)
 from checkers.cycles.core import HELPER, Core
 from checkers.cycles.graph import Edges, Kind, cyclic
+from checkers.cycles.kinds import G_NONADJACENT, G_SINGLE, REALTIME, Class, allowed
+from checkers.cycles.simple import Simple, Steps
+from checkers.cycles.walks import (
+    closed_by_one_rw,
+    closed_without_adjacent_rw,
+    closed_without_rw,
+)
 from checkers.lists.ops import Transactions
-from harness.errors import InvariantError
 
 STATES_MAX = 1_000_000
 """States looked at in one search, a second or two of work, once a cycle was found: beyond it the
 shortest so far is shown. Only components of many thousand transactions that hold cycles of the
 kind, but no short one, get there."""
+SIMPLE_MAX = 200_000
+"""States looked at for a simple cycle in a tangled component, the one question that is not
+polynomial: beyond it there is said to be none."""
+
+CALM, AFTER_RW, BEGIN = range(3)
+"""Modes: an rw may follow; an rw came before; an rw must follow, it is the first step."""
 
 State = tuple[int, int, bool]
-"""A vertex, the bit that says what may follow, and whether a step along a process led here."""
+"""A vertex, the mode, and whether a step along a process led here."""
 
 
 @attrs.frozen(kw_only=True)
@@ -47,19 +55,32 @@ class Step:
     row: int = -1
 
 
-def shortest_cycle(core: Core, txns: Transactions, kind: Class, owner: int) -> tuple[Step, ...]:
-    """A shortest cycle of ``kind`` in component ``owner``, which holds it and no lesser one."""
-    edges = core.edges.pick(allowed(core, kind) & (core.owner[core.edges.source] == owner))
+@attrs.frozen(kw_only=True)
+class Found:
+    """The cycle, ``None`` where there is none, and how many states were looked at for it."""
+
+    cycle: tuple[Step, ...] | None
+    states: int
+
+
+def shortest_cycle(
+    core: Core, txns: Transactions, kind: Class, simple_max: int = SIMPLE_MAX
+) -> Found:
+    """A shortest cycle of ``kind`` in ``core``, one component, which holds none that means it.
+
+    ``simple_max`` bounds the one search that may not find what is there.
+    """
+    edges = core.edges.pick(allowed(core, kind))
     edges = edges.pick(cyclic(edges, core.vertices))
+    if kind.base >= G_SINGLE and len(closed_without_rw(edges, core.vertices)):
+        return _tangled(core, txns, kind, edges, simple_max)
     starts = _starts(core, edges, kind)
     in_time = np.isin(edges.kind, (Kind.REALTIME, Kind.TIME))
-    search = _Search(core, txns, edges.pick(~in_time), kind)
+    search = _Search(core, txns, edges.pick(~in_time), kind, closed_by_time=kind.order == REALTIME)
     for start in starts:
         if not search.improve(start):
             break
-    if search.best is None:
-        raise InvariantError(f"component {owner} holds {kind.name}, but no cycle of it was found")
-    return search.best
+    return search.found()
 
 
 def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
@@ -67,10 +88,7 @@ def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
     if kind.base == G_NONADJACENT:
         vertices = closed_without_adjacent_rw(edges, core.vertices)
     elif kind.base == G_SINGLE and kind.order < REALTIME:
-        sure = closed_by_one_rw(edges, core)
-        readers = np.unique(edges.source[edges.kind == Kind.RW])
-        rest = readers[~np.isin(readers, sure)]
-        return [*sure.tolist(), *rest.tolist()]
+        return _readers(core, edges)
     else:
         vertices = edges.source
     if kind.order == REALTIME:
@@ -80,115 +98,154 @@ def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
     return [int(v) for v in vertices[core.txn[vertices] != HELPER]]
 
 
+def _readers(core: Core, edges: Edges) -> list[int]:
+    """The sources of rw steps, those first that one rw is known to lead back to."""
+    sure = closed_by_one_rw(edges, core.vertices, core.owner)
+    readers = np.unique(edges.source[edges.kind == Kind.RW])
+    return [*sure.tolist(), *readers[~np.isin(readers, sure)].tolist()]
+
+
+def _tangled(core: Core, txns: Transactions, kind: Class, edges: Edges, simple_max: int) -> Found:
+    """A shortest cycle with an rw where there are others without."""
+    if kind.base == G_NONADJACENT:
+        simple = Simple(edges, simple_max)
+        path = simple.shortest(closed_without_adjacent_rw(edges, core.vertices))
+        cycle = None if path is None else _told(core, edges, path)
+        return Found(cycle=cycle, states=simple.states)
+    if kind.base == G_SINGLE:
+        starts = _readers(core, edges)
+    else:
+        starts = np.unique(edges.source[edges.kind == Kind.RW]).tolist()
+    search = _Search(core, txns, edges, kind, tangled=True)
+    for start in starts:
+        if not search.improve(start):
+            break
+    return search.found()
+
+
 class _Search:
     """The best cycle so far, and the work left for a better one."""
 
-    def __init__(self, core: Core, txns: Transactions, edges: Edges, kind: Class) -> None:
-        self.best: tuple[Step, ...] | None = None
-        self._states_left = STATES_MAX
-        self._kind, self._edges = kind, edges
-        self._txn = core.txn
+    def __init__(
+        self,
+        core: Core,
+        txns: Transactions,
+        edges: Edges,
+        kind: Class,
+        *,
+        closed_by_time: bool = False,
+        tangled: bool = False,
+    ) -> None:
+        self._best: tuple[Step, ...] | None = None
+        self._states = 0
+        self._core, self._kind, self._edges = core, kind, edges
+        self._by_time, self._tangled = closed_by_time, tangled
         on_axis = core.txn != HELPER
         txn = np.where(on_axis, core.txn, 0)
         timed = on_axis & txns.real_time[txn]
         self._start = np.where(timed, txns.start[txn], np.iinfo(np.int64).min)
         ends = timed & (txns.type[txn] == OK)
         self._finish = np.where(ends, txns.finish[txn], np.iinfo(np.int64).max)
-        self._following: dict[int, list[tuple[int, int, int]]] = {}
-        columns = (edges.source.tolist(), edges.target.tolist(), edges.kind.tolist())
-        for edge, (source, target, kind_) in enumerate(zip(*columns, strict=True)):
-            self._following.setdefault(source, []).append((edge, target, kind_))
+        self._steps = Steps.of(edges)
+
+    def found(self) -> Found:
+        """What was found so far."""
+        return Found(cycle=self._best, states=self._states)
 
     def improve(self, start: int) -> bool:
         """Look for a shorter cycle from ``start``; false where there is no point in going on."""
-        found = self._breadth_first(start)
-        if found is not None:
-            self.best = self._steps(found)
-        return self.best is None or (self._states_left > 0 and len(self.best) > 2)
+        path = self._breadth_first(start)
+        if path is not None:
+            self._best = _told(self._core, self._edges, path)
+            if self._by_time:
+                first, last = self._best[0].source, self._best[-1].target
+                closing = Step(kind=Kind.REALTIME, source=last, target=first)
+                self._best = (*self._best, closing)
+        return self._best is None or (self._states < STATES_MAX and len(self._best) > 2)
 
     def _breadth_first(self, start: int) -> list[int] | None:
         """Edges of a cycle through ``start`` with fewer steps than the best one.
 
-        Steps within a gate or along one process cost nothing, so what is free goes first.
+        Steps within a helper or along one process cost nothing, so what is free goes first.
         """
-        limit = len(self.best) if self.best else np.iinfo(np.int64).max
-        realtime = self._kind.order == REALTIME
+        limit = len(self._best) if self._best else np.iinfo(np.int64).max
         initial: State = (start, self._initial_mode(), False)
         came_by: dict[State, tuple[int, State]] = {}
         # Unless time closes the cycle, coming back to the beginning is what is looked for.
-        least = {initial: 0} if realtime else {}
+        least = {initial: 0} if self._by_time else {}
         queue = deque([(initial, 0)])
-        while queue and (self._states_left > 0 or self.best is None):
+        while queue and (self._states < STATES_MAX or self._best is None):
             state, length = queue.popleft()
-            self._states_left -= 1
+            self._states += 1
             if length > least.get(state, length):
                 continue
-            if length and self._closes(state[0], start, realtime):
-                return self._walk(came_by, state, initial)
-            for edge, target, kind in self._following.get(state[0], ()):
+            if length and self._closes(state[0], start):
+                return _walk(came_by, state, initial)
+            for edge, target, kind in self._steps.following.get(state[0], ()):
                 mode = self._mode_after(state[1], kind)
-                free = kind == Kind.GATE or (state[2] and kind == Kind.PROCESS)
-                steps = length + (not free)
-                if mode is None or steps + realtime >= limit:
+                cost = self._steps.cost(kind, state[2])
+                steps = length + cost
+                if mode is None or steps + self._by_time >= limit:
                     continue
                 following = (target, mode, kind == Kind.PROCESS)
                 if steps >= least.get(following, limit):
                     continue
                 least[following] = steps
                 came_by[following] = (edge, state)
-                if free:
-                    queue.appendleft((following, steps))
-                else:
+                if cost:
                     queue.append((following, steps))
+                else:
+                    queue.appendleft((following, steps))
         return None
 
-    def _closes(self, vertex: int, start: int, realtime: bool) -> bool:
-        if realtime:
+    def _closes(self, vertex: int, start: int) -> bool:
+        if self._by_time:
             return bool(self._finish[vertex] < self._start[start])
         return vertex == start
 
     def _initial_mode(self) -> int:
         """Of a cycle without two rw in a row, begin where the first step is none."""
-        return int(self._kind.base == G_NONADJACENT and self._kind.order < REALTIME)
+        if self._tangled:
+            return BEGIN
+        between = self._kind.base == G_NONADJACENT and not self._by_time
+        return AFTER_RW if between else CALM
 
     def _mode_after(self, mode: int, kind: int) -> int | None:
-        """The state's bit after a step of ``kind``, or ``None`` where that may not follow."""
+        """The mode after a step of ``kind``, or ``None`` where that may not follow."""
         if kind == Kind.GATE:
             return mode
+        if mode == BEGIN and kind != Kind.RW:
+            return None
         if self._kind.base == G_SINGLE:
-            return None if mode and kind == Kind.RW else int(mode or kind == Kind.RW)
+            if mode == AFTER_RW:
+                return None if kind == Kind.RW else AFTER_RW
+            return AFTER_RW if kind == Kind.RW else CALM
         if self._kind.base == G_NONADJACENT:
-            return None if mode and kind == Kind.RW else int(kind == Kind.RW)
-        return 0
+            if kind != Kind.RW:
+                return CALM
+            return None if mode == AFTER_RW else AFTER_RW
+        return CALM
 
-    def _walk(
-        self,
-        came_by: dict[State, tuple[int, State]],
-        end: State,
-        initial: State,
-    ) -> list[int]:
-        edge, state = came_by[end]
-        path = [edge]
-        while state != initial:
-            edge, state = came_by[state]
-            path.append(edge)
-        return path[::-1]
 
-    def _steps(self, path: list[int]) -> tuple[Step, ...]:
-        """The path between transactions: helpers folded into the step that entered them."""
-        steps: list[Step] = []
-        for edge in path:
-            source, target = (int(x[edge]) for x in (self._edges.source, self._edges.target))
-            kind, row = int(self._edges.kind[edge]), int(self._edges.row[edge])
-            if kind == Kind.GATE:
-                entered = steps.pop()
-                steps.append(attrs.evolve(entered, target=int(self._txn[target]), row=row))
-            elif kind == Kind.PROCESS and steps and steps[-1].kind == Kind.PROCESS:
-                steps.append(attrs.evolve(steps.pop(), target=int(self._txn[target])))
-            else:
-                first, last = int(self._txn[source]), int(self._txn[target])
-                steps.append(Step(kind=kind, source=first, target=last, row=row))
-        if self._kind.order == REALTIME:
-            first, last = steps[0].source, steps[-1].target
-            steps.append(Step(kind=Kind.REALTIME, source=last, target=first))
-        return tuple(steps)
+def _walk(came_by: dict[State, tuple[int, State]], end: State, initial: State) -> list[int]:
+    edge, state = came_by[end]
+    path = [edge]
+    while state != initial:
+        edge, state = came_by[state]
+        path.append(edge)
+    return path[::-1]
+
+
+def _told(core: Core, edges: Edges, path: list[int]) -> tuple[Step, ...]:
+    """The path between transactions: helpers folded into the step that entered them."""
+    steps: list[Step] = []
+    for edge in path:
+        source, target = (int(core.txn[x[edge]]) for x in (edges.source, edges.target))
+        kind, row = int(edges.kind[edge]), int(edges.row[edge])
+        if kind in (Kind.GATE, Kind.TIME):
+            steps.append(attrs.evolve(steps.pop(), target=target, row=row))
+        elif kind == Kind.PROCESS and steps and steps[-1].kind == Kind.PROCESS:
+            steps.append(attrs.evolve(steps.pop(), target=target))
+        else:
+            steps.append(Step(kind=kind, source=source, target=target, row=row))
+    return tuple(steps)

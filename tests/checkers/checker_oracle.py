@@ -205,7 +205,7 @@ class Oracle:
         return found
 
     def cycles(self) -> dict[str, int]:
-        """Components by the least kinds of simple cycles in them."""
+        """Components by the kinds of simple cycles in them that no other kind there implies."""
         counts: Counter[str] = Counter()
         for _, shortest in self.kinds():
             counts.update(BASES[b] + ORDERS[o] for b, o in minimal(set(shortest)))
@@ -228,8 +228,15 @@ def kind_of(labels: tuple[str, ...]) -> tuple[int, int] | None:
     return base, 2 if "realtime" in labels else 1 if "process" in labels else 0
 
 
+IMPLIED_BASES = {0: {0, 1}, 1: {1}, 2: {2, 3, 4}, 3: {3, 4}, 4: {4}}
+
+
 def minimal(kinds: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    return {k for k in kinds if not any(o != k and o[0] <= k[0] and o[1] <= k[1] for o in kinds)}
+    return {
+        k
+        for k in kinds
+        if not any(o != k and k[0] in IMPLIED_BASES[o[0]] and o[1] <= k[1] for o in kinds)
+    }
 
 
 LATTICE = """

@@ -22,13 +22,9 @@ the appender (ww), whoever read exactly up to the element before -> the appender
 that was never read comes after everything that was. Failed transactions are in no dependency.
 
 Cycles. ``cycle_names`` says which classes have a simple cycle, closed under "seeing a means that b
-is there too". Two rules say which of them are told:
-
-* ``reported``: those that no other found class implies, over the whole history;
-* ``told``, the project's: in each strongly connected component those classes of which no other has
-  a base (in the order of ``BASES``) and a suffix (in the order of ``SUFFIXES``) as low or lower.
-
-Both leave the same models ruled out, which a test shows.
+is there too". Told are, in each strongly connected component, those that no other class found in
+it implies (``told``): a cycle of writes hides none that has an anti-dependency. That leaves the
+same models ruled out, which a test shows.
 
 Garbage (an element that nobody appended) is in no published lattice. A version that was never
 written is no history at any level, so it rules out what duplicates do: read-uncommitted.
@@ -71,7 +67,6 @@ __all__ = [
     "dependencies",
     "found",
     "judge",
-    "reported",
 ]
 
 
@@ -121,15 +116,6 @@ def found(history: History, *, lists: str = "ok") -> set[str]:
     """Every anomaly of ``history``; the cycle classes closed under what they imply."""
     shown = list_names(history, lists=lists)
     return shown | cycle_names(dependencies(history, lists=lists))
-
-
-def reported(names: set[str]) -> set[str]:
-    """``names`` without those cycle classes that another of the cycle classes in it implies."""
-    cycles = names.intersection(CYCLE_NAMES)
-    implied = {
-        weaker for name in cycles for weaker in models.implied({name}) - {name} if weaker in cycles
-    }
-    return names - implied
 
 
 def dependencies(history: History, *, lists: str = "ok") -> dict[str, Relation]:

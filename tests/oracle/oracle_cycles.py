@@ -11,11 +11,7 @@ import oracle_models as models
 
 BASES = ("G0", "G1c", "G-single-item", "G-nonadjacent-item", "G2-item")
 SUFFIXES = ("", "-process", "-realtime")
-_PLACES = {
-    base + suffix: (BASES.index(base), SUFFIXES.index(suffix))
-    for base, suffix in product(BASES, SUFFIXES)
-}
-CYCLE_NAMES = tuple(_PLACES)
+CYCLE_NAMES = tuple(base + suffix for base, suffix in product(BASES, SUFFIXES))
 WRITES = ("ww", "wr")
 ORDERS: Mapping[str, tuple[str, ...]] = {
     "": (),
@@ -31,18 +27,20 @@ Graph = Mapping[str, Relation]
 
 
 def told(graph: Graph) -> Counter[str]:
-    """For each cycle class the components that hold it and no lesser one."""
+    """For each cycle class the components that hold it and no other class that implies it."""
     counts: Counter[str] = Counter()
     for component in components(graph):
-        held = classes(component)
-        counts.update(name for name in held if not any(_lesser(one, name) for one in held))
+        counts.update(reported(classes(component)))
     return counts
 
 
-def _lesser(one: str, other: str) -> bool:
-    """Whether ``one`` is another class than ``other``, with base and suffix as low or lower."""
-    pairs = zip(_PLACES[one], _PLACES[other], strict=True)
-    return one != other and all(low <= high for low, high in pairs)
+def reported(names: set[str]) -> set[str]:
+    """``names`` without those cycle classes that another of the cycle classes in it implies."""
+    cycles = names.intersection(CYCLE_NAMES)
+    implied = {
+        weaker for name in cycles for weaker in models.implied({name}) - {name} if weaker in cycles
+    }
+    return names - implied
 
 
 def cycle_names(graph: Graph) -> set[str]:

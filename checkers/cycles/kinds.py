@@ -1,0 +1,70 @@
+"""Kinds of cycles, and which of them means that another is there too.
+
+A kind is a base (what the dependencies do) and an order (what else closes the cycle):
+
+================== =====================================================
+base               dependencies on the cycle
+================== =====================================================
+G0                 ww
+G1c                ww and wr, some wr
+G-single-item      exactly one rw
+G-nonadjacent-item several rw, never two in a row
+G2-item            several rw, some two in a row
+================== =====================================================
+
+and nothing, ``-process`` or ``-realtime``. Seeing a kind means that others are there too (Elle's
+list, and what follows from it): G0 means G1c; G-single-item means G-nonadjacent-item, which means
+G2-item; every base means the same with ``-process``, and that the same with ``-realtime``. So a
+cycle without rw hides none that has one.
+"""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+
+from checkers.columns import Bools
+from checkers.cycles.core import Core
+from checkers.cycles.graph import Kind
+
+G0, G1C, G_SINGLE, G_NONADJACENT, G2 = range(5)
+BASES = ("G0", "G1c", "G-single-item", "G-nonadjacent-item", "G2-item")
+NO_ORDER, PROCESS, REALTIME = range(3)
+ORDERS = ("", "-process", "-realtime")
+
+
+@attrs.frozen(order=True)
+class Class:
+    """A kind of cycle: positions in ``BASES`` and ``ORDERS``."""
+
+    base: int
+    order: int
+
+    @property
+    def name(self) -> str:
+        """As verdicts call it."""
+        return BASES[self.base] + ORDERS[self.order]
+
+    def implied_by(self, other: Class) -> bool:
+        """Whether ``other`` is this kind, or means that it is there too."""
+        if other.order > self.order:
+            return False
+        if self.base >= G_SINGLE:
+            return G_SINGLE <= other.base <= self.base
+        return other.base <= self.base
+
+
+CLASSES = tuple(Class(base, order) for order in range(3) for base in range(5))
+"""Each after all that mean that it is there."""
+
+
+def allowed(core: Core, kind: Class) -> Bools:
+    """The edges that a cycle of ``kind`` may use."""
+    kinds = [(Kind.WW,), (Kind.WW, Kind.WR)][kind.base > G0]
+    if kind.base > G1C:
+        kinds += (Kind.RW, Kind.GATE)
+    if kind.order >= PROCESS:
+        kinds += (Kind.PROCESS,)
+    if kind.order >= REALTIME:
+        kinds += (Kind.REALTIME, Kind.TIME)
+    return np.isin(core.edges.kind, kinds)
