@@ -9,8 +9,9 @@ from functools import partial
 import click
 
 from harness.cli.session import Session, runs_option, say
-from harness.errors import FiredrillError, UsageError
+from harness.errors import FiredrillError, MalformedHistory, UsageError
 from harness.history.files import lock_directory
+from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
 from harness.rundir import RunDirectory
 from harness.text import inert
@@ -34,13 +35,28 @@ def cleanup(session: Session, runs: tuple[str, ...], everything: bool, store: Ru
     for directory in named:
         if driven(directory):
             raise UsageError(f"run {directory.root.name} is still driven: stop it first (Ctrl-C)")
+    known = [_run_id(run) for run in named]
     directories = named or [run for run in store.runs() if not driven(run)]
     work = [partial(_processes, run) for run in directories]
-    work += [partial(_containers, run.root.name) for run in named] or [partial(_containers, None)]
+    work += [partial(_containers, run_id) for run_id in known] or [partial(_containers, None)]
     removed, failures = _each(work)
     if not removed and not failures:
         click.echo("nothing to remove")
     return Outcome.HARNESS_ERROR.exit_code if failures else 0
+
+
+def _run_id(run: RunDirectory) -> str:
+    """The identifier that stands on what the run made: a directory may have been moved since.
+
+    Where no manifest tells it, traces of a run must: a directory that is none is no order to clean.
+    Raises ``MalformedHistory``.
+    """
+    try:
+        return read_manifest(run).run_id
+    except MalformedHistory:
+        if run.chunks.is_dir() or run.undo.is_dir():
+            return run.root.name
+        raise
 
 
 def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
