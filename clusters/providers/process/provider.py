@@ -36,6 +36,7 @@ from harness.cluster import (
     Program,
 )
 from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
+from harness.tasks import together
 
 # From SIGTERM to SIGKILL: time to flush, not to finish work.
 _STOP_LIMIT_S = 10.0
@@ -86,6 +87,7 @@ class ProcessProvider:
         self._programs: dict[str, Program] = {}
         self._children: dict[str, Child] = {}
         self._acting: dict[str, asyncio.Lock] = {}
+        self._closing = False
 
     async def capabilities(self) -> frozenset[Capability]:
         """What works here, by trying it on a process and on a link that are gone on return."""
@@ -141,12 +143,14 @@ class ProcessProvider:
 
     async def start(self, node: str) -> NodeStatus:
         """Start the program, unless it runs. Raises ``HarnessError``, also where somebody else
-        took one of the node's ports meanwhile.
+        took one of the node's ports meanwhile, and once teardown has begun.
         """
         cluster = self._known(node)
         if node not in self._programs:
             raise UsageError(f"{node}: needs a program before it can start (none was installed)")
         async with self._acting[node]:
+            if self._closing:
+                raise HarnessError(f"{node}: can't start, run {self._run_id!r} is torn down")
             before = self._status(node)
             if before.running:
                 return before
@@ -248,16 +252,23 @@ class ProcessProvider:
         """End every process and link; data and logs stay. Idempotent. Raises ``HarnessError`` for
         what does not end; the list for ``cleanup`` is then kept.
         """
-        children = list(self._children.values())
-        outcomes = await asyncio.gather(
-            *(child.kill() for child in children), return_exceptions=True
-        )
-        if self._mesh:
-            self._mesh.close()
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
+        self._closing = True
+        try:
+            await together(self._end(node) for node in self._acting)
+        finally:
+            if self._mesh:
+                self._mesh.close()
         await self._ledger.close()
+
+    async def _end(self, node: str) -> None:
+        """End what runs on ``node``: at once, so that whoever acts on it comes to an end too, and
+        once more what was on its way to start.
+        """
+        if child := self._children.get(node):
+            child.signal(signal.SIGKILL)
+        async with self._acting[node]:
+            if child := self._children.get(node):
+                await child.kill()
 
     async def _pause(self, node: str, *, paused: bool) -> NodeStatus:
         self._known(node)
