@@ -6,10 +6,9 @@ own interface and not over a session.
 
 from __future__ import annotations
 
-import asyncio
-
 from harness.capability import Capability
 from harness.faults import Proof, Scene, Victims
+from harness.tasks import together
 from nemesis import nodes
 
 
@@ -21,7 +20,7 @@ class Freeze(nodes.NodeFault):
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Freeze all at once."""
-        await asyncio.gather(*(scene.provider.freeze(node) for node in victims.nodes))
+        await together(scene.provider.freeze(node) for node in victims.nodes)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows every machine frozen, and none answers a call."""
@@ -36,7 +35,7 @@ class Freeze(nodes.NodeFault):
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Let every machine go on."""
-        await asyncio.gather(*(scene.provider.thaw(node) for node in victims.nodes))
+        await together(scene.provider.thaw(node) for node in victims.nodes)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """Every target runs and answers."""

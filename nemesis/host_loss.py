@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from harness.capability import Capability
 from harness.faults import Proof, Scene, Victims
+from harness.tasks import together
 from nemesis import nodes
 
 
@@ -19,7 +18,7 @@ class HostLoss(nodes.NodeFault):
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Lose all at once."""
-        await asyncio.gather(*(scene.provider.lose(node) for node in victims.nodes))
+        await together(scene.provider.lose(node) for node in victims.nodes)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """No program runs on any target, and none answers a call."""
@@ -31,7 +30,7 @@ class HostLoss(nodes.NodeFault):
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Bring the machines back, then start what does not run on them."""
-        await asyncio.gather(*(scene.provider.restore(node) for node in victims.nodes))
+        await together(scene.provider.restore(node) for node in victims.nodes)
         await nodes.start_stopped(scene, victims)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from harness.capability import Capability
 from harness.faults import Proof, Scene, Victims
+from harness.tasks import together
 from nemesis import nodes
 
 
@@ -17,7 +16,7 @@ class Kill(nodes.NodeFault):
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Kill all at once: one after the other would let the store react in between."""
-        await asyncio.gather(*(scene.provider.kill(node) for node in victims.nodes))
+        await together(scene.provider.kill(node) for node in victims.nodes)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows no running program on any target."""

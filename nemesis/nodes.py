@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import attrs
 
 from harness.cluster import NodeStatus, Roles
 from harness.faults import Proof, Scene, Victims
+from harness.tasks import together
 from nemesis import targets
 
 
@@ -32,7 +31,7 @@ class NodeFault:
 
 async def probe(scene: Scene, victims: Victims) -> list[NodeStatus]:
     """What the provider sees of every victim, in their order."""
-    return list(await asyncio.gather(*(scene.provider.probe(node) for node in victims.nodes)))
+    return await together(scene.provider.probe(node) for node in victims.nodes)
 
 
 async def prove_down(scene: Scene, victims: Victims) -> Proof:
@@ -69,7 +68,7 @@ async def start_stopped(scene: Scene, victims: Victims) -> None:
     """Start every victim that does not run."""
     looks = await probe(scene, victims)
     down = [look.node for look in looks if not look.running]
-    await asyncio.gather(*(scene.provider.start(node) for node in down))
+    await together(scene.provider.start(node) for node in down)
 
 
 def _ended(look: NodeStatus) -> str:
@@ -86,7 +85,7 @@ def _why_not(look: NodeStatus) -> str:
 
 
 async def _silent(scene: Scene, victims: Victims) -> list[str]:
-    answers = await asyncio.gather(*(_answers(scene, node) for node in victims.nodes))
+    answers = await together(_answers(scene, node) for node in victims.nodes)
     return [node for node, told in zip(victims.nodes, answers, strict=True) if not told]
 
 

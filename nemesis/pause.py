@@ -6,10 +6,9 @@ see a slow node and not a dead one.
 
 from __future__ import annotations
 
-import asyncio
-
 from harness.capability import Capability
 from harness.faults import Proof, Scene, Victims
+from harness.tasks import together
 from nemesis import nodes
 
 
@@ -21,7 +20,7 @@ class Pause(nodes.NodeFault):
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Pause all at once."""
-        await asyncio.gather(*(scene.provider.pause(node) for node in victims.nodes))
+        await together(scene.provider.pause(node) for node in victims.nodes)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows every target stopped by a signal, and none answers a call."""
@@ -39,7 +38,7 @@ class Pause(nodes.NodeFault):
         """Resume what is paused."""
         looks = await nodes.probe(scene, victims)
         paused = [look.node for look in looks if look.paused]
-        await asyncio.gather(*(scene.provider.resume(node) for node in paused))
+        await together(scene.provider.resume(node) for node in paused)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """Every target runs and answers."""

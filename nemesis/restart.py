@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from harness.capability import Capability
 from harness.faults import Proof, Scene, Victims
+from harness.tasks import together
 from nemesis import nodes
 
 
@@ -20,7 +19,7 @@ class Restart(nodes.NodeFault):
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Stop all at once."""
-        await asyncio.gather(*(scene.provider.stop(node) for node in victims.nodes))
+        await together(scene.provider.stop(node) for node in victims.nodes)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows no running program on any target."""

@@ -20,6 +20,7 @@ from harness.cluster import Roles
 from harness.errors import HarnessError, MissingCapability
 from harness.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.records import FaultState, FaultTransition, Note, Record
+from harness.tasks import together
 from nemesis import force
 from nemesis.force import Active
 from nemesis.journal import Intent, Journal
@@ -124,7 +125,7 @@ class Nemesis:
         what could not be proven is tried again with the next call.
         """
         left = [active for _, active in sorted(self._active.items())]
-        await asyncio.gather(*(self._mend(scene, active, final=True) for active in left))
+        await together(self._mend(scene, active, final=True) for active in left)
 
     async def _apply(
         self, scene: Scene, number: int, planned: PlannedFault, started_ns: int

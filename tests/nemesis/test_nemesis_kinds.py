@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Callable
 
 import pytest
-from nemesis_world import EVERY_FAULT, NODES, Stage, in_virtual_time
+from nemesis_world import EVERY_FAULT, NODES, Stage, World, in_virtual_time
 
 from harness.capability import Capability
 from harness.cluster import Roles
-from harness.errors import MissingCapability, PlanError
+from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.faults import PlannedFault
 from harness.records import FaultState
 from nemesis.runner import refuse_missing
@@ -236,5 +237,33 @@ def test_any_mix_cancelled_at_any_moment_is_healed(step: int) -> None:
         assert not any([*world.paused.values(), *world.frozen.values(), *world.lost.values()])
         assert (world.cuts, world.shapes) == ((), {})
         assert (stage.nemesis.active(), stage.nemesis.trouble) == ((), ())
+
+    in_virtual_time(scenario)
+
+
+class OneFails(World):
+    """The verbs on n1 fail at once, those on n2 take their time."""
+
+    async def _verb(self, verb: str, about: str, act: Callable[[], None]) -> None:
+        acting = verb in ("kill", "stop", "pause", "freeze", "lose")
+        if acting and about == "n1":
+            raise HarnessError(f"{verb} of n1 is broken")
+        if acting and about == "n2":
+            await asyncio.sleep(3)
+        await super()._verb(verb, about, act)
+
+
+@pytest.mark.parametrize("kind", ["kill", "restart", "pause", "freeze", "host-loss"])
+def test_what_fails_on_one_node_is_healed_only_when_it_is_over_on_the_others(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind, "n1,n2"), world=OneFails())
+        before = {name: copy.copy(getattr(stage.world, name)) for name in STATE}
+
+        await stage.run()
+        await asyncio.sleep(10)
+
+        assert {name: getattr(stage.world, name) for name in STATE} == before
+        assert stage.states()[-1] == "healed"
+        assert "n1 is broken" in stage.nemesis.trouble[0]
 
     in_virtual_time(scenario)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from clusters.providers.process.lanes import Lane, Splice, reset_on_close
 from harness.cluster import Address, Grudge, Link, LinkQuality
 from harness.errors import HarnessError, UsageError
+from harness.tasks import together
 
 LOOPBACK = "127.0.0.1"
 # Enough for a burst of dials while the controller is busy.
@@ -206,7 +207,7 @@ class Mesh:
                 loss=1 - len(answered) / _ROUND_TRIPS, round_trip_s=min(answered, default=None)
             )
 
-        return dict(zip(links, await asyncio.gather(*map(one, links)), strict=True))
+        return dict(zip(links, await together(map(one, links)), strict=True))
 
     async def probe(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         """Whether bytes sent over each link arrive: some are sent, through a connection of its own
@@ -215,10 +216,8 @@ class Mesh:
         Silence proves a cut only where bytes would have come through otherwise: a link that nobody
         can cut is tried beside the others. Raises ``HarnessError`` where that one is silent too.
         """
-        control, *passed = await asyncio.gather(
-            self._probe(Lane(), Lane()),
-            *(self._probe(self._lane(link), self._lane((link[1], link[0]))) for link in links),
-        )
+        tried = ((Lane(), Lane()), *((self._lane((a, b)), self._lane((b, a))) for a, b in links))
+        control, *passed = await together(self._probe(there, back) for there, back in tried)
         if not control:
             raise HarnessError(
                 f"links can't be probed: nothing arrives within {_PROBE_LIMIT_S:g} s even uncut"

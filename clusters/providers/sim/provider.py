@@ -34,6 +34,7 @@ from harness.cluster import (
 )
 from harness.errors import HarnessBug, MissingCapability, UsageError
 from harness.plan import options as convert
+from harness.tasks import together
 
 CONTROLLER = "controller"
 FIRST_PORT = 7000
@@ -173,7 +174,7 @@ class SimProvider:
 
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         """Whether a packet gets through, by sending one."""
-        passed = await asyncio.gather(*(self._passes(link) for link in links))
+        passed = await together(self._passes(link) for link in links)
         return dict(zip(links, passed, strict=True))
 
     async def _passes(self, link: Link) -> bool:
