@@ -16,16 +16,19 @@ from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import (
     DEFAULT_ELECTION_TICKS,
+    DEFAULT_SNAPSHOT_BYTES,
     DEFAULT_TICK_MS,
     MAX_PARTITIONS,
     Config,
     ElectionTicks,
     Endpoint,
+    SnapshotBytes,
     TickMs,
     check,
 )
+from clusters.reference.node.members import member_of
 from clusters.reference.node.placement import partition_of
-from clusters.reference.node.raft import Role
+from clusters.reference.node.raft import Role, Stage
 from clusters.reference.node.runtime import ConnectionLost, Network
 from clusters.reference.node.wire.messages import (
     AskEvents,
@@ -49,6 +52,7 @@ CONNECT_LIMIT_S = 1.0
 ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others up
 POLL_S = 0.1
 CONFIG_FILE = "node.json"
+METASTORAGE = -1  # its group among the partitions
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
 REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
@@ -62,6 +66,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     bugs: tuple[str, ...] = ()
     tick_ms: TickMs = DEFAULT_TICK_MS
     election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
+    snapshot_bytes: SnapshotBytes = DEFAULT_SNAPSHOT_BYTES
+    power_loss: bool = False
 
 
 def build(
@@ -154,6 +160,8 @@ class ReferenceSystem:
             bugs=options.bugs,
             tick_ms=options.tick_ms,
             election_ticks=options.election_ticks,
+            snapshot_bytes=options.snapshot_bytes,
+            power_loss=options.power_loss,
         )
         check(config)
         return Program(
@@ -278,18 +286,44 @@ def missing(
     silent = [node for node in nodes if node not in reports]
     lacking = [f"{node} does not answer" for node in silent]
     assigned = roles_of(reports).voters
-    members: dict[int, dict[str, GroupStatus]] = {p: {} for p in range(partitions)}
+    members: dict[int, dict[str, GroupStatus]] = {METASTORAGE: {}}
+    members.update({p: {} for p in range(partitions)})
     for node, report in reports.items():
         for group in report.groups:
-            if group.partition is not None:
-                members.setdefault(group.partition, {})[node] = group
+            number = METASTORAGE if group.partition is None else group.partition
+            members.setdefault(number, {})[node] = group
+    lives = {n: member_of(n, report.incarnation) for n, report in reports.items()}
     for partition, held in members.items():
-        if partition not in assigned:
-            lacking.append(f"partition {partition} is not assigned")
+        if partition == METASTORAGE:
+            holders = nodes
+        elif partition in assigned:
+            holders = assigned[partition]
         else:
-            running = {n: held.get(n) for n in assigned[partition] if n not in silent}
-            lacking += _behind(partition, running, goals)
+            lacking.append(f"partition {partition} is not assigned")
+            continue
+        running = {n: held.get(n) for n in holders if n not in silent}
+        lacking += _behind(partition, running, goals) or _foreign(partition, running, lives)
     return lacking
+
+
+def _foreign(
+    partition: int, replicas: Mapping[str, GroupStatus | None], lives: Mapping[str, str]
+) -> list[str]:
+    """What is wrong with the members of a partition that has caught up: a change that goes on, or
+    a former life of a node that was wiped.
+    """
+    leader = max(
+        (status for status in replicas.values() if status is not None and status.serving),
+        key=lambda status: status.term,
+    )
+    name = _name(partition)
+    if leader.stage != Stage.STABLE:
+        return [f"{name} changes its members ({leader.stage})"]
+    return [f"{name} has not taken {n} in" for n in replicas if lives[n] not in leader.members]
+
+
+def _name(partition: int) -> str:
+    return "metastorage" if partition == METASTORAGE else f"partition {partition}"
 
 
 def _behind(
@@ -297,11 +331,11 @@ def _behind(
 ) -> list[str]:
     leaders = [status for status in replicas.values() if status is not None and status.serving]
     if not leaders:
-        return [f"partition {partition} has no leader"]
+        return [f"{_name(partition)} has no leader"]
     leader = max(leaders, key=lambda status: status.term)
     goal = goals.setdefault(partition, leader.commit_index)
     return [
-        f"partition {partition} on {node} has not caught up"
+        f"{_name(partition)} on {node} has not caught up"
         for node, status in replicas.items()
         if status is None or status.term != leader.term or status.applied_index < goal
     ]

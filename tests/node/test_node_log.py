@@ -53,7 +53,7 @@ def recover(directory: Path) -> SharedLog:
 
 
 def entries_of(log: SharedLog, group: str) -> list[Entry]:
-    return log.recovered[group].entries if group in log.recovered else []
+    return list(log.groups[group].entries) if group in log.groups else []
 
 
 def entry(index: int, term: int = 1) -> Entry:
@@ -78,8 +78,8 @@ def test_a_recovered_log_holds_every_group_as_it_was_written(tmp_path: Path) -> 
 
     assert entries_of(log, "p0") == [entry(i) for i in (1, 2, 3, 4)]
     assert entries_of(log, "p1") == [entry(1), entry(2)]
-    assert log.recovered["p0"].hard_state == HardState(1, "n1")
-    assert log.recovered["p1"].hard_state == HardState(7, "n1")
+    assert log.groups["p0"].hard_state == HardState(1, "n1")
+    assert log.groups["p1"].hard_state == HardState(7, "n1")
     assert log.torn is None
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Awaitable, Callable
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.reference.node.raft.types import Entry, HardState
-from clusters.reference.node.storage.identity import Acquaintances, load
+from clusters.reference.node.storage.identity import load
 from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.records import Update
 
@@ -29,7 +28,7 @@ async def commits(log: SharedLog, count: int) -> None:
 
 
 def kept(log: SharedLog) -> int:
-    return len(log.recovered["p0"].entries) if "p0" in log.recovered else 0
+    return len(log.groups["p0"].entries) if "p0" in log.groups else 0
 
 
 def after_power_loss(scenario: Callable[[Platter], Awaitable[None]]) -> list[int]:
@@ -77,37 +76,15 @@ def test_what_a_start_found_in_the_cache_is_durable_before_it_is_relied_on() -> 
     assert after_power_loss(scenario) == [5] * len(SEEDS)
 
 
-def test_a_node_stays_who_it_is_and_remembers_whom_it_met() -> None:
+def test_a_node_stays_who_it_is_until_it_is_wiped() -> None:
     async def scenario() -> None:
         platter = Platter(random.Random(1))
-        disk = SimDisk(platter)
-        identity = await load(disk, "n1", random.Random(7))
-        met = Acquaintances(disk, identity)
-        assert await met.accept("n2", "first")
+        identity = await load(SimDisk(platter), "n1", random.Random(7))
         platter.crash()
 
         again = await load(SimDisk(platter), "n1", random.Random(8))
-        assert again.incarnation == identity.incarnation
-        remembered = Acquaintances(SimDisk(platter), again)
-        assert await remembered.accept("n2", "first")
-        assert not await remembered.accept("n2", "after a wipe")
+        assert again == identity
         wiped = await load(SimDisk(Platter(random.Random(2))), "n1", random.Random(9))
         assert wiped.incarnation != identity.incarnation
-
-    asyncio.run(scenario())
-
-
-def test_of_two_meetings_at_once_none_is_relied_on_before_it_is_durable() -> None:
-    async def scenario() -> None:
-        platter = Platter(random.Random(1))
-        disk = SimDisk(platter)
-        met = Acquaintances(disk, await load(disk, "n1", random.Random(7)))
-
-        async def remembered() -> dict[str, str]:
-            assert await met.accept("n2", "first")
-            written = json.loads(bytes(platter.files["identity.json"].data))
-            return dict(written["known"])
-
-        assert await asyncio.gather(remembered(), remembered()) == [{"n2": "first"}] * 2
 
     asyncio.run(scenario())

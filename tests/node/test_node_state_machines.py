@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusters.reference.node.metastorage.assignments import Zone, assignments, first_assignments
+from clusters.reference.node.metastorage.assignments import (
+    Assignment,
+    Zone,
+    assignments,
+    first_assignments,
+    reassigned,
+)
 from clusters.reference.node.metastorage.store import (
     Change,
     Condition,
@@ -140,16 +146,74 @@ def test_watches_see_their_prefix_in_revision_order_and_removals() -> None:
     assert store.get("a/1") is None
 
 
+LIVES = {node: f"{node}@first" for node in MEMBERS}
+
+
+def put_in(store: Metastorage, index: int, request: Invoke) -> dict[int, Assignment]:
+    invoke(store, index, request)
+    return assignments({key: held.value for key, held in store.prefixed("").items()})
+
+
 def test_the_first_assignments_are_written_once() -> None:
     store = Metastorage()
     small = Zone(partitions=4, replicas=3, members=MEMBERS)
     large = Zone(partitions=8, replicas=3, members=MEMBERS)
 
-    assert invoke(store, 1, first_assignments(small)) == (True, 1)
-    assert invoke(store, 2, first_assignments(large)) == (False, 1)
+    assert invoke(store, 1, first_assignments(small, LIVES)) == (True, 1)
+    written = put_in(store, 2, first_assignments(large, LIVES))
 
-    entries = {key: held.value for key, held in store.prefixed("").items()}
-    assert assignments(entries) == {p: holders(p, MEMBERS, 3) for p in range(4)}
+    held = {p: tuple(LIVES[n] for n in holders(p, MEMBERS, 3)) for p in range(4)}
+    assert written == {p: Assignment(members=m, founders=m) for p, m in held.items()}
+
+
+def test_a_node_that_lives_anew_takes_its_places_and_founders_stay_who_they_were() -> None:
+    store = Metastorage()
+    zone = Zone(partitions=4, replicas=3, members=MEMBERS)
+    before = put_in(store, 1, first_assignments(zone, LIVES))
+    assert reassigned(before, LIVES) is None
+
+    request = reassigned(before, {"n2": "n2@second"})
+    assert request is not None
+    after = put_in(store, 2, request)
+
+    for partition, assignment in after.items():
+        assert assignment.founders == before[partition].founders
+        assert "n2@first" not in assignment.members
+        assert ("n2@second" in assignment.members) == ("n2@first" in assignment.founders)
+    assert invoke(store, 3, request) == (False, 2)  # who decides on what was, decides nothing
+
+
+def test_a_saved_state_machine_comes_back_as_it_was_and_goes_on() -> None:
+    partition = Partition()
+    for index in range(1, 2000):
+        commit(partition, index, writes=((b"%d" % (index % 700), b"v" * 500),))
+    chunks = partition.snapshot()
+    seen = {b"%d" % i: partition.read(b"%d" % i) for i in range(701)}
+    commit(partition, 2000, writes=((b"1", b"later"),))
+    other = Partition()
+    commit(other, 1, writes=((b"not in the snapshot", b"x"),))
+
+    pieces = list(chunks)
+    other.restore(pieces)
+
+    assert len(pieces) > 1
+    assert {key: other.read(key) for key in seen} == seen
+    assert other.read(b"not in the snapshot") == Read(None, 0)
+    assert commit(other, 2000, reads=((b"1", seen[b"1"].version),)) == Committed(2000)
+
+
+def test_watchers_of_restored_metastorage_are_told_once_of_all_that_differs() -> None:
+    store, other, seen = Metastorage(), Metastorage(), list[Change]()
+    for target in (store, other):
+        invoke(target, 1, Invoke((), (Operation("kept", b"1"), Operation("gone", b"2"))))
+    invoke(store, 2, Invoke((), (Operation("gone", None), Operation("new", b"3"))))
+    invoke(store, 3, Invoke((), (Operation("new", b"4"),)))
+    other.watch("", seen.append)
+
+    other.restore(store.snapshot())
+
+    assert seen == [Change(revision=3, entries={"new": b"4", "gone": None})]
+    assert other.prefixed("") == store.prefixed("")
 
 
 def test_the_hashes_never_change() -> None:

@@ -113,6 +113,7 @@ def group(
         last_index=commit,
         commit_index=commit,
         applied_index=applied,
+        members=tuple(f"{node}@i" for node in NODES),
     )
 
 
@@ -150,8 +151,18 @@ def test_a_partition_that_nobody_leads_is_absent() -> None:
     assert roles_of(reports) == Roles(voters={0: NODES})
 
 
+def with_metastorage(reports: dict[str, NodeReport]) -> dict[str, NodeReport]:
+    """``reports`` with a metastorage group that lacks nothing."""
+    return {
+        node: msgspec.structs.replace(
+            told, groups=(group(None, "leader" if node == "n1" else "follower", 2), *told.groups)
+        )
+        for node, told in reports.items()
+    }
+
+
 def lacks(reports: dict[str, NodeReport], partitions: int) -> list[str]:
-    return missing(reports, NODES, partitions, {})
+    return missing(with_metastorage(reports), NODES, partitions, {})
 
 
 def test_the_goal_is_what_was_committed_when_the_leader_was_first_seen() -> None:
@@ -161,14 +172,16 @@ def test_the_goal_is_what_was_committed_when_the_leader_was_first_seen() -> None
         "n2": report("n2", group(0, "follower", 4, applied=8)),
         "n3": report("n3", group(0, "follower", 4, applied=9)),
     }
-    assert missing(behind, NODES, 1, goals) == ["partition 0 on n2 has not caught up"]
+    assert missing(with_metastorage(behind), NODES, 1, goals) == [
+        "partition 0 on n2 has not caught up"
+    ]
 
     moved = {
         "n1": report("n1", group(0, "leader", 4, commit=20, applied=20)),
         "n2": report("n2", group(0, "follower", 4, applied=9)),
         "n3": report("n3", group(0, "follower", 4, applied=15)),
     }
-    assert missing(moved, NODES, 1, goals) == []
+    assert missing(with_metastorage(moved), NODES, 1, goals) == []
 
 
 def test_a_whole_cluster_misses_nothing_and_each_lack_is_named() -> None:
@@ -185,6 +198,21 @@ def test_a_whole_cluster_misses_nothing_and_each_lack_is_named() -> None:
             "partition 0 on n3 has not caught up"
         ]
     assert lacks(whole | {"n3": report("n3")}, 1) == ["partition 0 on n3 has not caught up"]
+
+
+def test_a_change_of_members_that_goes_on_and_a_former_life_are_lacks() -> None:
+    leader, follower = group(0, "leader", 4), group(0, "follower", 4)
+    whole = {"n1": report("n1", leader), **{n: report(n, follower) for n in ("n2", "n3")}}
+    joint = msgspec.structs.replace(leader, stage="joint")
+    assert lacks(whole | {"n1": report("n1", joint)}, 1) == [
+        "partition 0 changes its members (joint)"
+    ]
+
+    wiped = msgspec.structs.replace(whole["n3"], incarnation="another")
+    assert lacks(whole | {"n3": wiped}, 1) == [
+        "metastorage has not taken n3 in",
+        "partition 0 has not taken n3 in",
+    ]
 
 
 def test_events_are_mapped_from_the_round_trip() -> None:

@@ -66,6 +66,12 @@ class SimDisk:
         file = self._platter.files.get(name)
         return bytes(file.data) if file else b""
 
+    async def read_at(self, name: str, offset: int, size_bytes: int) -> bytes:
+        """A part of the file."""
+        await self._spend(CALL_S)
+        file = self._platter.files.get(name)
+        return bytes(file.data[offset : offset + size_bytes]) if file else b""
+
     async def append(self, name: str, data: bytes, *, sync: bool) -> None:
         """Append; durable on return with ``sync``."""
         async with self._platter.turn:

@@ -14,6 +14,8 @@ MAX_MEMBERS = 100
 TickMs = Annotated[int, Meta(ge=1, le=10_000)]
 ElectionTicks = Annotated[int, Meta(ge=4, le=1000)]  # raft's lease needs a margin of ticks
 DEFAULT_TICK_MS = 100
+SnapshotBytes = Annotated[int, Meta(ge=1, le=1 << 40)]
+DEFAULT_SNAPSHOT_BYTES = 4 * 1024 * 1024
 DEFAULT_ELECTION_TICKS = 6  # patience of 0.6 to 1.1 s at the default tick
 
 
@@ -34,7 +36,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ``peers``: how this node dials each other member. ``partitions`` and ``replicas`` must be the
     same on all members; the first leader of metastorage makes them the cluster's. ``data_dir`` is
     relative to the working directory. A heartbeat is sent every tick, and a follower asks for votes
-    after ``election_ticks`` to twice that without one.
+    after ``election_ticks`` to twice that without one. A group is saved and its log cut once it has
+    applied ``snapshot_bytes``, or as much as its last snapshot takes. With ``power_loss`` a kill
+    loses what was not synced.
     """
 
     node: str
@@ -47,6 +51,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bugs: tuple[str, ...] = ()
     tick_ms: TickMs = DEFAULT_TICK_MS
     election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
+    snapshot_bytes: SnapshotBytes = DEFAULT_SNAPSHOT_BYTES
+    power_loss: bool = False
 
     @property
     def members(self) -> tuple[str, ...]:

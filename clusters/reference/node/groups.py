@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
 
 from clusters.reference.node import codes, events
+from clusters.reference.node.members import name_of
 from clusters.reference.node.raft import (
+    Configuration,
     Entry,
     InvariantBroken,
+    Mark,
     Message,
     NotLeader,
     Raft,
@@ -26,8 +29,9 @@ from clusters.reference.node.raft import (
     Ready,
     Role,
 )
-from clusters.reference.node.storage.log import Recovered, SharedLog
-from clusters.reference.node.storage.records import Update
+from clusters.reference.node.storage.log import SharedLog
+from clusters.reference.node.storage.records import Cut, Saved, Update
+from clusters.reference.node.storage.state import GroupState
 from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.messages import Failed, GroupStatus
 
@@ -35,6 +39,7 @@ from clusters.reference.node.wire.messages import Failed, GroupStatus
 # groups together stays below a connection's send queue.
 MAX_APPEND_BYTES = 128 * 1024
 MAX_INFLIGHT = 16
+ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
 MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead of queueing
 
 log = logging.getLogger("node.groups")
@@ -49,11 +54,25 @@ class Machine(Protocol):
     def apply(self, entry: Entry) -> object:
         """Take one committed entry; the result goes to who proposed it here."""
 
+    def snapshot(self) -> Iterator[bytes]:
+        """The state of this moment in chunks, which are taken while later entries are applied."""
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become what ``snapshot`` saw, whatever was before."""
+
     def foresee(self, entry: Entry) -> object:
         """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
 
     def lead_lost(self) -> None:
         """This member leads no more: forget what only a leader keeps."""
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Something for the log, and what to do once it is durable."""
+
+    group: Group
+    update: Update | None
+    done: Callable[[dict[str, list[tuple[str, Message]]]], None]
 
 
 class Waiter(msgspec.Struct, frozen=True):
@@ -69,7 +88,9 @@ class Group:
 
     def __init__(self, *, name: str, partition: int | None, raft: Raft, machine: Machine) -> None:
         self.name, self.partition, self.raft, self.machine = name, partition, raft, machine
-        self.applied_index, self.applied_term = 0, 0
+        self.applied_index, self.applied_term = raft.applied_index, 0
+        self.fresh_bytes = 0  # applied since the last snapshot
+        self.incoming: Saved | None = None  # installed, and not yet in the log
         self.waiters: dict[int, Waiter] = {}
         self.unwritten = 0
         self.written_index = raft.last_index
@@ -89,17 +110,26 @@ class Group:
             role=str(raft.role),
             serving=self.serving,
             term=raft.term,
-            leader=raft.leader,
-            voters=raft.configuration.voters,
+            leader=self.leader,
+            voters=tuple(name_of(member) for member in raft.configuration.voters),
             last_index=raft.last_index,
             commit_index=raft.commit_index,
             applied_index=self.applied_index,
+            members=raft.configuration.voters,
+            stage=str(raft.stage),
+            base_index=raft.base_index,
         )
+
+    @property
+    def leader(self) -> str | None:
+        """The node that leads, where it is known."""
+        return None if self.raft.leader is None else name_of(self.raft.leader)
 
     def apply(self, committed: Iterable[Entry]) -> None:
         """Apply and answer whoever waits."""
         for entry in committed:
-            result = self.machine.apply(entry) if entry.data else None
+            result = self.machine.apply(entry) if entry.data and not entry.config else None
+            self.fresh_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
             self.applied_index, self.applied_term = entry.index, entry.term
             self.answer(entry, result)
 
@@ -125,7 +155,7 @@ class Group:
     def fail_waiters(self, code: str, text: str, chosen: Callable[[Waiter], bool]) -> None:
         """Answer the chosen waiters with an error."""
         for index in [i for i, waiter in self.waiters.items() if chosen(waiter)]:
-            self.waiters.pop(index).done(Failed(code, text, self.raft.leader))
+            self.waiters.pop(index).done(Failed(code, text, self.leader))
 
 
 class Host:
@@ -134,7 +164,7 @@ class Host:
     def __init__(
         self,
         *,
-        node: str,
+        member: str,
         log: SharedLog,
         event_log: events.EventLog,
         rng: random.Random,
@@ -142,40 +172,78 @@ class Host:
         election_ticks: int,
         bugs: frozenset[str] = frozenset(),
     ) -> None:
-        self._node, self._log, self._events, self._bugs = node, log, event_log, bugs
+        self.member, self._node = member, name_of(member)
+        self.log, self._events, self._bugs = log, event_log, bugs
         self._rng, self._tick_s, self._election_ticks = rng, tick_s, election_ticks
         self.groups: dict[str, Group] = {}
         self._dirty: dict[str, Group] = {}  # insertion order, so that a flush is reproducible
         self._flush_due = False
-        self._unwritten: list[tuple[Group, Ready]] = []
+        self._unwritten: list[Write] = []
         self._write_wanted = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_send: Send = lambda peer, messages: None
         self.on_leading: Callable[[], None] = lambda: None
+        self.on_chunks: Callable[[Group, Ready], None] = lambda group, ready: None
         self.on_tick: Callable[[], None] = lambda: None
 
     def open(
-        self, name: str, *, partition: int | None, voters: tuple[str, ...], machine: Machine
+        self,
+        name: str,
+        *,
+        partition: int | None,
+        founders: tuple[str, ...],
+        machine: Machine,
+        chunks: Iterable[bytes] = (),
     ) -> Group:
-        """Start this node's member of group ``name`` from what the log holds of it."""
-        durable = self._log.recovered.pop(name, None) or Recovered()
+        """Start this node's member of group ``name`` from what the log holds of it; ``chunks`` are
+        those of the snapshot that it names. Where it holds nothing the group begins with
+        ``founders``, without any this node waits to be told by the leader of one.
+        """
+        state = self.log.groups.get(name)
+        durable = state or GroupState()
+        base = durable.base if state else Mark(0, 0, Configuration(founders))
+        saved = durable.saved
+        if saved is not None:
+            machine.restore(chunks)
         raft = Raft(
             config=RaftConfig(
-                node=self._node,
-                voters=voters,
+                node=self.member,
                 election_ticks=self._election_ticks,
                 max_append_bytes=MAX_APPEND_BYTES,
                 max_inflight=MAX_INFLIGHT,
                 bugs=self._bugs,
             ),
             hard_state=durable.hard_state,
-            entries=durable.entries,
+            entries=tuple(durable.entries),
             random=random.Random(self._rng.getrandbits(64)),
+            base=base,
+            snapshot=None if saved is None else saved.mark,
         )
         group = Group(name=name, partition=partition, raft=raft, machine=machine)
         self.groups[name] = group
-        self._touch(group)
+        if state is None and founders:
+            # A restart must find the founders of this moment, not who is assigned by then.
+            self.write(group, Update(name, None, (), Cut(base)), lambda outgoing: None)
+        self.touch(group)
         return group
+
+    def close(self, name: str) -> None:
+        """Leave group ``name``, and forget all of it durably."""
+        group = self.groups.pop(name, None)
+        if group is not None:
+            self._dirty.pop(name, None)
+            text = f"{self._node} is no member of {name} any more"
+            group.fail_waiters(codes.NOT_LEADER, text, lambda _: True)
+            update = Update(name, None, (), None, dropped=True)
+            self.write(group, update, lambda outgoing: None)
+
+    def installed(self, group: Group, saved: Saved) -> None:
+        """The group's state machine was restored from ``saved``, which its raft has installed."""
+        group.incoming, group.fresh_bytes = saved, 0
+        group.applied_index, group.applied_term = saved.mark.index, saved.mark.term
+        group.written_index = saved.mark.index
+        self.touch(group)
+        self._flush()
 
     def step(self, messages: Iterable[tuple[str, Message]]) -> None:
         """Give messages to their groups; those of a group that is not open here are dropped, the
@@ -189,7 +257,7 @@ class Host:
                 except InvariantBroken as error:
                     self.fail(error)
                     return
-                self._touch(group)
+                self.touch(group)
 
     def propose(self, group: Group, data: bytes, limit_s: float, done: Done) -> int | None:
         """Append ``data`` to the group's log; ``done`` gets what ``apply`` returned, or ``Failed``.
@@ -202,11 +270,13 @@ class Host:
         try:
             term, index = group.raft.propose(data)
         except NotLeader as error:
-            done(Failed(codes.NOT_LEADER, f"{self._node} does not lead {group.name}", error.leader))
+            text = f"{self._node} does not lead {group.name}"
+            leader = None if error.leader is None else name_of(error.leader)
+            done(Failed(codes.NOT_LEADER, text, leader))
             return None
         deadline_s = asyncio.get_running_loop().time() + limit_s
         group.waiters[index] = Waiter(term, deadline_s, done)
-        self._touch(group)
+        self.touch(group)
         return index
 
     async def run(self) -> None:
@@ -214,6 +284,17 @@ class Host:
         ``InvariantBroken``, or what a state machine could not take.
         """
         await together(self._tick_forever(), self._write_forever(), self._failure)
+
+    async def made_durable(self, group: Group, update: Update | None) -> None:
+        """Return once ``update``, and all that was asked for before it, is durable."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: object) -> None:
+            if not durable.done():  # who waits may be cancelled by now
+                durable.set_result(None)
+
+        self.write(group, update, done)
+        await durable
 
     def fail(self, error: BaseException) -> None:
         """End ``run`` with ``error``; nothing more is flushed."""
@@ -232,12 +313,13 @@ class Host:
             await asyncio.sleep(self._tick_s)
             for group in list(self.groups.values()):
                 group.raft.tick()
-                self._touch(group)
+                self.touch(group)
                 if group.waiters:
                     group.expire(asyncio.get_running_loop().time())
             self.on_tick()
 
-    def _touch(self, group: Group) -> None:
+    def touch(self, group: Group) -> None:
+        """The group's raft was stepped: drain it with this turn of the loop."""
         self._dirty[group.name] = group
         if not self._flush_due:
             self._flush_due = True
@@ -261,7 +343,9 @@ class Host:
         while group.raft.has_ready():
             ready = group.raft.ready()
             _gather(group, ready.send_now, outgoing)
-            if ready.hard_state is not None or ready.entries:
+            if ready.send_chunks or ready.chunks:
+                self.on_chunks(group, ready)
+            if ready.must_write:
                 self._write_later(group, ready)
             elif group.unwritten and ready.send_durable:
                 # It may speak of entries that an earlier Ready is still writing.
@@ -284,8 +368,27 @@ class Host:
                     term=group.raft.term,
                 )
             group.written_index = last.index
+        cut = None
+        if ready.installed is not None:
+            cut = Cut(ready.installed, group.incoming, whole=True)
+        update = Update(group.name, ready.hard_state, ready.entries, cut)
         group.unwritten += 1
-        self._unwritten.append((group, ready))
+        self.write(
+            group,
+            update if ready.must_write else None,
+            lambda outgoing: self._written(group, ready, outgoing),
+        )
+
+    def write(
+        self,
+        group: Group,
+        update: Update | None,
+        done: Callable[[dict[str, list[tuple[str, Message]]]], None],
+    ) -> None:
+        """Make ``update`` durable behind everything that was asked for before, then call ``done``
+        with where messages to send are gathered.
+        """
+        self._unwritten.append(Write(group, update, done))
         self._write_wanted.set()
 
     async def _write_forever(self) -> None:
@@ -293,16 +396,12 @@ class Host:
             await self._write_wanted.wait()
             self._write_wanted.clear()
             batch, self._unwritten = self._unwritten, []
-            updates = [
-                Update(group.name, ready.hard_state, ready.entries)
-                for group, ready in batch
-                if ready.hard_state is not None or ready.entries
-            ]
+            updates = [write.update for write in batch if write.update is not None]
             if updates:
-                await self._log.append(updates)
+                await self.log.append(updates)
             outgoing: dict[str, list[tuple[str, Message]]] = {}
-            for group, ready in batch:
-                self._written(group, ready, outgoing)
+            for write in batch:
+                write.done(outgoing)
             for peer, messages in outgoing.items():
                 self.on_send(peer, tuple(messages))
 
@@ -316,7 +415,7 @@ class Host:
                 group.answer_early(ready.entries)
             last = ready.entries[-1]
             group.raft.persisted(last.index, last.term)
-            self._touch(group)
+            self.touch(group)
 
     def _notice_role(self, group: Group) -> None:
         """Tell about leadership won or lost, and fail those who waited for a lost one."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol, TypeGuard
 
 from clusters.reference.node import codes
-from clusters.reference.node.raft.types import Append, Message
+from clusters.reference.node.members import member_of, name_of
+from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.messages import (
@@ -64,8 +65,11 @@ class Local(Protocol):
     def leads(self) -> tuple[tuple[int, int], ...]:
         """What this node leads, to tell others."""
 
-    def heard(self, peer: str, leads: tuple[tuple[int, int], ...]) -> None:
-        """What ``peer`` leads."""
+    def founders(self) -> tuple[str, ...]:
+        """Who founded this node's cluster, to tell others."""
+
+    def heard(self, peer: str, incarnation: str, ping: Ping) -> None:
+        """What ``peer``, in this life, leads and knows."""
 
 
 class Address(Protocol):
@@ -86,6 +90,7 @@ class Link:
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.connection: Connection | None = None
+        self.incarnation = ""  # of who is at the other end
         self.heard_s = 0.0
         self._next_id = 0
         self._open: dict[int, asyncio.Future[Answer]] = {}
@@ -148,13 +153,12 @@ class Peers:
         addresses: Mapping[str, Address],
         network: Network,
         rng: random.Random,
-        accept: Callable[[str, str], Awaitable[bool]],
         local: Local,
     ) -> None:
-        """``accept(peer, incarnation)`` decides whether a peer is who it was."""
+        """``addresses``: how each other node is dialed."""
         self._hello = Hello(node, incarnation)
         self._addresses, self._network, self._rng = dict(addresses), network, rng
-        self._accept, self._local = accept, local
+        self._local = local
         self.links = {peer: Link(peer) for peer in self._addresses}
         self._accepted: dict[Connection, float] = {}
 
@@ -162,18 +166,31 @@ class Peers:
         """Keep every link dialed until cancelled."""
         await together(self._watch(), *(self._keep(link) for link in self.links.values()))
 
-    def send_raft(self, peer: str, messages: tuple[tuple[str, Message], ...]) -> None:
-        """One frame of raft messages, more only where they are large; lost if the link is down,
-        raft repeats itself.
+    def send_raft(self, member: str, messages: tuple[tuple[str, Message], ...]) -> None:
+        """One frame of raft messages, more only where they are large; lost if the link is down or
+        leads to another life of that node, raft repeats itself.
         """
-        for batch in in_frames(messages):
-            self.links[peer].send(RaftBatch(batch))
+        link = self.links.get(name_of(member))
+        if link is not None and member == member_of(link.peer, link.incarnation):
+            for batch in in_frames(messages):
+                link.send(RaftBatch(batch))
+
+    def lives(self) -> dict[str, str]:
+        """The members that were last seen at the other ends of the links, by name."""
+        return {
+            peer: member_of(peer, link.incarnation)
+            for peer, link in self.links.items()
+            if link.incarnation
+        }
 
     def tell_leads(self) -> None:
         """Tell every peer now what this node leads."""
-        ping = Ping(self._local.leads())
+        ping = self._ping()
         for link in self.links.values():
             link.send(ping)
+
+    def _ping(self) -> Ping:
+        return Ping(self._local.leads(), self._local.founders())
 
     def reachable(self) -> tuple[str, ...]:
         """Peers with a live link."""
@@ -187,8 +204,7 @@ class Peers:
         except (BadMessage, TimeoutError) as error:
             log.warning("refused %s: no introduction: %s", connection.peer, error or "too slow")
             return
-        peer = await self._known(hello)
-        if peer is None:
+        if not self._known(hello):
             log.warning("refused %s: %s is no member that is known here", connection.peer, hello)
             return
         connection.send(encode(self._hello))
@@ -196,29 +212,25 @@ class Peers:
         self._accepted[connection] = loop.time()
         try:
             while True:
-                self._take(peer, connection, decode(Codec.peer, await connection.recv()))
+                self._take(hello, connection, decode(Codec.peer, await connection.recv()))
                 self._accepted[connection] = loop.time()
         except BadMessage as error:
-            log.warning("dropping %s: %s", peer, error)
+            log.warning("dropping %s: %s", hello.node, error)
         finally:
             del self._accepted[connection]
 
-    async def _known(self, hello: PeerFrame) -> str | None:
-        """The peer that introduced itself, if it is a member, unwiped, and speaks this protocol."""
-        if not isinstance(hello, Hello) or hello.node not in self.links:
-            return None
-        if hello.protocol != PROTOCOL or not await self._accept(hello.node, hello.incarnation):
-            return None
-        return hello.node
+    def _known(self, hello: PeerFrame) -> TypeGuard[Hello]:
+        """Whether a node of this cluster introduced itself, and speaks this protocol."""
+        return isinstance(hello, Hello) and hello.node in self.links and hello.protocol == PROTOCOL
 
-    def _take(self, peer: str, connection: Connection, frame: PeerFrame) -> None:
+    def _take(self, hello: Hello, connection: Connection, frame: PeerFrame) -> None:
         if isinstance(frame, RaftBatch):
             self._local.raft(frame.messages)
         elif isinstance(frame, PeerRequest):
             number = frame.id
             self._local.request(frame.body, lambda body: _reply(connection, number, body))
         elif isinstance(frame, Ping):
-            self._local.heard(peer, frame.leads)
+            self._local.heard(hello.node, hello.incarnation, frame)
             connection.send(encode(Pong()))
 
     async def _keep(self, link: Link) -> None:
@@ -244,14 +256,14 @@ class Peers:
             connection.send(encode(self._hello))
             async with asyncio.timeout(HELLO_LIMIT_S):
                 hello = decode(Codec.peer, await connection.recv())
-            if await self._known(hello) != link.peer:
+            if not self._known(hello) or hello.node != link.peer:
                 raise ConnectionLost(f"{address.host}:{address.port} is not {link.peer}: {hello}")
         except BaseException:
             connection.close()
             raise
         link.heard_s = asyncio.get_running_loop().time()
-        link.connection = connection
-        link.send(Ping(self._local.leads()))
+        link.connection, link.incarnation = connection, hello.incarnation
+        link.send(self._ping())
 
     async def _read_answers(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
@@ -282,6 +294,8 @@ def in_frames(
     for position, (_, message) in enumerate(messages):
         if isinstance(message, Append):
             size += sum(len(entry.data) for entry in message.entries)
+        elif isinstance(message, Chunk):
+            size += len(message.data)
         if size >= FRAME_BYTES:
             yield messages[start : position + 1]
             start, size = position + 1, 0

@@ -22,7 +22,7 @@ class Routes:
         group = self._group(partition)
         if group is not None and group.raft.term >= term:
             # At the same term a peer that says it leads is as good as our own member's word.
-            return group.raft.leader or (leader if group.raft.term == term else None)
+            return group.leader or (leader if group.raft.term == term else None)
         return leader
 
     def heard(self, peer: str, leads: tuple[tuple[int, int], ...]) -> None:

@@ -8,8 +8,11 @@ import logging
 from clusters.reference.node import codes, events
 from clusters.reference.node.config import Config, check
 from clusters.reference.node.groups import Group, Host
+from clusters.reference.node.members import member_of, name_of
+from clusters.reference.node.membership import Founding, Keeper, names_of
 from clusters.reference.node.metastorage.assignments import (
     ZONE,
+    Assignment,
     Zone,
     assignments,
     first_assignments,
@@ -20,9 +23,12 @@ from clusters.reference.node.peers import Body, Peers, Reply
 from clusters.reference.node.raft import Message
 from clusters.reference.node.routes import Routes
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
+from clusters.reference.node.runtime.volatile import VolatileDisk
+from clusters.reference.node.saving import Saver
 from clusters.reference.node.sessions import Sessions
-from clusters.reference.node.storage.identity import Acquaintances, load
+from clusters.reference.node.storage.identity import load
 from clusters.reference.node.storage.log import SharedLog
+from clusters.reference.node.storage.snapshots import Snapshots
 from clusters.reference.node.tasks import together
 from clusters.reference.node.tx.partition import Partition, encode_command
 from clusters.reference.node.wire.messages import (
@@ -33,6 +39,7 @@ from clusters.reference.node.wire.messages import (
     CommitTx,
     Failed,
     NodeReport,
+    Ping,
     Read,
     ReadKey,
 )
@@ -55,10 +62,11 @@ class Node:
         check(config)
         self.config, self.runtime = config, runtime
         self.events = events.EventLog(boot=runtime.boot, wall_ns=runtime.wall_ns)
-        self.log = SharedLog(runtime.disk, fsync="no-fsync" not in config.bugs)
+        self._disk = VolatileDisk(runtime.disk) if config.power_loss else runtime.disk
+        self.log = SharedLog(self._disk, fsync="no-fsync" not in config.bugs)
         self.metastorage = Metastorage()
         self.routes = Routes(config.partitions, self._partition_group)
-        self.assignments: dict[int, tuple[str, ...]] = {}
+        self.assignments: dict[int, Assignment] = {}
         self._partitions: dict[int, tuple[Group, Partition]] = {}
         self._proposing = False
 
@@ -77,12 +85,15 @@ class Node:
 
     async def _recover(self) -> None:
         runtime, config = self.runtime, self.config
-        self._identity = await load(runtime.disk, config.node, runtime.random)
+        identity = await load(self._disk, config.node, runtime.random)
+        self._incarnation = identity.incarnation
+        self.member = member_of(config.node, identity.incarnation)
+        self._founding = Founding(self._disk, identity, config.members)
         await self.log.open()
         if self.log.torn is not None:
             self.events.add(events.TORN_TAIL, str(self.log.torn))
         self.host = Host(
-            node=config.node,
+            member=self.member,
             log=self.log,
             event_log=self.events,
             rng=runtime.random,
@@ -92,15 +103,21 @@ class Node:
         )
         self.peers = Peers(
             node=config.node,
-            incarnation=self._identity.incarnation,
+            incarnation=identity.incarnation,
             addresses=config.peers,
             network=runtime.network,
             rng=runtime.random,
-            accept=Acquaintances(runtime.disk, self._identity).accept,
             local=self,
         )
-        self.host.on_send, self.host.on_tick = self.peers.send_raft, self._seed_metastorage
+        self.host.on_send = self.peers.send_raft
         self.host.on_leading = self.peers.tell_leads
+        self.saver = Saver(
+            host=self.host,
+            snapshots=Snapshots(self._disk),
+            snapshot_bytes=config.snapshot_bytes,
+            send=self.peers.send_raft,
+        )
+        await self.saver.load()
 
     async def _serve(self) -> None:
         config, network = self.config, self.runtime.network
@@ -110,11 +127,6 @@ class Node:
             routes=self.routes,
             ask=self._ask,
             admin=self._admin,
-        )
-        # Watched from here on, so that what is applied from now is seen, from revision 1.
-        self.metastorage.watch("", self._changed)
-        self._meta = self.host.open(
-            METASTORAGE, partition=None, voters=config.members, machine=self.metastorage
         )
         listeners: list[Listener] = []
         try:
@@ -135,12 +147,36 @@ class Node:
                 listener.close()
 
     async def _work(self) -> None:
-        """Host and links, until one fails or the node is told to stop."""
-        await together(self.host.run(), self.peers.run())
+        """Groups and links, until one fails or the node is told to stop."""
+        await together(self._lead_a_life(), self.peers.run())
 
-    @property
-    def _incarnation(self) -> str:
-        return self._identity.incarnation
+    async def _lead_a_life(self) -> None:
+        """Wait until it is known who founded the cluster, then run the groups."""
+        await self._founding.settle()
+        self.peers.tell_leads()
+        # Watched from here on, so that what is applied from now is seen, from revision 1.
+        self.metastorage.watch("", self._changed)
+        founders = self._founding.founders
+        self._meta = self.host.open(
+            METASTORAGE,
+            partition=None,
+            founders=founders if self.member in founders else (),
+            machine=self.metastorage,
+            chunks=self.saver.loaded(METASTORAGE),
+        )
+        self._keeper = Keeper(
+            host=self.host,
+            metastorage=self._meta,
+            assignments=self.assignments,
+            partitions=lambda: {p: group for p, (group, _) in self._partitions.items()},
+            lives=lambda: {**self.peers.lives(), self.config.node: self.member},
+        )
+        self.host.on_tick = self._tick
+        await together(self.host.run(), self.saver.run())
+
+    def _tick(self) -> None:
+        self._seed_metastorage()
+        self._keeper.tick()
 
     # What the links deliver.
 
@@ -152,15 +188,20 @@ class Node:
         """Partitions that this node leads and serves, with their terms."""
         return tuple((p, g.raft.term) for p, (g, _) in self._partitions.items() if g.serving)
 
-    def heard(self, peer: str, leads: tuple[tuple[int, int], ...]) -> None:
-        """What ``peer`` leads."""
-        self.routes.heard(peer, leads)
+    def founders(self) -> tuple[str, ...]:
+        """Who founded the cluster, once that is known."""
+        return self._founding.founders
+
+    def heard(self, peer: str, incarnation: str, ping: Ping) -> None:
+        """What ``peer``, in this life, leads and knows."""
+        self._founding.heard(peer, incarnation, ping.founders)
+        self.routes.heard(peer, ping.leads)
 
     def request(self, body: Body, reply: Reply) -> None:
         """Serve a transaction's step as the leader of its partition."""
         group, partition = self._partitions.get(body.partition, (None, None))
         if group is None or partition is None or not group.serving:
-            leader = group.raft.leader if group is not None else None
+            leader = group.leader if group is not None else None
             text = f"{self.config.node} does not lead partition {body.partition}"
             reply(Failed(codes.NOT_LEADER, text, leader))
         elif isinstance(body, ReadKey):
@@ -213,7 +254,8 @@ class Node:
             self._proposing = False
 
         self._proposing = True
-        data = encode_invoke(first_assignments(zone))
+        members = {name_of(member): member for member in self._meta.raft.configuration.voters}
+        data = encode_invoke(first_assignments(zone, members))
         self.host.propose(self._meta, data, METASTORAGE_LIMIT_S, done)
 
     def _changed(self, change: Change) -> None:
@@ -226,9 +268,9 @@ class Node:
         self.assignments.update(changed)
         text = f"assignments of {len(changed)} partitions at revision {change.revision}"
         self.events.add(events.ASSIGNMENTS_CHANGED, text)
-        for partition, nodes in changed.items():
-            if self.config.node in nodes and partition not in self._partitions:
-                self._start_partition(partition, nodes)
+        for partition, assignment in changed.items():
+            if self.member in assignment.members and partition not in self._partitions:
+                self._start_partition(partition, assignment)
 
     def _check_zone(self) -> None:
         zone, config = zone_of(self.metastorage), self.config
@@ -236,11 +278,18 @@ class Node:
         if zone != mine:
             raise NodeFailure(f"the configuration says {mine}, the cluster is {zone}")
 
-    def _start_partition(self, partition: int, nodes: tuple[str, ...]) -> None:
-        machine = Partition()
-        group = self.host.open(f"p{partition}", partition=partition, voters=nodes, machine=machine)
+    def _start_partition(self, partition: int, assignment: Assignment) -> None:
+        machine, name = Partition(), f"p{partition}"
+        founders = assignment.founders if self.member in assignment.founders else ()
+        group = self.host.open(
+            name,
+            partition=partition,
+            founders=founders,
+            machine=machine,
+            chunks=self.saver.loaded(name),
+        )
         self._partitions[partition] = (group, machine)
-        text = f"starts its replica, log up to {group.raft.last_index}, voters {', '.join(nodes)}"
+        text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
         self.events.add(events.START_DECISION, text, partition=partition, term=group.raft.term)
 
     def _partition_group(self, partition: int) -> Group | None:
@@ -262,7 +311,7 @@ class Node:
             partitions=config.partitions,
             replicas=config.replicas,
             members=config.members,
-            assignments=self.assignments,
+            assignments={p: names_of(a.members) for p, a in self.assignments.items()},
             groups=tuple(group.status() for group in self.host.groups.values()),
             reachable=self.peers.reachable(),
             log_bytes=self.log.size_bytes,

@@ -1,13 +1,16 @@
 """The cluster's shape in metastorage: how many partitions and replicas, and who holds which.
 
-``zone`` and one ``assignments/PARTITION`` a partition are written once, by the first leader of
-metastorage, as one revision.
+``zone`` and one ``assignments/PARTITION`` a partition are first written by the first leader of
+metastorage, as one revision. An assignment changes when a node comes back as another member.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
+from clusters.reference.node.members import replaced
 from clusters.reference.node.metastorage.store import Condition, Invoke, Metastorage, Operation
 from clusters.reference.node.placement import holders
 
@@ -23,12 +26,24 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[str, ...]
 
 
-def first_assignments(zone: Zone) -> Invoke:
-    """Write the shape and the rendezvous assignments, unless somebody did."""
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is to hold a partition, and who began with it: ``founders`` never change, so that any of
+    them that comes late begins with the same configuration as the others did.
+    """
+
+    members: tuple[str, ...]
+    founders: tuple[str, ...]
+
+
+def first_assignments(zone: Zone, members: Mapping[str, str]) -> Invoke:
+    """Write the shape and the rendezvous assignments, unless somebody did. ``members``: the nodes'
+    names to what they are called in groups.
+    """
     operations = [Operation(ZONE, msgspec.json.encode(zone))]
     for partition in range(zone.partitions):
         nodes = holders(partition, zone.members, zone.replicas)
-        operations.append(Operation(f"{ASSIGNMENTS}{partition}", msgspec.json.encode(nodes)))
+        held = tuple(members[node] for node in nodes)
+        operations.append(_written(partition, Assignment(members=held, founders=held)))
     return Invoke((Condition(ZONE, "absent"),), tuple(operations))
 
 
@@ -38,10 +53,31 @@ def zone_of(store: Metastorage) -> Zone | None:
     return None if held is None else msgspec.json.decode(held.value, type=Zone)
 
 
-def assignments(entries: dict[str, bytes | None]) -> dict[int, tuple[str, ...]]:
-    """Partition to its holders, from the ``assignments/`` keys among ``entries``."""
+def reassigned(current: Mapping[int, Assignment], lives: dict[str, str]) -> Invoke | None:
+    """Put the present ``lives`` (name to member) in place of former ones; ``None`` where nothing
+    is to be done.
+    """
+    conditions: list[Condition] = []
+    operations: list[Operation] = []
+    for partition in sorted(current):
+        assignment = current[partition]
+        members = replaced(assignment.members, lives)
+        if members != assignment.members:
+            before = _written(partition, assignment)
+            conditions.append(Condition(before.key, "value", value=before.value or b""))
+            after = msgspec.structs.replace(assignment, members=members)
+            operations.append(_written(partition, after))
+    return Invoke(tuple(conditions), tuple(operations)) if operations else None
+
+
+def assignments(entries: Mapping[str, bytes | None]) -> dict[int, Assignment]:
+    """Partition to its assignment, from the ``assignments/`` keys among ``entries``."""
     return {
-        int(key.removeprefix(ASSIGNMENTS)): msgspec.json.decode(value, type=tuple[str, ...])
+        int(key.removeprefix(ASSIGNMENTS)): msgspec.json.decode(value, type=Assignment)
         for key, value in entries.items()
         if key.startswith(ASSIGNMENTS) and value is not None
     }
+
+
+def _written(partition: int, assignment: Assignment) -> Operation:
+    return Operation(f"{ASSIGNMENTS}{partition}", msgspec.json.encode(assignment))

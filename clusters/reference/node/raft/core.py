@@ -112,6 +112,11 @@ class Raft:
         return Stage.STABLE if self._change is None else Stage.CATCHING_UP
 
     @property
+    def changing_to(self) -> tuple[str, ...] | None:
+        """The voters that a change asked for here leads to."""
+        return None if self._change is None else self._change.voters
+
+    @property
     def sending_snapshot(self) -> bool:
         """Whether a follower that answers is being sent the snapshot."""
         return self._leadership is not None and self._leadership.sending(self._now)
@@ -125,6 +130,11 @@ class Raft:
     def applied_index(self) -> int:
         """The last committed entry that a ``Ready`` handed out."""
         return self._applied
+
+    @property
+    def base_index(self) -> int:
+        """What was up to here is cut off."""
+        return self._log.base.index
 
     @property
     def last_index(self) -> int:
@@ -373,7 +383,9 @@ class Raft:
         # A real request leaves after our own vote is durable: after a crash we must not
         # give it to another in the same term.
         outbox = self._send_now if pre else self._send_durable
-        outbox.extend((name, request) for name in self._config.voters if name != request.sender)
+        config = self._log.configuration
+        voters = (name for name in config.members if config.decides(name))
+        outbox.extend((name, request) for name in voters if name != request.sender)
         self._count_votes()
 
     def _count_votes(self) -> None:

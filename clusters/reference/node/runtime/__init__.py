@@ -72,6 +72,9 @@ class Disk(Protocol):
     async def read(self, name: str) -> bytes:
         """The whole file; empty if absent."""
 
+    async def read_at(self, name: str, offset: int, size_bytes: int) -> bytes:
+        """Up to ``size_bytes`` from ``offset`` on; fewer at the end, none if absent."""
+
     async def append(self, name: str, data: bytes, *, sync: bool) -> None:
         """Append; with ``sync`` return only when it is durable (file data, and the name when
         new).

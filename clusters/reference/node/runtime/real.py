@@ -28,6 +28,7 @@ from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, Decoder, Fram
 SEND_QUEUE_BYTES = 2 * MAX_PAYLOAD_BYTES
 # Frames received but not yet taken; beyond it the socket is not read, and TCP slows the sender.
 RECEIVE_QUEUE_FRAMES = 1024
+MAX_OPEN_FILES = 16  # appended to at the same time: the log, and a few snapshots
 
 T = TypeVar("T")
 log = logging.getLogger("node.network")
@@ -210,8 +211,8 @@ class FileDisk:
         """Make the directory if absent and lock it. Raises ``DiskError``."""
         self._directory = directory
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
-        self._append_name = ""
-        self._append_fd = -1
+        self._unsynced_names: dict[str, None] = {}  # files whose name may not be durable yet
+        self._open: dict[str, int] = {}  # files being appended to, least recently used first
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -224,7 +225,8 @@ class FileDisk:
     def close(self) -> None:
         """Finish what is queued and let the directory go."""
         self._thread.shutdown()
-        self._forget_append()
+        for name in list(self._open):
+            self._forget(name)
         os.close(self._lock_fd)
 
     async def names(self) -> tuple[str, ...]:
@@ -234,6 +236,10 @@ class FileDisk:
     async def read(self, name: str) -> bytes:
         """The whole file; empty if absent."""
         return await self._run("read", name, lambda: self._read(name))
+
+    async def read_at(self, name: str, offset: int, size_bytes: int) -> bytes:
+        """A part of the file."""
+        return await self._run("read", name, lambda: self._read_at(name, offset, size_bytes))
 
     async def append(self, name: str, data: bytes, *, sync: bool) -> None:
         """Append; durable on return with ``sync``."""
@@ -269,31 +275,42 @@ class FileDisk:
         path = self._directory / name
         return path.read_bytes() if path.exists() else b""
 
+    def _read_at(self, name: str, offset: int, size_bytes: int) -> bytes:
+        try:
+            with (self._directory / name).open("rb") as file:
+                file.seek(offset)
+                return file.read(size_bytes)
+        except FileNotFoundError:
+            return b""
+
     def _append(self, name: str, data: bytes, sync: bool) -> None:
-        opened = self._open_append(name)
+        opened = name not in self._open
+        fd = self._open_append(name)
         view = memoryview(data)
         while view:
-            view = view[os.write(self._append_fd, view) :]
+            view = view[os.write(fd, view) :]
         if sync:
-            os.fdatasync(self._append_fd)
-            if opened:
+            os.fdatasync(fd)
+            if opened or name in self._unsynced_names:
                 # Not only when it is new: whoever made it may have been killed before this.
                 self._sync_directory()
+                self._unsynced_names.pop(name, None)
+        elif opened:
+            self._unsynced_names[name] = None
 
-    def _open_append(self, name: str) -> bool:
-        """Make ``name`` the open file, new or not; tells whether another one was before."""
-        if self._append_name == name:
-            return False
-        self._forget_append()
-        path = self._directory / name
-        self._append_fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._append_name = name
-        return True
+    def _open_append(self, name: str) -> int:
+        fd = self._open.pop(name, -1)
+        if fd < 0:
+            if len(self._open) >= MAX_OPEN_FILES:
+                self._forget(next(iter(self._open)))
+            fd = os.open(self._directory / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._open[name] = fd
+        return fd
 
-    def _forget_append(self) -> None:
-        if self._append_fd >= 0:
-            os.close(self._append_fd)
-        self._append_name, self._append_fd = "", -1
+    def _forget(self, name: str) -> None:
+        fd = self._open.pop(name, -1)
+        if fd >= 0:
+            os.close(fd)
 
     def _replace(self, name: str, data: bytes) -> None:
         temporary = self._directory / f".{name}.new"
@@ -310,8 +327,8 @@ class FileDisk:
             os.fsync(file.fileno())
 
     def _delete(self, name: str) -> None:
-        if name == self._append_name:
-            self._forget_append()
+        self._forget(name)
+        self._unsynced_names.pop(name, None)
         (self._directory / name).unlink(missing_ok=True)
         self._sync_directory()
 

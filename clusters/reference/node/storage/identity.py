@@ -1,12 +1,11 @@
 """Who this node is: its name, and the incarnation of its directory.
 
 A voter is (name, incarnation). A node whose directory was wiped is a new incarnation and may have
-forgotten its votes: its peers, which remember the one they met first, don't talk to it.
+forgotten its votes: it is another member, that groups have to take in first.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 import msgspec
@@ -17,11 +16,11 @@ FILE = "identity.json"
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """``known`` maps each peer met so far to the incarnation it had."""
+    """``founders`` are the members that the cluster began with, once that is known."""
 
     node: str
     incarnation: str
-    known: dict[str, str] = {}
+    founders: tuple[str, ...] = ()
 
 
 async def load(disk: Disk, node: str, rng: random.Random) -> Identity:
@@ -31,7 +30,7 @@ async def load(disk: Disk, node: str, rng: random.Random) -> Identity:
     data = await disk.read(FILE)
     if not data:
         identity = Identity(node=node, incarnation=f"{rng.getrandbits(64):016x}")
-        await disk.replace(FILE, msgspec.json.encode(identity))
+        await save(disk, identity)
         return identity
     try:
         identity = msgspec.json.decode(data, type=Identity)
@@ -42,25 +41,6 @@ async def load(disk: Disk, node: str, rng: random.Random) -> Identity:
     return identity
 
 
-class Acquaintances:
-    """The peers' incarnations, remembered durably before they are relied on."""
-
-    def __init__(self, disk: Disk, identity: Identity) -> None:
-        self._disk = disk
-        self.identity = identity
-        self._meeting = asyncio.Lock()
-
-    async def accept(self, peer: str, incarnation: str) -> bool:
-        """Whether ``peer`` is who it was when first met. Raises ``DiskError``."""
-        # A peer dials while it is dialed: the second of two calls must not be told of an
-        # acquaintance that the first is still writing down.
-        async with self._meeting:
-            known = self.identity.known.get(peer)
-            if known is None:
-                identity = msgspec.structs.replace(
-                    self.identity, known={**self.identity.known, peer: incarnation}
-                )
-                await self._disk.replace(FILE, msgspec.json.encode(identity))
-                self.identity = identity
-                return True
-            return known == incarnation
+async def save(disk: Disk, identity: Identity) -> None:
+    """Make ``identity`` the directory's. Raises ``DiskError``."""
+    await disk.replace(FILE, msgspec.json.encode(identity))

@@ -16,7 +16,7 @@ import zlib
 
 import msgspec
 
-from clusters.reference.node.raft.types import Entry, HardState
+from clusters.reference.node.raft.types import Entry, HardState, Mark
 
 FORMAT_VERSION = 1
 SEGMENT_MAGIC = b"FDLG"
@@ -37,14 +37,34 @@ class CorruptLog(Exception):
         self.file, self.offset, self.reason = file, offset, reason
 
 
+class Saved(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot of a group's state machine at ``mark``: ``size_bytes`` of ``file``."""
+
+    mark: Mark
+    file: str
+    size_bytes: int
+
+
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """The group's log begins behind ``base``, and ``saved``, at or after it, stands for what was
+    before. With ``whole`` no entry from before this update counts any more.
+    """
+
+    base: Mark
+    saved: Saved | None = None
+    whole: bool = False
+
+
 class Update(msgspec.Struct, frozen=True, array_like=True):
-    """What one group wants durable: its hard state, and entries that replace all from the first of
-    them on.
+    """What one group wants durable: its hard state, a cut, and entries that replace all from the
+    first of them on. With ``dropped`` the group is no more.
     """
 
     group: str
     hard_state: HardState | None
     entries: tuple[Entry, ...]
+    cut: Cut | None = None
+    dropped: bool = False
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):

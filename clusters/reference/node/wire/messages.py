@@ -28,9 +28,12 @@ class RaftBatch(msgspec.Struct, frozen=True, array_like=True, tag="raft"):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
-    """Keeps the link known to be alive, and tells what the sender leads: (partition, term)."""
+    """Keeps the link known to be alive, and tells what the sender leads, (partition, term), and who
+    founded its cluster, if it knows.
+    """
 
     leads: tuple[tuple[int, int], ...] = ()
+    founders: tuple[str, ...] = ()
 
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
@@ -154,7 +157,8 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One member of one group, as this node sees it. ``partition`` is ``None`` for metastorage.
 
-    ``serving``: it leads, and has applied everything of earlier terms.
+    ``serving``: it leads, and has applied everything of earlier terms. ``members``: the voters with
+    their incarnations; ``stage``: of a change of members; the log begins behind ``base_index``.
     """
 
     group: str
@@ -167,6 +171,9 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     commit_index: int
     applied_index: int
+    members: tuple[str, ...] = ()
+    stage: str = "stable"
+    base_index: int = 0
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
