@@ -6,13 +6,13 @@ read as a verdict here.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
 
 import click
 
+from harness.cli import streams
 from harness.cli.check import check
 from harness.cli.cleanup import cleanup
 from harness.cli.doctor import doctor
@@ -20,7 +20,7 @@ from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.session import Session, say
 from harness.cli.signals import interrupt_on_terminate
-from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
+from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
@@ -28,7 +28,8 @@ EXIT_NO_READER = 141  # what a shell shows for a process that SIGPIPE ended
 
 EPILOG = """\b
 Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,
-130 interrupted, 254 misuse (plan, flags, history), 255 harness error."""
+130 interrupted, 141 nobody read the output, 254 misuse (plan, flags, history),
+255 harness error."""
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,9 +46,15 @@ for command in (run, check, report, doctor, cleanup):
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line of this process and exit with its code."""
     interrupt_on_terminate()
-    sys.exit(execute(sys.argv[1:]))
+    streams.complete()
+    if sys.stdout is None:
+        say("stdout is closed, so nobody could read what was found")
+        sys.exit(EXIT_HARNESS_ERROR)
+    code = execute(sys.argv[1:])
+    streams.settle()
+    sys.exit(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -64,9 +71,12 @@ def execute(arguments: Sequence[str]) -> int:
         error.show()
         return EXIT_USAGE
     except (BrokenPipeError, SystemExit):  # click leaves by SystemExit(1) when its reader is gone
-        return _reader_gone()
+        return EXIT_NO_READER
     except KeyboardInterrupt:
         return _failed(session, Interrupted("interrupted"))
+    except OSError as error:
+        refusal = streams.refusal(sys.stdout)
+        return _failed(session, HarnessError(f"stdout: {refusal}") if refusal else error)
     except Exception as error:
         return _failed(session, error)
     return int(code or 0)
@@ -85,11 +95,3 @@ def _failed(session: Session, error: Exception) -> int:
     if isinstance(error, UsageError):
         return EXIT_USAGE
     return EXIT_INTERRUPTED if isinstance(error, Interrupted) else EXIT_HARNESS_ERROR
-
-
-def _reader_gone() -> int:
-    """Nobody reads what we print: not an error, and Python must not find out again at its exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
-    return EXIT_NO_READER

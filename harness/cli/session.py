@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -40,8 +41,9 @@ class Session:
 
 
 def say(text: str) -> None:
-    """One line for a person, on stderr."""
-    click.echo(f"firedrill: {inert(text, SENTENCE_CHARS)}", err=True)
+    """One line for a person, on stderr. That nobody reads there any more ends no work."""
+    with contextlib.suppress(OSError):
+        click.echo(f"firedrill: {inert(text, SENTENCE_CHARS)}", err=True)
 
 
 def runs_option(command: C) -> C:

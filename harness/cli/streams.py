@@ -1,0 +1,68 @@
+"""The three standard streams, where a shell closed one, filled its disk or stopped reading."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO, cast
+
+_STANDARD = (0, 1, 2)
+
+
+class _Watched(io.FileIO):
+    """A descriptor that remembers why it refused: what is too large for a buffer leaves no trace
+    in it.
+    """
+
+    reason = ""
+
+    def write(self, content: Any, /) -> int:  # noqa: ANN401 (any buffer)
+        """As ``FileIO.write``."""
+        try:
+            return super().write(content)
+        except OSError as error:
+            self.reason = error.strerror or str(error)
+            raise
+
+
+def complete() -> None:
+    """Put nothing behind what was closed: else the next file to be opened would be taken for a
+    standard stream, by us or by a child. From here on ``refusal`` knows what stdout refused.
+    """
+    for number in _STANDARD:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+    if sys.stdout is not None:
+        before = cast(io.TextIOWrapper, sys.stdout)
+        sys.stdout = sys.__stdout__ = io.TextIOWrapper(  # type: ignore[misc]
+            io.BufferedWriter(_Watched(before.fileno(), "w", closefd=False)),
+            encoding=before.encoding,
+            errors=before.errors,
+            line_buffering=before.line_buffering,
+        )
+
+
+def refusal(stream: TextIO) -> str:
+    """Why ``stream`` did not take what was written to it; empty where it did."""
+    try:
+        stream.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return raw.reason if isinstance(raw, _Watched) else ""
+
+
+def settle() -> None:
+    """Drop what a stream did not take: Python would fail on it once more at its exit."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None and refusal(stream):
+            with suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
