@@ -161,7 +161,10 @@ def seconds(at_ns: int | None) -> str:
 
 
 def _txns(example: Mapping[str, Any]) -> list[int]:
-    return [txn for txn in example.get("txns", ()) if isinstance(txn, int)][:OPERATIONS_MAX]
+    """The transactions to show: of too many the first and the last."""
+    found = [txn for txn in example.get("txns", ()) if isinstance(txn, int)]
+    half = OPERATIONS_MAX // 2
+    return found if len(found) <= OPERATIONS_MAX else found[:half] + found[-half:]
 
 
 class _Board:
@@ -227,16 +230,17 @@ def _example(
     near = _events_around(material, found)
     events, events_more = event_rows(near, EVENTS_MAX)
     text, steps = clauses(str(example.get("text", "")))
+    ring = board.cycle(example, operations, telling)
     return Example(
         text=text,
         clauses=steps[:CLAUSES_MAX],
-        facts=(*_named(keys, material), *_facts(example, EDGES if steps else frozenset())),
+        facts=(*_named(keys, material), *_facts(example, EDGES if steps or ring else frozenset())),
         operations=tuple(_operation(row, telling, material.scale) for row in found),
         operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
         events_more=events_more,
         undrawn=bool(found) and not board.room,
-        cycle=board.cycle(example, operations, telling),
+        cycle=ring,
         lanes=board.lanes(example, found, near, telling),
     )
 

@@ -21,10 +21,11 @@ ROW_MAX = 4  # boxes side by side before they go around
 SHOWN_MAX = 12  # transactions; of a longer cycle the beginning and the end
 HEAD, TAIL = 6, 5  # that many, around a box that stands for the rest
 LINES_MAX = 4  # micro-operations in a box
-LINE_PX, PAD_PX, TITLE_PX = 14.0, 9.0, 34.0
+LINE_PX, PAD_PX, TITLE_PX = 14.0, 8.0, 34.0
 BOX_MAX_PX = 300.0
 BACK_PX = 44.0  # below the row, for the way back
 BETWEEN_PX = 64.0  # between the two rows of a ring
+WIDE_MAX = 8  # transactions in a cycle whose boxes have room for more than one element
 LIST_ELEMENTS = 3  # of a list in a box: its end
 
 Row = Mapping[str, Any]
@@ -63,8 +64,9 @@ class Box:
 
 def edges_of(example: Mapping[str, Any]) -> tuple[Edge, ...]:
     """The cycle of an example; empty where it has none, or what it has is no cycle."""
+    steps = example.get("cycle")
     found = []
-    for item in example.get("cycle") or ():
+    for item in steps if isinstance(steps, list | tuple) else ():
         edge = _edge_of(item) if isinstance(item, Mapping) else None
         if edge is None:
             return ()
@@ -111,9 +113,8 @@ def _layout(count: int, lines: int) -> tuple[list[Box], float]:
     height = TITLE_PX + lines * LINE_PX + PAD_PX
     ring = count > ROW_MAX
     above = -(-count // 2) if ring else count
-    gap = 100.0 if ring else 150.0
-    side = 74.0 if ring else 0.0  # the edges up and down have their words beside them
-    width = min(BOX_MAX_PX, (WIDTH - 2 * side - gap * (above - 1) - 4) / above)
+    gap = 94.0 if ring else 150.0
+    width = min(BOX_MAX_PX, (WIDTH - gap * (above - 1) - 4) / above)
     left = (WIDTH - above * width - (above - 1) * gap) / 2
     step = width + gap
     boxes = [Box(x=left + i * step, y=2.0, width=width, height=height) for i in range(above)]
@@ -138,7 +139,8 @@ def _lines(
     keys = {edge.key for edge in edges if txn in (edge.source, edge.target)}
     ops = operations[txn]["ops"]
     chosen = [step for step in ops if step["key"] in keys] or ops
-    found = [telling.step(step, LIST_ELEMENTS) for step in chosen[:LINES_MAX]]
+    elements_max = 1 if len(edges) > WIDE_MAX else LIST_ELEMENTS
+    found = [telling.brief(step, elements_max) for step in chosen[:LINES_MAX]]
     more = len(ops) - len(found)
     return (
         [*found[: LINES_MAX - 1], f"+ {more + len(found[LINES_MAX - 1 :])} more"] if more else found
@@ -148,7 +150,7 @@ def _lines(
 def _box(box: Box, txn: int, lines: Sequence[str], operations: Mapping[int, Row]) -> Markup:
     row = operations.get(txn)
     kind = row["type"] if row else "ok"
-    room = box.width - 2 * PAD_PX
+    room = box.width - PAD_PX - 2
     x = box.x + PAD_PX
     parts = [
         tag("rect", x=box.x, y=box.y, width=box.width, height=box.height, rx=4, class_="g-box"),
@@ -157,7 +159,7 @@ def _box(box: Box, txn: int, lines: Sequence[str], operations: Mapping[int, Row]
     ]
     if row:
         who = f"process {row['process']}, {kind}"
-        parts.append(text(clipped(who, room * 1.1), x, box.y + 29, "g-soft"))
+        parts.append(text(clipped(who, room * 1.25), x, box.y + 29, "g-soft"))
     for place, line in enumerate(lines):
         y = box.y + TITLE_PX + 10 + place * LINE_PX
         parts.append(text(clipped(line, room), x, y, "g-mono"))

@@ -164,7 +164,7 @@ def _bar(row: Row, stage: Stage, axis: Axis) -> Bar:
 def _said(row: Row, telling: Telling) -> str:
     ops = row["ops"]
     hot = [step for step in ops if step["key"] in telling.keys] or list(ops)
-    said = ", ".join(telling.step(step, TEXT_ELEMENTS) for step in hot[:TEXT_STEPS])
+    said = ", ".join(telling.brief(step, TEXT_ELEMENTS) for step in hot[:TEXT_STEPS])
     more = len(ops) - len(hot[:TEXT_STEPS])
     return f"{said}, + {more} more" if more else said
 
@@ -203,7 +203,7 @@ def _cuts(axis: Axis, scale: Scale, top: float, bottom: float) -> Iterator[Marku
         )  # fmt: skip
         centre = (segment.left + segment.right) / 2
         yield text(
-            scale.span(segment.end - segment.start), centre, bottom + 14, "g-soft",
+            scale.span(segment.end - segment.start), centre, bottom + 14, "g-soft g-left-out",
             text_anchor="middle",
         )  # fmt: skip
 

@@ -10,15 +10,13 @@ import attrs
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from harness.checking import Verdict
 from harness.errors import MalformedHistory
-from harness.history.files import sha256
-from harness.history.jepsen.importing import KEYS_FILE
 from harness.history.load import History, load
 from harness.rundir import Manifest, Origin, RunDirectory
 from results.lanes import Window
+from results.names import key_names
 from results.scale import PLACES, SECONDS, Scale, scale_of
 
 FILES_MAX = 12  # of one node's directory, listed
@@ -110,7 +108,7 @@ def gather(run: RunDirectory) -> Material:
         faults=history.faults().to_pylist(),
         events=history.events(),
         nodes=_nodes(run),
-        key_names=_key_names(history),
+        key_names=key_names(run, history.manifest),
         scale=_scale(history.manifest, transactions),
     )
 
@@ -123,25 +121,6 @@ def read_verdict(run: RunDirectory) -> Verdict | None:
         return None
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise MalformedHistory(str(run.verdict), "", f"it is no verdict: {error}") from error
-
-
-def _key_names(history: History) -> dict[int, str]:
-    """What keys are called that were no integers where they were recorded.
-
-    Raises ``MalformedHistory`` where the file is not the one that was sealed.
-    """
-    path = history.run.history / KEYS_FILE
-    expected = history.manifest.checksums.get(path.relative_to(history.run.root).as_posix())
-    if expected is None:
-        return {}
-    try:
-        if (found := sha256(path)) != expected:
-            reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
-            raise MalformedHistory(str(path), "", reason)
-        rows = pq.read_table(path).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
-    return {row["key"]: row["name"] for row in rows}
 
 
 def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -40,13 +40,21 @@ class Telling:
         name = self.names.get(key)
         return str(key) if name is None else name[:NAME_CHARS]
 
-    def step(self, step: Row, elements_max: int = ELEMENTS_MAX) -> str:
+    def step(self, step: Row) -> str:
         """One micro-operation."""
+        return self._told(step, lambda elements, part: shortened(elements, part))
+
+    def brief(self, step: Row, elements_max: int) -> str:
+        """One micro-operation for a drawing: of a list only so many elements, its end."""
+        return self._told(step, lambda elements, part: _brief(elements, part, elements_max))
+
+    def _told(self, step: Row, listed: Callable[[Sequence[int], int | None], str]) -> str:
         f, value, elements = step["f"], step["value"], step["elements"]
         key = self.key(step["key"])
+        if f == "cas" and elements is not None:
+            return f"cas {key} {' → '.join(map(str, elements))}"
         if elements is not None:
-            part = self.parts.get(step["key"])
-            return f"{f} {key} {shortened(elements, part, elements_max)}"
+            return f"{f} {key} {listed(elements, self.parts.get(step['key']))}"
         if value is None:
             return f"{f} {key} ?" if f == "r" else f"{f} {key}"
         return f"{f} {key} {value}"
@@ -79,13 +87,25 @@ def parting(rows: Sequence[Row]) -> dict[int, int]:
     return found
 
 
-def shortened(elements: Sequence[int], part: int | None, limit: int = ELEMENTS_MAX) -> str:
+def shortened(elements: Sequence[int], part: int | None) -> str:
     """A list, or of a long one its end; around ``part`` where it parts from another."""
+    start, shown, after = _window(elements, part, ELEMENTS_MAX)
+    before = f"… {start} before, " if start else ""
+    behind = f", … {after} after" if after else ""
+    return f"[{before}{' '.join(map(str, shown))}{behind}]"
+
+
+def _brief(elements: Sequence[int], part: int | None, limit: int) -> str:
+    start, shown, after = _window(elements, part, limit)
+    return f"[{'… ' if start else ''}{' '.join(map(str, shown))}{' …' if after else ''}]"
+
+
+def _window(
+    elements: Sequence[int], part: int | None, limit: int
+) -> tuple[int, Sequence[int], int]:
+    """How many elements come before those that are shown, these, and how many come after."""
     start = max(0, len(elements) - limit)
     if part is not None:
         start = min(start, max(0, part - limit // 2))
     shown = elements[start : start + limit]
-    after = len(elements) - start - len(shown)
-    before = f"… {start} before, " if start else ""
-    behind = f", … {after} after" if after else ""
-    return f"[{before}{' '.join(map(str, shown))}{behind}]"
+    return start, shown, len(elements) - start - len(shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import click
 
@@ -90,9 +90,11 @@ def publish(run: RunDirectory) -> Outcome | None:
 def announce(run: RunDirectory, verdict: Verdict, outcome: Outcome, report: bool) -> None:
     """Say on stdout what was found; the last line is outcome, meaning and path."""
     from results.cards import other_reasons, plainest_first
+    from results.names import key_names
 
+    names = key_names(run, read_manifest(run))
     for name, anomaly in plainest_first(verdict.anomalies):
-        _announce_anomaly(name, anomaly)
+        _announce_anomaly(name, anomaly, names)
     if verdict.observed:
         kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
         click.echo(f"observed, ruled out by no promise: {inert(kinds)}")
@@ -116,11 +118,13 @@ def settle(verdict: Verdict, *others: Outcome | None) -> Outcome:
     return worst([verdict.outcome, *(other for other in others if other is not None)])
 
 
-def _announce_anomaly(name: str, anomaly: Anomaly) -> None:
+def _announce_anomaly(name: str, anomaly: Anomaly, names: Mapping[int, str]) -> None:
     click.echo(f"{inert(name)}: {anomaly.count}")
     for example in anomaly.examples[:EXAMPLES_SHOWN]:
         click.echo(f"  {inert(str(example.get('text', '')), LINE_CHARS)}")
         explained = example.get("explained_by") or {}
+        for key in (key for key in example.get("keys", ()) if key in names):
+            click.echo(f"    key {key} is {inert(names[key], LINE_CHARS)} in the file")
         if "text" in explained:
             click.echo(f"    explained by: {inert(str(explained['text']), LINE_CHARS)}")
     if anomaly.count > EXAMPLES_SHOWN:

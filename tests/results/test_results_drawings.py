@@ -1,0 +1,261 @@
+"""Drawings of anomalies: what is there, where it stands, and that nothing in it is active."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from markupsafe import Markup
+
+from results import axis, cycle, lanes
+from results.cycle import Edge, edges_of
+from results.drawing import tag, text
+from results.lanes import Stage, Tick, Window
+from results.scale import PLACES, SECONDS, duration, scale_of
+from results.steps import Telling, parting
+
+HOSTILE = '"><script>alert(1)</script>\x1b\u202e&'
+MS = 1_000_000
+
+
+def op(txn: int, *steps: tuple[str, int, Any], type_: str = "ok", **more: Any) -> dict[str, Any]:
+    """A transaction as ``Material`` gives it, a millisecond long and 10 ms after the one before."""
+    row = {
+        "txn": txn,
+        "process": txn % 5,
+        "node": "n1",
+        "type": type_,
+        "invoke_ns": txn * 10 * MS,
+        "complete_ns": (txn * 10 + 1) * MS,
+        "invoke_index": 2 * txn,
+        "complete_index": 2 * txn + 1,
+        "ops": [
+            {
+                "f": f,
+                "key": key,
+                "value": None if isinstance(value, list) else value,
+                "elements": value if isinstance(value, list) else None,
+            }
+            for f, key, value in steps
+        ],
+    }
+    return row | more
+
+
+def ring(count: int) -> dict[str, Any]:
+    """An example whose cycle has ``count`` transactions."""
+    steps = [
+        {"kind": "rw", "source": n, "target": (n + 1) % count, "key": n, "element": 100 + n}
+        for n in range(count)
+    ]
+    return {"text": "a cycle", "txns": list(range(count)), "cycle": steps}
+
+
+def parsed(drawing: Markup) -> ET.Element:
+    """The drawing as elements; nothing in it is styled inline, active or from elsewhere."""
+    root = ET.fromstring(str(drawing))  # noqa: S314 (our own, made a moment ago)
+    for element in root.iter():
+        assert element.tag in {"svg", "g", "rect", "text", "polyline", "polygon"}
+        assert not {"style", "href", "onload"} & set(element.attrib)
+    return root
+
+
+def words(drawing: Markup) -> list[str]:
+    return [element.text or "" for element in parsed(drawing).iter("text")]
+
+
+def boxes(drawing: Markup) -> list[tuple[float, float, float, float]]:
+    return [
+        tuple(float(element.attrib[name]) for name in ("x", "y", "width", "height"))
+        for element in parsed(drawing).iter("rect")
+        if element.attrib["class"] in {"g-box", "g-rest"}
+    ]
+
+
+@pytest.mark.parametrize("count", range(2, 13))
+def test_a_cycle_shows_every_transaction_inside_the_picture_and_none_on_another(count) -> None:
+    operations = {n: op(n, ("append", n, 100 + n)) for n in range(count)}
+
+    drawing = cycle.draw(edges_of(ring(count)), operations, Telling())
+
+    found = boxes(drawing)
+    assert len(found) == count
+    _, _, width, height = map(float, parsed(drawing).attrib["viewBox"].split())
+    for n, (x, y, w, h) in enumerate(found):
+        assert x >= 0
+        assert y >= 0
+        assert x + w <= width
+        assert y + h <= height
+        for a, b, c, d in found[n + 1 :]:
+            assert x + w < a or a + c < x or y + h < b or b + d < y
+    said = words(drawing)
+    assert [f"T{n}" for n in range(count)] == [word for word in said if re.fullmatch(r"T\d+", word)]
+    emphasised = [e for e in parsed(drawing).iter("polyline") if "g-yet" in e.attrib["class"]]
+    assert len(emphasised) == 1, "the contradiction, and nothing else"
+
+
+def test_a_long_cycle_is_cut_and_says_how_much_is_left_out() -> None:
+    drawing = cycle.draw(edges_of(ring(20)), {}, Telling())
+
+    assert len(boxes(drawing)) == 12
+    assert "9 more" in words(drawing)
+
+
+def test_edges_are_told_with_key_and_value_and_keys_by_their_names() -> None:
+    edges = (
+        Edge(kind="wr", source=1, target=2, key=7, element=31),
+        Edge(kind="process", source=2, target=3),
+        Edge(kind="rw", source=3, target=1, key=8, element=5),
+    )
+    operations = {n: op(n, ("r", 7, [31])) for n in (1, 2, 3)}
+
+    said = words(cycle.draw(edges, operations, Telling(names={8: ":x"})))
+
+    for told in ("wr", "key 7", "31 seen", "2 ran it first", "key :x, 5 not seen"):
+        assert told in said
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [],
+        5,
+        "cycle",
+        [{"kind": "ww", "source": 1}],
+        [{"kind": "ww", "source": 1, "target": 2}],
+        [{"kind": "ww", "source": 1, "target": 2}, {"kind": "ww", "source": 3, "target": 1}],
+        [
+            {"kind": "ww", "source": 1, "target": 2, "key": "7"},
+            {"kind": "ww", "source": 2, "target": 1},
+        ],
+    ],
+)
+def test_what_is_no_closed_cycle_is_not_drawn(steps) -> None:
+    assert edges_of({"cycle": steps}) == ()
+    assert len(edges_of(ring(2))) == 2
+
+
+def stage(*rows: dict[str, Any], **more: Any) -> Stage:
+    values = {"faults": (), "ticks": (), "telling": Telling(), "scale": SECONDS} | more
+    return Stage(operations=rows, **values)
+
+
+def test_each_process_has_a_lane_and_each_outcome_a_shape_of_its_own() -> None:
+    rows = [
+        op(1, ("append", 7, 31)),
+        op(2, ("append", 7, 32), type_="fail"),
+        op(3, ("append", 7, 33), type_="info"),
+        op(6, ("r", 7, [31]), process=1),
+    ]
+
+    drawing = lanes.draw(stage(*rows))
+
+    said = words(drawing)
+    assert [word for word in said if word.startswith("process")] == [
+        "process 1", "process 2", "process 3",
+    ]  # fmt: skip
+    assert "T1  append 7 31" in said
+    assert "T6  r 7 [31]" in said
+    bars = {e.attrib["class"]: e for e in parsed(drawing).iter("rect")}
+    assert {"g-bar-ok", "g-bar-fail", "g-open"} <= set(bars)
+    unknown = bars["g-open"].attrib
+    assert float(unknown["x"]) + float(unknown["width"]) == lanes.RIGHT, "open to the right"
+
+
+def test_faults_in_force_are_shaded_and_named_and_others_left_out() -> None:
+    near = Window(number=0, label="kill n1", start=5 * MS, end=12 * MS)
+    far = Window(number=1, label="partition n2", start=900_000 * MS, end=900_001 * MS)
+    row = op(1, ("append", 7, 31))
+
+    drawing = lanes.draw(stage(row, faults=(near, far)))
+    explained = lanes.draw(stage(row, faults=(near, far), explained_by=1))
+
+    assert "0 kill n1" in words(drawing)
+    assert "1 partition n2" not in words(drawing)
+    assert "1 partition n2" in words(explained), "what explains it is always on the axis"
+
+
+def test_events_are_ticks_numbered_as_their_table() -> None:
+    ticks = [Tick(at=10 * MS, number=1), Tick(at=10 * MS + 9, number=2), Tick(at=11 * MS, number=3)]
+
+    said = words(lanes.draw(stage(op(1, ("append", 7, 31)), ticks=ticks)))
+
+    assert "1-2" in said
+    assert "3" in said
+    assert "store" in said
+    assert "store" not in words(lanes.draw(stage(op(1, ("append", 7, 31)))))
+
+
+def test_idle_time_is_cut_and_told_and_busy_time_is_not() -> None:
+    early, late = op(1, ("append", 7, 31)), op(4000, ("r", 7, []))
+
+    apart = words(lanes.draw(stage(early, late)))
+    together = words(lanes.draw(stage(early, op(2, ("r", 7, []), invoke_ns=11 * MS))))
+
+    assert "40 s" in apart
+    assert "40 s" not in together
+
+
+def test_a_history_without_times_is_drawn_by_index() -> None:
+    said = words(lanes.draw(stage(op(1, ("append", 7, 31)), op(2, ("r", 7, [])), scale=PLACES)))
+
+    assert not [word for word in said if word.endswith("s") and word[0] in "+0123456789"]
+    assert any(word.startswith("+") for word in said)
+
+
+def test_equal_anomalies_draw_equal_bytes_and_hostile_text_stays_text() -> None:
+    rows = [op(n, ("append", 7, n), node=HOSTILE) for n in range(4)]
+    fault = Window(number=0, label=HOSTILE, start=0, end=50 * MS)
+    told = Telling(names={7: HOSTILE})
+
+    first = lanes.draw(stage(*rows, faults=(fault,), telling=told))
+
+    assert first == lanes.draw(stage(*rows, faults=(fault,), telling=told))
+    assert "<script" not in first
+    parsed(first)
+    ringed = cycle.draw(edges_of(ring(4)), dict(enumerate(rows)), told)
+    assert "<script" not in ringed
+    parsed(ringed)
+
+
+def test_markup_is_made_of_escaped_attributes_and_inert_text() -> None:
+    assert tag("rect", x=1.26, class_='a"b') == '<rect x="1.3" class="a&#34;b"/>'
+    assert text("<b>\x1b", 1, 2) == '<text x="1" y="2">&lt;b&gt;\\x1b</text>'
+
+
+def test_an_axis_ascends_and_keeps_what_is_outside_at_its_edges() -> None:
+    found = axis.axis_of([(0, 10), (1_000, 1_010), (5_000, 5_003)], 100.0, 900.0)
+
+    xs = [found.x(at) for at in range(-50, 5_100, 7)]
+    assert xs == sorted(xs)
+    assert xs[0] == 100.0
+    assert xs[-1] == 900.0
+    assert [segment.cut for segment in found.segments] == [False, True, False, True, False]
+    single = axis.axis_of([(7, 7)], 0.0, 10.0)
+    assert 0.0 < single.x(7) < 10.0
+
+
+@pytest.mark.parametrize(
+    ("length_ns", "told", "unit"),
+    [
+        (13, "13 ns", "ns"),
+        (1_500, "1.5 µs", "ns"),
+        (45_500_000, "45.5 ms", "ms"),
+        (44_900_000_000, "44.9 s", "s"),
+        (500_000_000_000, "500 s", "s"),
+    ],
+)
+def test_times_are_told_in_the_unit_of_their_span(length_ns, told, unit) -> None:
+    assert duration(length_ns) == told
+    assert scale_of(length_ns).unit == unit
+
+
+def test_lists_in_drawings_are_short_and_in_tables_say_what_is_left_out() -> None:
+    row = op(1, ("r", 7, list(range(40))), ("cas", 8, [1, 2]))
+
+    assert Telling().brief(row["ops"][0], 3) == "r 7 [… 37 38 39]"
+    assert Telling().step(row["ops"][0]).startswith("r 7 [… 26 before, 26 27")
+    assert Telling().step(row["ops"][1]) == "cas 8 1 → 2"
+    assert parting([row]) == {}
