@@ -7,8 +7,8 @@ own interface and not over a session.
 from __future__ import annotations
 
 from harness.capability import Capability
-from harness.faults import Proof, Scene, Victims
-from harness.tasks import together
+from harness.cluster import NodeStatus, Provider
+from harness.faults import Proof
 from nemesis import nodes
 
 
@@ -17,26 +17,17 @@ class Freeze(nodes.NodeFault):
 
     kind: str = "freeze"
     needs: frozenset[Capability] = frozenset({Capability.FREEZE})
+    silences: bool = True
 
-    async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Freeze all at once."""
-        await together(scene.provider.freeze(node) for node in victims.nodes)
+    async def strike(self, provider: Provider, node: str) -> object:
+        """Freeze the machine."""
+        return await provider.freeze(node)
 
-    async def prove(self, scene: Scene, victims: Victims) -> Proof:
-        """A probe shows every machine frozen, and none answers a call."""
-        looks = await nodes.probe(scene, victims)
-        moving = [look.node for look in looks if not look.frozen]
-        if moving:
-            return Proof(holds=False, text=f"{', '.join(moving)} is not frozen")
-        silent = await nodes.prove_silent(scene, victims)
-        if not silent.holds:
-            return silent
-        return Proof(holds=True, text=f"{', '.join(victims.nodes)} frozen; {silent.text}")
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Let the machine go on."""
+        await provider.thaw(node)
 
-    async def heal(self, scene: Scene, victims: Victims) -> None:
-        """Let every machine go on."""
-        await together(scene.provider.thaw(node) for node in victims.nodes)
-
-    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-        """Every target runs and answers."""
-        return await nodes.prove_serving(scene, victims)
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether the machine stands still."""
+        frozen = "is frozen" if look.frozen else "is not frozen"
+        return Proof(holds=look.frozen, text=f"{look.node} {frozen}")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from harness.capability import Capability
-from harness.faults import Proof, Scene, Victims
-from harness.tasks import together
+from harness.cluster import Provider
 from nemesis import nodes
 
 
@@ -14,18 +13,6 @@ class Kill(nodes.NodeFault):
     kind: str = "kill"
     needs: frozenset[Capability] = frozenset({Capability.KILL})
 
-    async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Kill all at once: one after the other would let the store react in between."""
-        await together(scene.provider.kill(node) for node in victims.nodes)
-
-    async def prove(self, scene: Scene, victims: Victims) -> Proof:
-        """A probe shows no running program on any target."""
-        return await nodes.prove_down(scene, victims)
-
-    async def heal(self, scene: Scene, victims: Victims) -> None:
-        """Start what does not run."""
-        await nodes.start_stopped(scene, victims)
-
-    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-        """Every target runs, as another boot than the one that was seen dead, and answers."""
-        return await nodes.prove_serving(scene, victims)
+    async def strike(self, provider: Provider, node: str) -> object:
+        """SIGKILL."""
+        return await provider.kill(node)

@@ -1,19 +1,44 @@
-"""What faults on nodes have in common: resolving a target to nodes, and looks that prove things."""
+"""What faults on nodes have in common: one verb of the provider, what undoes it, what shows it.
+
+A kind is hardly more than these; by default it leaves the program down until it is started.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
-from harness.cluster import NodeStatus, Roles
+from harness.capability import Capability
+from harness.cluster import NodeStatus, Provider, Roles
 from harness.faults import Proof, Scene, Victims
 from harness.tasks import together
 from nemesis import targets
 
 
 class NodeFault:
-    """The half of a fault kind that says who is hit, for kinds that act on nodes."""
+    """A fault kind that acts on nodes, on all targets at once: one after the other would let the
+    store react in between.
 
+    ``silences``: the proof of its effect asks the targets, too, and none may answer.
+    """
+
+    kind: str
+    needs: frozenset[Capability]
     aims: tuple[str, ...] = ()
+    silences: bool = False
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """Break ``node``."""
+        raise NotImplementedError
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Mend ``node``. Idempotent."""
+        await start_stopped(provider, node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether ``look`` shows the node broken."""
+        return down(look)
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and one with a strength: these kinds have none."""
@@ -28,51 +53,66 @@ class NodeFault:
         hit = targets.resolve(targets.parse(target), roles, nodes, draw)
         return None if hit is None else Victims(nodes=hit.nodes, roles=hit.roles)
 
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Break all targets."""
+        await together(self.strike(scene.provider, node) for node in victims.nodes)
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """A probe shows every target broken, and none answers where the kind silences."""
+        shown = _all(map(self.effect, await probe(scene, victims)))
+        if not (shown.holds and self.silences):
+            return shown
+        return _all((shown, await _prove_silent(scene, victims)))
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Mend all targets."""
+        await together(self.undo(scene.provider, node) for node in victims.nodes)
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """Every target runs, is neither paused nor frozen, and answers."""
+        looks = await probe(scene, victims)
+        held = [why for look in looks if (why := _why_not(look))]
+        if held:
+            return Proof(holds=False, text="; ".join(held))
+        if silent := await _silent(scene, victims):
+            return Proof(holds=False, text=f"{', '.join(silent)} runs but tells no roles")
+        boots = (f"{look.node} runs (boot {look.boot}) and tells roles" for look in looks)
+        return Proof(holds=True, text="; ".join(boots))
+
+
+def down(look: NodeStatus) -> Proof:
+    """Whether no program runs on the node."""
+    if look.running:
+        return Proof(holds=False, text=f"{look.node} still runs (pid {look.pid})")
+    ended = f" ({look.exit_text})" if look.exit_text else ""
+    return Proof(holds=True, text=f"{look.node} does not run{ended}")
+
+
+async def start_stopped(provider: Provider, node: str) -> None:
+    """Start the program unless it runs."""
+    if not (await provider.probe(node)).running:
+        await provider.start(node)
+
 
 async def probe(scene: Scene, victims: Victims) -> list[NodeStatus]:
     """What the provider sees of every victim, in their order."""
     return await together(scene.provider.probe(node) for node in victims.nodes)
 
 
-async def prove_down(scene: Scene, victims: Victims) -> Proof:
-    """Whether no victim runs."""
-    looks = await probe(scene, victims)
-    alive = [f"{look.node} still runs (pid {look.pid})" for look in looks if look.running]
-    if alive:
-        return Proof(holds=False, text="; ".join(alive))
-    return Proof(holds=True, text="; ".join(_ended(look) for look in looks))
+def _all(proofs: Iterable[Proof]) -> Proof:
+    """One proof of several: where some don't hold, of what these say."""
+    every = tuple(proofs)
+    wrong = tuple(proof for proof in every if not proof.holds)
+    return Proof(holds=not wrong, text="; ".join(proof.text for proof in wrong or every))
 
 
-async def prove_serving(scene: Scene, victims: Victims) -> Proof:
-    """Whether every victim runs, is neither paused nor frozen, and answers."""
-    looks = await probe(scene, victims)
-    held = [_why_not(look) for look in looks if _why_not(look)]
-    if held:
-        return Proof(holds=False, text="; ".join(held))
-    if silent := await _silent(scene, victims):
-        return Proof(holds=False, text=f"{', '.join(silent)} runs but tells no roles")
-    boots = (f"{look.node} runs (boot {look.boot}) and tells roles" for look in looks)
-    return Proof(holds=True, text="; ".join(boots))
-
-
-async def prove_silent(scene: Scene, victims: Victims) -> Proof:
+async def _prove_silent(scene: Scene, victims: Victims) -> Proof:
     """Whether no victim answers."""
     silent = await _silent(scene, victims)
     talking = [node for node in victims.nodes if node not in silent]
     if talking:
         return Proof(holds=False, text=f"{', '.join(talking)} still answers")
     return Proof(holds=True, text=f"no answer from {', '.join(silent)}")
-
-
-async def start_stopped(scene: Scene, victims: Victims) -> None:
-    """Start every victim that does not run."""
-    looks = await probe(scene, victims)
-    down = [look.node for look in looks if not look.running]
-    await together(scene.provider.start(node) for node in down)
-
-
-def _ended(look: NodeStatus) -> str:
-    return f"{look.node} does not run" + (f" ({look.exit_text})" if look.exit_text else "")
 
 
 def _why_not(look: NodeStatus) -> str:

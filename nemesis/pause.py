@@ -7,8 +7,8 @@ see a slow node and not a dead one.
 from __future__ import annotations
 
 from harness.capability import Capability
-from harness.faults import Proof, Scene, Victims
-from harness.tasks import together
+from harness.cluster import NodeStatus, Provider
+from harness.faults import Proof
 from nemesis import nodes
 
 
@@ -17,29 +17,18 @@ class Pause(nodes.NodeFault):
 
     kind: str = "pause"
     needs: frozenset[Capability] = frozenset({Capability.PAUSE})
+    silences: bool = True
 
-    async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Pause all at once."""
-        await together(scene.provider.pause(node) for node in victims.nodes)
+    async def strike(self, provider: Provider, node: str) -> object:
+        """SIGSTOP."""
+        return await provider.pause(node)
 
-    async def prove(self, scene: Scene, victims: Victims) -> Proof:
-        """A probe shows every target stopped by a signal, and none answers a call."""
-        looks = await nodes.probe(scene, victims)
-        moving = [look.node for look in looks if not look.paused]
-        if moving:
-            return Proof(holds=False, text=f"{', '.join(moving)} is not paused")
-        silent = await nodes.prove_silent(scene, victims)
-        if not silent.holds:
-            return silent
-        paused = "; ".join(f"{look.node} is paused (pid {look.pid})" for look in looks)
-        return Proof(holds=True, text=f"{paused}; {silent.text}")
+    async def undo(self, provider: Provider, node: str) -> None:
+        """SIGCONT, where it is paused."""
+        if (await provider.probe(node)).paused:
+            await provider.resume(node)
 
-    async def heal(self, scene: Scene, victims: Victims) -> None:
-        """Resume what is paused."""
-        looks = await nodes.probe(scene, victims)
-        paused = [look.node for look in looks if look.paused]
-        await together(scene.provider.resume(node) for node in paused)
-
-    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-        """Every target runs and answers."""
-        return await nodes.prove_serving(scene, victims)
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether the program is stopped by a signal."""
+        paused = f"is paused (pid {look.pid})" if look.paused else "is not paused"
+        return Proof(holds=look.paused, text=f"{look.node} {paused}")

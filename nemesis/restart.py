@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from harness.capability import Capability
-from harness.faults import Proof, Scene, Victims
-from harness.tasks import together
+from harness.cluster import Provider
 from nemesis import nodes
 
 
@@ -17,18 +16,6 @@ class Restart(nodes.NodeFault):
     kind: str = "restart"
     needs: frozenset[Capability] = frozenset({Capability.KILL})
 
-    async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Stop all at once."""
-        await together(scene.provider.stop(node) for node in victims.nodes)
-
-    async def prove(self, scene: Scene, victims: Victims) -> Proof:
-        """A probe shows no running program on any target."""
-        return await nodes.prove_down(scene, victims)
-
-    async def heal(self, scene: Scene, victims: Victims) -> None:
-        """Start what does not run."""
-        await nodes.start_stopped(scene, victims)
-
-    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-        """Every target runs and answers."""
-        return await nodes.prove_serving(scene, victims)
+    async def strike(self, provider: Provider, node: str) -> object:
+        """SIGTERM, and the end."""
+        return await provider.stop(node)

@@ -22,7 +22,7 @@ KINDS = {
     "kill": ("kill", "n2 does not run"),
     "restart": ("stop", "n2 does not run"),
     "pause": ("pause", "n2 is paused (pid 7); no answer from n2"),
-    "freeze": ("freeze", "n2 frozen; no answer from n2"),
+    "freeze": ("freeze", "n2 is frozen; no answer from n2"),
     "host-loss": ("lose", "n2 does not run; no answer from n2"),
     "partition": ("cut", "all 8 links drop what is sent"),
     "one-way": ("cut", "all 4 links drop what is sent"),
