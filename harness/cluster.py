@@ -111,7 +111,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What an independent look at a node shows now. ``boot`` changes with every start of the
-    program; ``paused`` is the program's state, ``frozen`` the whole machine's.
+    program, and stays when it ends; ``paused`` is the program's state, ``frozen`` the whole
+    machine's.
     """
 
     node: str
@@ -179,11 +180,14 @@ class Provider(Protocol):
 
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         """For each directed link, whether what the source sends reaches the destination, by
-        trying.
+        trying. Links are left out where trying shows nothing: a machine that is lost or frozen
+        can't be asked, and silence of a link is an answer only where what no cut takes arrives.
         """
 
     async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
-        """What each directed link does to packets, by sending many."""
+        """What each directed link does to packets, by sending many; without those whose machines
+        can't be asked.
+        """
 
     async def collect(self, node: str, into: Path) -> None:
         """Copy the node's logs into ``into`` (created), size-capped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import attrs
@@ -27,10 +28,15 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What an independent look showed: ``holds`` or not, and the sentence that says so."""
+    """What an independent look showed: ``holds`` or not, and the sentence that says so.
 
-    holds: bool
+    ``holds`` is ``None`` where what was to be looked at could not be asked: that shows neither.
+    ``boots``: by node, the boot that was seen dead; its heal shows another one.
+    """
+
+    holds: bool | None
     text: str
+    boots: dict[str, str] = {}
 
 
 @attrs.frozen(kw_only=True)
@@ -45,12 +51,15 @@ class Scene:
 
 @attrs.frozen(kw_only=True)
 class Victims:
-    """A resolved target. ``grudge`` and ``shapes`` are empty for faults that act on nodes alone."""
+    """A resolved target. ``grudge`` and ``shapes`` are empty for faults that act on nodes alone;
+    ``boots`` are those of the proof of the effect, once there is one.
+    """
 
     nodes: tuple[str, ...]
     roles: tuple[str, ...]
     grudge: Grudge = ()
     shapes: tuple[LinkShape, ...] = ()
+    boots: Mapping[str, str] = attrs.field(factory=dict)
 
 
 class Fault(Protocol):
@@ -67,9 +76,7 @@ class Fault(Protocol):
     needs: frozenset[Capability]
     aims: tuple[str, ...]
 
-    def check(
-        self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str
-    ) -> None:
+    def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a target that can never be resolved in this cluster. Raises ``PlanError`` at
         ``path``.
         """
