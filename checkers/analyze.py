@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkers.executors import local
-from checkers.executors.results import Given, apply, describe, in_one_place
-from checkers.kernel import Checker, Kernel, Part, Setting, Tables
+from checkers.executors.results import Given, apply, describe, of
+from checkers.kernel import Checker, Exchange, Kernel, Part, Setting, Tables
 from checkers.models import STRICT_SERIALIZABLE, breaks, canonical, ruled_out
 from checkers.source import Source
 from harness import plugins
@@ -89,7 +89,7 @@ def judge(
         "events": events,
         **given.tables,
     }
-    last = apply(in_one_place(kernels), tables, setting)
+    last = apply(of(kernels, Exchange.ONE_PLACE), tables, setting)
     broken = {**last.broken, **given.broken}
     tables |= last.tables
     parts = [_part(checker, tables, broken, setting, source) for checker in checkers]

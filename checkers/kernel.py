@@ -7,12 +7,13 @@ so the same chain gives the same verdict in process and on Spark.
 =============== ==========================================================================
 ``Exchange``    what the kernel is given
 =============== ==========================================================================
-``KEY``         the micro-operations of some keys, all of those keys; all transactions
+``EARLY``       the micro-operations of some keys, all of those keys; all transactions
+``KEY``         the same, and what EARLY kernels gave, concatenated over the splits
 ``ONE_PLACE``   every table, and what earlier kernels gave, concatenated over the splits
 =============== ==========================================================================
 
-A KEY kernel must not let its result depend on which keys share a split, nor on the order of rows.
-It sees only ``KEY_COLUMNS`` of the transactions: every task reads them all.
+EARLY and KEY kernels must not let their result depend on which keys share a split, nor on the order
+of rows. They see only ``KEY_COLUMNS`` of the transactions: every task reads them all.
 """
 
 from __future__ import annotations
@@ -69,17 +70,23 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Exchange(enum.StrEnum):
     """Which rows a kernel must see together."""
 
+    EARLY = "early"
     KEY = "key"
     ONE_PLACE = "one place"
 
 
 @attrs.frozen(kw_only=True)
 class Kernel:
-    """A named pure function. Kernels of one name are one kernel: checkers share their results."""
+    """A named pure function. Kernels of one name are one kernel: checkers share their results.
+
+    ``needed`` says of the transactions whether an EARLY kernel has anything to look for: it costs
+    another pass over the history.
+    """
 
     name: str
     exchange: Exchange
     run: Callable[[Tables, Setting], Tables]
+    needed: Callable[[pa.Table], bool] = lambda transactions: True
 
 
 class Lookup(Protocol):

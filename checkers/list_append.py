@@ -13,8 +13,9 @@ from checkers.attribution import explain_operations
 from checkers.cycles.kernel import CYCLES
 from checkers.cycles.words import explain
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from checkers.lists.findings import NOBODY
 from checkers.lists.inference import INFERENCE
+from checkers.lists.proof import NOBODY
+from checkers.lists.witness import WITNESSES
 from checkers.words import of_finding
 from harness.checking import Anomaly
 
@@ -26,7 +27,7 @@ class ListAppend:
     """Isolation anomalies of list-append histories: those of single keys, then cycles."""
 
     name: str = "list-append"
-    kernels: tuple[Kernel, ...] = (INFERENCE, CYCLES)
+    kernels: tuple[Kernel, ...] = (WITNESSES, INFERENCE, CYCLES)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Every anomaly, whatever the model; the model decides later what they mean."""

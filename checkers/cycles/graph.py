@@ -26,7 +26,6 @@ from checkers.columns import FAIL, OK, Bools, Ints, group_starts, ints
 from checkers.kernel import Tables
 from checkers.lists.edges import APPENDER
 from checkers.lists.edges import Kind as Dependency
-from checkers.lists.findings import NOBODY
 from checkers.lists.ops import Transactions
 
 
@@ -84,13 +83,12 @@ class Graph:
 def graph_of(tables: Tables, txns: Transactions) -> Graph:
     """The graph of what ``lists.edges``, ``lists.tails`` and the transactions tell."""
     n = len(txns.type)
-    trusted = _trusted(txns, tables["lists.observed"])
     details = pa.concat_tables(
         [tables[name].select(["key", "element"]) for name in ("lists.edges", "lists.tails")]
     )
-    dependencies = _dependencies(tables["lists.edges"], trusted)
+    dependencies = _dependencies(tables["lists.edges"], txns.committed)
     first_row = tables["lists.edges"].num_rows
-    gates, vertices = _gates(tables["lists.tails"], trusted, n, first_row)
+    gates, vertices = _gates(tables["lists.tails"], txns.committed, n, first_row)
     timeline, vertices = _timeline(txns, vertices)
     return Graph(
         txns=n,
@@ -100,33 +98,17 @@ def graph_of(tables: Tables, txns: Transactions) -> Graph:
     )
 
 
-def _trusted(txns: Transactions, observed: pa.Table) -> Bools:
-    """Whose reads count: what committed, or is proven to have by somebody who saw its writes.
-
-    A transaction that failed at commit without saying so may have seen anything.
-    """
-    trusted: Bools = txns.type == OK
-    writer, reader = ints(observed, "writer"), ints(observed, "reader")
-    trusted[writer[reader == NOBODY]] = True
-    writer, reader = writer[reader != NOBODY], reader[reader != NOBODY]
-    while True:
-        news = trusted[reader] & ~trusted[writer]
-        if not news.any():
-            return trusted
-        trusted[writer[news]] = True
-
-
-def _dependencies(table: pa.Table, trusted: Bools) -> Edges:
+def _dependencies(table: pa.Table, committed: Bools) -> Edges:
     kind, source, target = (ints(table, name) for name in ("kind", "source", "target"))
     reader = np.where(kind == Kind.WR, target, source)
-    rows = np.flatnonzero((kind == Kind.WW) | trusted[reader])
+    rows = np.flatnonzero((kind == Kind.WW) | committed[reader])
     return Edges.of(source[rows], target[rows], kind[rows], rows)
 
 
-def _gates(tails: pa.Table, trusted: Bools, first: int, first_row: int) -> tuple[Edges, int]:
+def _gates(tails: pa.Table, committed: Bools, first: int, first_row: int) -> tuple[Edges, int]:
     """rw edges from the readers of last versions to the appenders beyond; the next free vertex."""
     role, txn, key = (ints(tails, name) for name in ("role", "txn", "key"))
-    below = np.flatnonzero((role != APPENDER) & trusted[txn])
+    below = np.flatnonzero((role != APPENDER) & committed[txn])
     beyond = np.flatnonzero(role == APPENDER)
     beyond = beyond[np.lexsort((txn[beyond], key[beyond]))]
     starts = group_starts(key[beyond])

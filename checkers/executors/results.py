@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 import pyarrow as pa
@@ -52,23 +52,33 @@ def merge(parts: Iterable[Given]) -> Given:
     )
 
 
-def on_split(kernels: Sequence[Kernel], source: Source, split: int, setting: Setting) -> Given:
-    """KEY kernels over one split of ``source``: what a Spark task does, and the process too."""
+def on_split(
+    kernels: Sequence[Kernel], source: Source, split: int, setting: Setting, early: Tables
+) -> Given:
+    """EARLY or KEY kernels over one split of ``source``, KEY ones with what the EARLY ones gave:
+    what a Spark task does, and the process too.
+    """
     transactions = source.transactions.select(KEY_COLUMNS)
-    tables = {"transactions": transactions, "micro_ops": source.micro_ops(split)}
+    tables = {"transactions": transactions, "micro_ops": source.micro_ops(split), **early}
     return apply(kernels, tables, setting)
 
 
-def by_key(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """The KEY kernels among ``kernels``, each name once, in order."""
-    named = {k.name: k for k in kernels if k.exchange is Exchange.KEY}
-    return tuple(named.values())
+def on_all_splits(
+    kernels: Iterable[Kernel],
+    source: Source,
+    over_splits: Callable[[tuple[Kernel, ...], Tables], Given],
+) -> Given:
+    """The EARLY and then the KEY kernels, by an executor's ``over_splits(kernels, early)``."""
+    kernels = tuple(kernels)
+    first = [k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions)]
+    early = over_splits(tuple(first), {}) if first else Given(tables={})
+    given = over_splits(of(kernels, Exchange.KEY), early.tables)
+    return Given(tables={**early.tables, **given.tables}, broken=early.broken | given.broken)
 
 
-def in_one_place(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """The ONE_PLACE kernels among ``kernels``, each name once, in order."""
-    named = {k.name: k for k in kernels if k.exchange is Exchange.ONE_PLACE}
-    return tuple(named.values())
+def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
+    """Those among ``kernels`` that declare ``exchange``, each name once, in order."""
+    return tuple({k.name: k for k in kernels if k.exchange is exchange}.values())
 
 
 def describe(error: Exception) -> str:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from checkers.executors.java import find_java, java_home
-from checkers.executors.results import Given, by_key, merge, on_split
-from checkers.kernel import KEY_COLUMNS, Kernel, Setting
+from checkers.executors.results import Given, merge, on_all_splits, on_split
+from checkers.kernel import KEY_COLUMNS, Kernel, Setting, Tables
 from checkers.source import Source
 from harness.errors import HarnessError
 
@@ -54,7 +55,7 @@ _FIELDS = pa.schema(
 def run_by_key(
     kernels: Iterable[Kernel], source: Source, setting: Setting, master: str | None = None
 ) -> Given:
-    """The KEY kernels over every split of ``source`` on Spark (``master``: ``local[*]``).
+    """The EARLY and KEY kernels over every split of ``source`` on Spark (``master``: ``local[*]``).
 
     Raises ``HarnessError`` where Spark can't be started or a task is lost for good.
     """
@@ -63,17 +64,29 @@ def run_by_key(
         source.on_disk(Path(scratch)) as files,
         _session(master or "local[*]", Path(scratch)) as spark,
     ):
-        work = _task(by_key(kernels), files.paths(), msgspec.json.encode(setting))
-        splits = spark.range(0, files.splits, 1, numPartitions=files.splits)
-        rows = splits.mapInArrow(work, _ENVELOPE).toArrow()
-    return merge(_unpacked(rows))
+
+        def over_splits(chain: tuple[Kernel, ...], early: Tables) -> Given:
+            known = _written(Path(scratch), early)
+            work = _task(chain, files.paths(), msgspec.json.encode(setting), known)
+            splits = spark.range(0, files.splits, 1, numPartitions=files.splits)
+            return merge(_unpacked(splits.mapInArrow(work, _ENVELOPE).toArrow()))
+
+        return on_all_splits(kernels, source, over_splits)
+
+
+def _written(scratch: Path, early: Tables) -> dict[str, str]:
+    """What EARLY kernels gave as files for the tasks, by name."""
+    files = {name: str(scratch / f"{name}.parquet") for name in early}
+    for name, table in early.items():
+        pq.write_table(table, files[name])
+    return files
 
 
 Paths = tuple[str, tuple[str, ...]]
 Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes) -> Work:
+def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes, early: dict[str, str]) -> Work:
     """What a Spark task does: split numbers in, envelopes out."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -81,9 +94,10 @@ def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes) -> Work:
         files = tuple(map(Path, micro_ops))
         source = Source.of_files(Path(transactions), files, columns=KEY_COLUMNS)
         known = msgspec.json.decode(setting, type=Setting)
+        tables = {name: pq.read_table(file) for name, file in early.items()}
         for batch in batches:
             for split in batch.column(0).to_pylist():
-                yield from _packed(split, on_split(kernels, source, split, known))
+                yield from _packed(split, on_split(kernels, source, split, known, tables))
 
     return work
 

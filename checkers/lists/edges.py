@@ -15,8 +15,7 @@ import enum
 import numpy as np
 import pyarrow as pa
 
-from checkers.columns import FAIL, INFO, Ints, group_starts, spread
-from checkers.lists.findings import NOBODY, Seen
+from checkers.columns import FAIL, Ints, group_starts
 from checkers.lists.ops import ListOps
 from checkers.lists.versions import Versions
 
@@ -180,36 +179,3 @@ def _made(ops: ListOps, kind: Kind, source: Ints, target: Ints, k: Ints, element
         pa.array(element[pick], pa.int64()),
     ]
     return pa.Table.from_arrays(columns, schema=EDGES)
-
-
-OBSERVED = pa.schema([("writer", pa.int64()), ("reader", pa.int64())])
-
-
-def observed(ops: ListOps, versions: Versions, seen: Seen) -> pa.Table:
-    """Writers of unknown fate and the readers that saw an element of theirs.
-
-    A committed reader (written as ``NOBODY``) proves that the writer committed; one of
-    unknown fate does so once it is proven itself.
-    """
-    shown = versions.append[versions.append >= 0]
-    strays = seen.append[seen.append >= 0]
-    proven = _unknown_writers(ops, np.concatenate([shown, strays]))
-    reads = ops.reads
-    read = np.flatnonzero((ops.txns.type[reads.txn] == INFO) & ~versions.prefix)
-    row, place = spread(reads.length[read])
-    read = read[row]
-    append = ops.writer(reads.k[read], ops.elements[reads.start[read] + place])
-    unsure = append >= 0
-    unsure[unsure] = ops.txns.type[ops.appends.txn[append[unsure]]] == INFO
-    pairs = [
-        (proven, np.full(len(proven), NOBODY)),
-        (ops.appends.txn[append[unsure]], reads.txn[read[unsure]]),
-    ]
-    writer, reader = (np.concatenate(column) for column in zip(*pairs, strict=True))
-    return pa.Table.from_arrays([pa.array(writer), pa.array(reader)], schema=OBSERVED)
-
-
-def _unknown_writers(ops: ListOps, append: Ints) -> Ints:
-    writer: Ints = np.unique(ops.appends.txn[append])
-    unknown: Ints = writer[ops.txns.type[writer] == INFO]
-    return unknown

@@ -2,7 +2,9 @@
 
 Each function gives rows of ``FINDINGS``: the accused transaction, the other one that it takes to
 see it (-1: none) and the element in question. Definitions are Elle's (Kingsbury, Alvaro: *Elle*,
-VLDB 2020, and its source); only reads of committed transactions accuse.
+VLDB 2020, and its source); only reads of committed transactions accuse, and what accuses a
+single transaction (all but garbage, duplicates, orders and dirty updates) only of those that
+answered ok.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from numpy.typing import NDArray
 
 from checkers.columns import FAIL, OK, Bools, Ints, group_starts, spread
 from checkers.lists.ops import ListOps
+from checkers.lists.proof import NOBODY
 from checkers.lists.versions import NEVER, Versions
 
-NOBODY = -1
 FINDINGS = pa.schema(
     [
         ("anomaly", pa.string()),
@@ -83,7 +85,7 @@ def suspects(ops: ListOps, versions: Versions) -> Seen:
     reads = ops.reads
     first_bad = _first_bad(ops, versions)
     mine = _own_version(ops, versions)
-    committed = ops.txns.type[reads.txn] == OK
+    committed = ops.txns.committed[reads.txn]
     read = np.flatnonzero(
         committed & (~versions.prefix | (reads.length > first_bad[reads.k]) | (reads.length > mine))
     )
@@ -129,8 +131,14 @@ def _pairs(ops: ListOps) -> tuple[Ints, Ints]:
 def aborted_reads(ops: ListOps, seen: Seen) -> pa.Table:
     """G1a: a committed transaction read an element that a failed one appended."""
     writer = _writer(ops, seen.append)
-    failed = (seen.append >= 0) & (ops.txns.type[writer] == FAIL)
+    failed = _answered(ops, seen) & (seen.append >= 0) & (ops.txns.type[writer] == FAIL)
     return _about(ops, "G1a", seen, failed, writer)
+
+
+def _answered(ops: ListOps, seen: Seen) -> Bools:
+    """Which suspicious reads are of transactions that answered ok themselves."""
+    answered: Bools = ops.txns.type[ops.reads.txn[seen.read]] == OK
+    return answered
 
 
 def garbage_reads(ops: ListOps, seen: Seen) -> pa.Table:
@@ -150,7 +158,7 @@ def future_reads(ops: ListOps, seen: Seen) -> pa.Table:
     """future-read: a transaction read an element that it appended only afterwards."""
     append = np.maximum(seen.append, 0)
     writer = _writer(ops, seen.append)
-    own = (seen.append >= 0) & (writer == ops.reads.txn[seen.read])
+    own = (seen.append >= 0) & (writer == ops.reads.txn[seen.read]) & _answered(ops, seen)
     later = ops.appends.pos[append] > ops.reads.pos[seen.read] if len(ops.appends.pos) else own
     return _about(ops, "future-read", seen, own & later, np.full(len(seen.read), NOBODY))
 
@@ -158,7 +166,7 @@ def future_reads(ops: ListOps, seen: Seen) -> pa.Table:
 def incompatible_orders(ops: ListOps, versions: Versions) -> pa.Table:
     """incompatible-order: two reads of a key of which neither is a prefix of the other."""
     reads = ops.reads
-    read = np.flatnonzero((ops.txns.type[reads.txn] == OK) & ~versions.prefix)
+    read = np.flatnonzero(ops.txns.committed[reads.txn] & ~versions.prefix)
     longest = versions.longest[reads.k[read]]
     return rows(ops, "incompatible-order", reads.k[read], reads.txn[read], reads.txn[longest])
 

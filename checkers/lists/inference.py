@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from checkers.kernel import Exchange, Kernel, Setting, Tables
-from checkers.lists.edges import edges, observed, tails
+from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
 from checkers.lists.ops import list_ops
 from checkers.lists.transactions import internal, lost_updates, own_operations
@@ -13,7 +13,7 @@ from checkers.lists.versions import versions_of
 
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``lists.findings``, ``.edges``, ``.tails`` and ``.observed`` of the keys given."""
+    """``lists.findings``, ``.edges`` and ``.tails`` of the keys given."""
     ops = list_ops(tables, setting)
     versions = versions_of(ops)
     seen = suspects(ops, versions)
@@ -23,7 +23,6 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         "lists.findings": pa.concat_tables(found),
         "lists.edges": edges(ops, versions),
         "lists.tails": tails(ops, versions),
-        "lists.observed": observed(ops, versions, seen),
     }
 
 

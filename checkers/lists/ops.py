@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from checkers.columns import OK, TYPES, Bools, Ints, codes, group_starts, ints, lists
 from checkers.kernel import Setting, Tables
+from checkers.lists.proof import committed
 from harness.errors import MalformedHistory
 
 _KINDS_OF_STEP = ("r", "append")
@@ -18,7 +19,8 @@ _KINDS_OF_STEP = ("r", "append")
 @attrs.frozen(kw_only=True, eq=False)
 class Transactions:
     """Row i is transaction i. ``start`` and ``finish`` lie on the axis that orders operations;
-    ``real_time`` says that the transaction's kind promises to see what was acknowledged before it.
+    ``real_time`` says that the transaction's kind promises to see what was acknowledged before it,
+    ``committed`` that it answered ok or is proven to have committed.
     """
 
     type: NDArray[np.int8]
@@ -26,6 +28,7 @@ class Transactions:
     start: Ints
     finish: Ints
     real_time: Bools
+    committed: Bools
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -114,12 +117,14 @@ def transactions_of(tables: Tables, setting: Setting) -> Transactions:
     table = tables["transactions"]
     kinds = tuple(p.kind for p in setting.declaration.promises if p.staleness_s is not None)
     axis = ("invoke_index", "complete_index") if setting.by_index else ("invoke_ns", "complete_ns")
+    type_ = codes(table, "type", TYPES)
     return Transactions(
-        type=codes(table, "type", TYPES),
+        type=type_,
         process=ints(table, "process"),
         start=ints(table, axis[0]),
         finish=ints(table, axis[1]),
         real_time=codes(table, "kind", kinds) < 0,
+        committed=committed(type_, tables),
     )
 
 

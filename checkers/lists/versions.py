@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from checkers.columns import OK, Bools, Ints, batches, group_starts, spread
+from checkers.columns import Bools, Ints, batches, group_starts, spread
 from checkers.lists.ops import ListOps
 
 CHUNK = 4_000_000
@@ -17,10 +17,10 @@ class Versions:
     """One row a version, by (key, position): ``element`` and the row of its append (-1: nobody).
 
     ``first[k]`` is the row of key k's first version and ``count[k]`` how many there are. The order
-    is the longest read of an ok transaction, an element that it repeats counted where it comes
-    first. Reads of other transactions are no evidence: what failed at commit may have seen all.
-    ``prefix[r]`` says that read r is a prefix of that longest read, ``longest[k]`` is its row
-    in the reads (-1: no ok read), ``repeats_at[k]`` the position in it of the first repetition.
+    is the longest read of a committed transaction, an element that it repeats counted where it
+    comes first. Reads of other transactions are no evidence: what failed at commit may have seen
+    all. ``prefix[r]`` says that read r is a prefix of that longest read, ``longest[k]`` is its row
+    in the reads (-1: there is none), ``repeats_at[k]`` the position in it of the first repetition.
     """
 
     k: Ints
@@ -73,10 +73,10 @@ def versions_of(ops: ListOps) -> Versions:
 
 
 def _longest(ops: ListOps) -> Ints:
-    """For each key the row of its longest ok read, the earliest of equals; -1 for none."""
+    """For each key the row of its longest committed read, the earliest of equals; -1 for none."""
     reads = ops.reads
     longest = np.full(len(ops.keys), -1)
-    committed = np.flatnonzero(ops.txns.type[reads.txn] == OK)
+    committed = np.flatnonzero(ops.txns.committed[reads.txn])
     if len(committed):
         k, length = reads.k[committed], reads.length[committed]
         groups = np.flatnonzero(group_starts(k))
@@ -97,9 +97,9 @@ def _repeated(k: Ints, element: Ints) -> Bools:
 
 
 def _prefixes(ops: ListOps, longest: Ints) -> Bools:
-    """Whether each read is a prefix of its key's longest ok read."""
+    """Whether each read is a prefix of its key's longest committed read."""
     reads = ops.reads
-    # No ok read: only the empty read is a prefix of nothing.
+    # No such read: only the empty read is a prefix of nothing.
     target = longest[reads.k]
     room = np.where(target >= 0, reads.length[np.maximum(target, 0)], 0)
     prefix = reads.length <= room

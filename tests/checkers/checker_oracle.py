@@ -50,8 +50,8 @@ class Oracle:
             for p, (f, k, v) in enumerate(txn.ops)
             if f == "append"
         }
-        self.order = self._version_orders()
         self.committed = self._committed()
+        self.order = self._version_orders()
 
     def reads(self, types: tuple[str, ...] = ("ok",)) -> list[tuple[int, int, int, list[int]]]:
         """(transaction, position, key, list) of the reads whose result is known."""
@@ -62,11 +62,14 @@ class Oracle:
             if f == "r" and txn.type in types and (v is not None or txn.type == "ok")
         ]
 
+    def committed_reads(self) -> list[tuple[int, int, int, list[int]]]:
+        return [read for read in self.reads(("ok", "info")) if read[0] in self.committed]
+
     def keys(self) -> set[int]:
         return {k for txn in self.txns for _, k, _ in txn.ops}
 
     def _longest(self, key: int) -> list[int]:
-        lists = [v for _, _, k, v in self.reads() if k == key]
+        lists = [v for _, _, k, v in self.committed_reads() if k == key]
         return max(lists, key=len, default=[])
 
     def _version_orders(self) -> dict[int, list[int]]:
@@ -87,19 +90,19 @@ class Oracle:
 
     def findings(self) -> dict[str, int]:
         accused: dict[str, set[int]] = defaultdict(set)
+        for t, _, k, v in self.committed_reads():
+            if any(self.type_of(k, e) is None for e in v):
+                accused["garbage-read"].add(t)
+            if len(set(v)) < len(v):
+                accused["duplicate-elements"].add(t)
+            if v != self._longest(k)[: len(v)]:
+                accused["incompatible-order"].add(t)
         for t, p, k, v in self.reads():
-            longest = self._longest(k)
             for e in v:
                 if self.type_of(k, e) == "fail":
                     accused["G1a"].add(t)
-                if self.type_of(k, e) is None:
-                    accused["garbage-read"].add(t)
-                if v.count(e) > 1:
-                    accused["duplicate-elements"].add(t)
                 if self.writer.get((k, e), (-1, -1))[0] == t and self.writer[k, e][1] > p:
                     accused["future-read"].add(t)
-            if v != longest[: len(v)]:
-                accused["incompatible-order"].add(t)
             if v and (k, v[-1]) in self.writer:
                 w, _ = self.writer[k, v[-1]]
                 mine = [e for f, key, e in self.txns[w].ops if f == "append" and key == k]
@@ -168,7 +171,7 @@ class Oracle:
             if a != b and "fail" not in (self.txns[a].type, self.txns[b].type):
                 found[a, b].add(kind)
 
-        states = [x for x in self.reads(("ok", "info")) if x[0] in self.committed]
+        states = self.committed_reads()
         for t, _, k, v in states:
             if v and (k, v[-1]) in self.writer:
                 add("wr", self.writer[k, v[-1]][0], t)

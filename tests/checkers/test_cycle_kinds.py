@@ -13,7 +13,7 @@ from checker_histories import ok, setting, source
 from checker_oracle import BASES, ORDERS, kind_of, minimal
 
 from checkers.cycles.kernel import find_cycles
-from checkers.lists.edges import EDGES, OBSERVED, TAILS, Kind
+from checkers.lists.edges import EDGES, TAILS, Kind
 
 Pairs = set[tuple[int, int]]
 Spans = list[tuple[int, int, int]]
@@ -58,7 +58,6 @@ def found(spans: Spans, graph: dict[str, Pairs]) -> tuple[dict[str, int], dict[s
         "transactions": source(txns).transactions,
         "lists.edges": pa.Table.from_pylist(rows, schema=EDGES),
         "lists.tails": TAILS.empty_table(),
-        "lists.observed": OBSERVED.empty_table(),
     }
     given = find_cycles(tables, setting())
     counts = {r["anomaly"]: r["count"] for r in given["cycles.counts"].to_pylist()}

@@ -207,6 +207,26 @@ def _crashed() -> tuple[Exhibit, ...]:
             (txn(0, 10, 20, "r0=1"), txn(0, 30, 40, "a0=1", "info")),
             (txn(0, 10, 20, "r0="), txn(0, 30, 40, "a0=1", "info")),
         ),
+        *(
+            _exhibit(
+                names,
+                (*before, txn(1, *TOGETHER, crashed, "info"), *together(*others, "r2=1")),
+                (*before, txn(1, *TOGETHER, crashed, "info"), *together(*others, "r2=")),
+            )
+            for names, before, others, crashed in _crashed_readers()
+        ),
+    )
+
+
+def _crashed_readers() -> tuple[tuple[str, tuple[Txn, ...], tuple[str, ...], str], ...]:
+    """What a crashed transaction alone read, and whether anybody read its append tells."""
+    failed = (txn(0, *TOGETHER, "a0=1", "fail"),)
+    return (
+        ("incompatible-order", (), ("a0=1", "a0=2", "r0=1,2"), "r0=2,1 a2=1"),
+        ("duplicate-elements", (), ("a0=1",), "r0=1,1 a2=1"),
+        ("dirty-update", failed, ("a0=2",), "r0=1,2 a2=1"),
+        ("garbage-read", (), ("a0=1",), "r0=1,9 a2=1"),
+        ("G0", (), ("a0=1 a1=2", "a0=2 a1=1"), "r0=1,2 r1=1,2 a2=1"),
     )
 
 

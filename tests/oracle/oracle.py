@@ -10,10 +10,10 @@ process precede what it did after them. What precedes is ok; what follows may be
 
 Evidence. What a crashed transaction read proves something only if it committed: an aborted one may
 have read anything. It is *proven* to have committed if an ok transaction, or a proven one, read an
-element of it. Dependencies come from ok and proven transactions; version orders and the anomalies
-of lists from ok ones alone, or (``lists="committed"``) from both: the first is what the project
-does, the second finds more where crashed transactions tell what they read. Elle believes all of
-them, and would accuse a store that validates reads at commit.
+element of it. Dependencies, version orders and what lists show of versions come from ok and proven
+transactions; what accuses a single transaction (G1a, G1b, future-read, internal, lost-update) from
+ok ones alone. Elle believes all that crashed ones read, and would accuse a store that validates
+reads at commit.
 
 Versions. The version order of a key is the longest list that was read of it, repetitions dropped
 (among equally long ones, the first that was read). Dependencies are those between neighbours: the
@@ -94,13 +94,13 @@ class Judgement:
         return "unknown" if self.vacuous else "valid"
 
 
-def judge(history: History, *, lists: str = "ok") -> Judgement:
-    """All that is to be said about ``history``; ``lists``: see "Evidence" above."""
-    graph = dependencies(history, lists=lists)
-    not_, also_not = models.ruled_out(found(history, lists=lists))
+def judge(history: History) -> Judgement:
+    """All that is to be said about ``history``."""
+    graph = dependencies(history)
+    not_, also_not = models.ruled_out(found(history))
     lost, unverified = lost_writes(history)
     by_class = told(graph)
-    shown = list_names(history, lists=lists)
+    shown = list_names(history)
     return Judgement(
         names=frozenset(shown.union(by_class)),
         components=by_class,
@@ -112,21 +112,19 @@ def judge(history: History, *, lists: str = "ok") -> Judgement:
     )
 
 
-def found(history: History, *, lists: str = "ok") -> set[str]:
+def found(history: History) -> set[str]:
     """Every anomaly of ``history``; the cycle classes closed under what they imply."""
-    shown = list_names(history, lists=lists)
-    return shown | cycle_names(dependencies(history, lists=lists))
+    return list_names(history) | cycle_names(dependencies(history))
 
 
-def dependencies(history: History, *, lists: str = "ok") -> dict[str, Relation]:
+def dependencies(history: History) -> dict[str, Relation]:
     """The relations ``ww``, ``wr``, ``rw``, ``process`` and ``realtime`` between indices."""
     possible = of_type(history, "ok", "info")
     writer = {append: txn.index for txn in possible for append in txn.appends()}
     readers: dict[tuple[int, int | None], set[int]] = defaultdict(set)
     for reader, key, elements in known_reads(committed(history)):
         readers[key, elements[-1] if elements else None].add(reader)
-    ordering = committed(history) if lists == "committed" else of_type(history, "ok")
-    orders = version_orders(ordering)
+    orders = version_orders(committed(history))
     graph: dict[str, Relation] = {"ww": set(), "wr": set(), "rw": set()}
     for (key, last), those in readers.items():
         if last is not None and (key, last) in writer:

@@ -28,9 +28,9 @@ LIST_NAMES = (
 )
 
 
-def list_names(history: History, *, lists: str = "ok") -> set[str]:
+def list_names(history: History) -> set[str]:
     """The anomalies that need no cycle."""
-    read = committed(history) if lists == "committed" else of_type(history, "ok")
+    read = committed(history)
     tests = {
         "G1a": aborted_read(history),
         "G1b": intermediate_read(history),

@@ -1,0 +1,65 @@
+"""The early kernel that finds who saw the writes of transactions whose fate nobody knows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.columns import INFO, TYPES, Ints, codes, ints, spread
+from checkers.kernel import Exchange, Kernel, Setting, Tables
+from checkers.lists.findings import Seen, suspects
+from checkers.lists.ops import ListOps, list_ops
+from checkers.lists.proof import NOBODY, OBSERVED
+from checkers.lists.versions import Versions, versions_of
+
+
+def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``lists.observed``, from the keys that transactions of unknown fate appended to."""
+    micro_ops = tables["micro_ops"]
+    unknown = codes(tables["transactions"], "type", TYPES) == INFO
+    appended = np.asarray(pc.equal(micro_ops.column("f"), "append"))
+    asked = pc.unique(micro_ops.column("key").filter(unknown[ints(micro_ops, "txn")] & appended))
+    if not len(asked):
+        return {"lists.observed": OBSERVED.empty_table()}
+    some = micro_ops.filter(pc.is_in(micro_ops.column("key"), value_set=asked))
+    ops = list_ops({**tables, "micro_ops": some}, setting)
+    versions = versions_of(ops)
+    return {"lists.observed": observed(ops, versions, suspects(ops, versions))}
+
+
+def observed(ops: ListOps, versions: Versions, seen: Seen) -> pa.Table:
+    """Rows of ``OBSERVED``; ``versions`` and ``seen`` are of reads that answered ok alone."""
+    shown = versions.append[versions.append >= 0]
+    strays = seen.append[seen.append >= 0]
+    proven = _unknown_writers(ops, np.concatenate([shown, strays]))
+    reads = ops.reads
+    # What is a prefix of the longest ok read shows nothing that this does not.
+    read = np.flatnonzero((ops.txns.type[reads.txn] == INFO) & ~versions.prefix)
+    row, place = spread(reads.length[read])
+    read = read[row]
+    append = ops.writer(reads.k[read], ops.elements[reads.start[read] + place])
+    unsure = append >= 0
+    unsure[unsure] = ops.txns.type[ops.appends.txn[append[unsure]]] == INFO
+    pairs = [
+        (proven, np.full(len(proven), NOBODY)),
+        (ops.appends.txn[append[unsure]], reads.txn[read[unsure]]),
+    ]
+    writer, reader = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return pa.Table.from_arrays([pa.array(writer), pa.array(reader)], schema=OBSERVED)
+
+
+def _unknown_writers(ops: ListOps, append: Ints) -> Ints:
+    writer: Ints = np.unique(ops.appends.txn[append])
+    unknown: Ints = writer[ops.txns.type[writer] == INFO]
+    return unknown
+
+
+def anybody_unknown(transactions: pa.Table) -> bool:
+    """Whether there is anything to prove."""
+    return bool((codes(transactions, "type", TYPES) == INFO).any())
+
+
+WITNESSES = Kernel(
+    name="witnesses", exchange=Exchange.EARLY, run=find_witnesses, needed=anybody_unknown
+)
