@@ -52,6 +52,7 @@ CONNECT_LIMIT_S = 1.0
 ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others up
 POLL_S = 0.1
 CONFIG_FILE = "node.json"
+USUAL_REPLICAS = 3  # one may be lost
 METASTORAGE = -1  # its group among the partitions
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
@@ -59,10 +60,12 @@ REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[system]`` table for this store."""
+    """The plan's ``[system]`` table for this store. Where ``replicas`` is not given, a cluster of
+    fewer nodes has as many as nodes.
+    """
 
     partitions: int = 8
-    replicas: int = 3
+    replicas: int = USUAL_REPLICAS
     bugs: tuple[str, ...] = ()
     tick_ms: TickMs = DEFAULT_TICK_MS
     election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
@@ -81,13 +84,14 @@ def build(
 
     ``network``: what clients dial with; the machine's by default.
     """
-    chosen = convert(Options, options, "system")
-    for name, value, high in (
-        ("partitions", chosen.partitions, MAX_PARTITIONS),
-        ("replicas", chosen.replicas, len(nodes)),
-    ):
-        if not 1 <= value <= high:
-            raise PlanError(f"system.{name}", f"1 to {high} (got {value})")
+    usual = {"replicas": min(USUAL_REPLICAS, len(nodes))}
+    chosen = convert(Options, usual | dict(options), "system")
+    if not 1 <= chosen.partitions <= MAX_PARTITIONS:
+        limits = f"expected 1 to {MAX_PARTITIONS} (got {chosen.partitions})"
+        raise PlanError("system.partitions", limits)
+    if not 1 <= chosen.replicas <= len(nodes):
+        limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {chosen.replicas})"
+        raise PlanError("system.replicas", limits)
     try:
         bugs.check(chosen.bugs)
     except bugs.UnknownBug as error:

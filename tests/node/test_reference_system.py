@@ -28,7 +28,7 @@ NODES = ("n1", "n2", "n3")
     [
         ({"partitons": 4}, "system.partitons", "partitions"),
         ({"partitions": 0}, "system.partitions", r"1 to 1024 \(got 0\)"),
-        ({"replicas": 4}, "system.replicas", r"1 to 3 \(got 4\)"),
+        ({"replicas": 4}, "system.replicas", r"cluster\.nodes \(got 4\)"),
         ({"replicas": "3"}, "system.replicas", "int"),
         ({"bugs": ["no-such"]}, "system.bugs", "'no-such' is not one of ack-before-quorum"),
         ({"tick_ms": 0}, "system.tick_ms", "at least 1|>= 1"),
@@ -42,6 +42,19 @@ def test_a_wrong_option_is_refused_with_its_path(
         build(options, NODES, 1)
 
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_a_small_cluster_has_as_many_replicas_as_nodes_unless_told(
+    tmp_path: Path, nodes: int, replicas: int
+) -> None:
+    names = tuple(f"n{i + 1}" for i in range(nodes))
+
+    program = build({}, names, 1).program("n1", loopback_cluster(tmp_path, names))
+
+    assert loads(program.files["node.json"]).replicas == replicas
+    with pytest.raises(PlanError, match=rf"1 to {nodes}, which is cluster\.nodes \(got 6\)"):
+        build({"replicas": 6}, names, 1)
 
 
 def test_the_program_is_a_configuration_that_the_node_accepts(tmp_path: Path) -> None:
