@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import attrs
+import msgspec
 
 from harness.capability import Capability
 from harness.cluster import NodeStatus, Provider, Roles
@@ -59,19 +60,23 @@ class NodeFault:
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows every target broken, and none answers where the kind silences."""
-        shown = _all(map(self.effect, await probe(scene, victims)))
-        if not (shown.holds and self.silences):
-            return shown
-        return _all((shown, await _prove_silent(scene, victims)))
+        looks = await probe(scene, victims)
+        shown = _all(map(self.effect, looks))
+        if shown.holds and self.silences:
+            shown = _all((shown, await _prove_silent(scene, victims)))
+        boots = {look.node: look.boot for look in looks if look.boot and not look.running}
+        return msgspec.structs.replace(shown, boots=boots)
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Mend all targets."""
         await together(self.undo(scene.provider, node) for node in victims.nodes)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-        """Every target runs, is neither paused nor frozen, and answers."""
+        """Every target runs, as another boot than one that was seen dead, is neither paused nor
+        frozen, and answers.
+        """
         looks = await probe(scene, victims)
-        held = [why for look in looks if (why := _why_not(look))]
+        held = [why for look in looks if (why := _why_not(look, victims.boots.get(look.node)))]
         if held:
             return Proof(holds=False, text="; ".join(held))
         if silent := await _silent(scene, victims):
@@ -115,10 +120,12 @@ async def _prove_silent(scene: Scene, victims: Victims) -> Proof:
     return Proof(holds=True, text=f"no answer from {', '.join(silent)}")
 
 
-def _why_not(look: NodeStatus) -> str:
-    """What keeps the node from serving; empty where nothing does."""
+def _why_not(look: NodeStatus, dead: str | None) -> str:
+    """What keeps the node from serving; empty where nothing does. Boot ``dead`` can't serve."""
     if not look.running:
         return f"{look.node} does not run {look.exit_text}".rstrip()
+    if dead is not None and look.boot == dead:
+        return f"{look.node} runs as the boot that was seen dead ({dead})"
     if look.frozen:
         return f"{look.node} is frozen"
     return f"{look.node} is paused (pid {look.pid})" if look.paused else ""

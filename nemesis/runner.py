@@ -199,6 +199,7 @@ class Nemesis:
         )
         if not proof.holds:
             return self._unproven(scene, active, "effect", f"no effect: {proof.text}")
+        active.victims = attrs.evolve(active.victims, boots=proof.boots)
         self._note(scene, active, FaultState.EFFECTIVE, proof.text)
         return True
 

@@ -53,7 +53,7 @@ def test_a_killed_program_is_gone_and_comes_back_as_another_boot(
 
         assert not killed.running
         seen = await run.provider.probe("n1")
-        assert not seen.running
+        assert (seen.running, seen.boot) == (False, first.boot)
         assert "talker listens on" in seen.exit_text
         assert await run.asked("n2", "n1") == "reset"
         assert (await run.provider.probe("n2")).running
@@ -171,11 +171,14 @@ def test_nobody_hears_a_reset_of_a_lost_machine_and_it_returns_with_disk_and_cut
         await run.start_all()
         assert await run.asked("n1", "n3") == "ok"
 
+        before = await run.provider.probe("n3")
+
         await run.provider.lose("n3")
         await run.provider.lose("n3")
 
         assert await run.asked("n1", "n3") == "timeout"
-        assert not (await run.provider.probe("n3")).running
+        seen = await run.provider.probe("n3")
+        assert (seen.running, seen.boot) == (False, before.boot)
         await run.provider.cut((("n2", "n3"),))
         assert await run.provider.probe_links((("n1", "n3"), ("n1", "n2"))) == {
             ("n1", "n3"): False,
@@ -184,7 +187,8 @@ def test_nobody_hears_a_reset_of_a_lost_machine_and_it_returns_with_disk_and_cut
 
         assert not (await run.provider.restore("n3")).running
         assert not (await run.provider.restore("n3")).running
-        assert (await run.provider.start("n3")).running
+        again = await run.provider.start("n3")
+        assert (again.running, again.boot == before.boot) == (True, False)
         await run.ready("n3")
 
         assert await run.provider.probe_links((("n1", "n3"), ("n2", "n3"))) == {

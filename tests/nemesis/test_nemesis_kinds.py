@@ -6,11 +6,12 @@ import asyncio
 import copy
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from nemesis_world import EVERY_FAULT, NODES, Stage, World, in_virtual_time
 
 from harness.capability import Capability
-from harness.cluster import Roles
+from harness.cluster import NodeStatus, Roles
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.faults import PlannedFault
 from harness.records import FaultState
@@ -265,5 +266,38 @@ def test_what_fails_on_one_node_is_healed_only_when_it_is_over_on_the_others(kin
         assert {name: getattr(stage.world, name) for name in STATE} == before
         assert stage.states()[-1] == "healed"
         assert "n1 is broken" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+class Undead(World):
+    """What is started is the boot that was there before."""
+
+    def _status(self, node: str) -> NodeStatus:
+        return msgspec.structs.replace(super()._status(node), boot=f"{node} for ever")
+
+
+@pytest.mark.parametrize("kind", ["kill", "restart", "host-loss"])
+def test_a_boot_that_was_seen_dead_is_no_proof_of_a_start(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind), world=Undead())
+
+        await stage.run()
+        await stage.heal_all()
+
+        assert stage.states()[-1] == "unproven"
+        assert "n2 runs as the boot that was seen dead (n2 for ever)" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("kind", ["pause", "freeze"])
+def test_what_was_only_held_goes_on_as_the_boot_it_was(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind), world=Undead())
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
 
     in_virtual_time(scenario)

@@ -251,7 +251,7 @@ class DockerProvider:
         """Take the container off the network and kill it: nobody hears a reset."""
         at = self._node(node)
         async with self._cutting:  # rules on their way there would fail
-            at.lost, at.process = True, None
+            at.lost = True
             await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
         await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.drop)
         return NodeStatus(node=node, running=False, exit_text="machine lost")

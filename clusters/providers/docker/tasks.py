@@ -93,7 +93,7 @@ def look(
     """What the kernel says about ``process``, asked for through the daemon."""
     state = machines.state(node)
     if not state.running:
-        return NodeStatus(node=node, running=False, exit_text=state.text)
+        return program.status(node, process, "", exit_text=state.text)
     if process is None:
         return NodeStatus(node=node, running=False, exit_text="not started")
     if state.frozen:  # a frozen machine runs no command of ours either
@@ -104,7 +104,7 @@ def look(
         return seen
     last = machines.execute(node, ["tail", f"--bytes={EXIT_TEXT_BYTES}", "--", launch.log])[1]
     said = last.decode("utf-8", "replace").strip()
-    return NodeStatus(node=node, running=False, exit_text=f"ended; its log ends with: {said!r}")
+    return program.status(node, process, "", exit_text=f"ended; its log ends with: {said!r}")
 
 
 def collect(machines: Machines, node: str, launch: program.Launch | None, into: Path) -> None:

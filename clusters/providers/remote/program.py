@@ -128,7 +128,8 @@ def status(node: str, process: Process | None, stat: str, exit_text: str = "") -
     """
     sight = parse_stat(stat)
     if process is None or sight is None or not sight.alive or sight.process != process:
-        return NodeStatus(node=node, running=False, exit_text=exit_text)
+        boot = process.boot if process else None
+        return NodeStatus(node=node, running=False, boot=boot, exit_text=exit_text)
     return NodeStatus(
         node=node, running=True, paused=sight.paused, pid=process.pid, boot=process.boot
     )
