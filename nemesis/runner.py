@@ -112,13 +112,18 @@ class Nemesis:
     async def run(self, scene: Scene, started_ns: int) -> None:
         """Apply the whole schedule, offsets counted from ``started_ns``; return when it is over.
 
-        After cancellation ``heal_all`` mends what was left in force.
+        After cancellation ``heal_all`` mends what was left in force. Raises ``HarnessError`` where
+        the history takes no more records.
         """
         for number, planned in enumerate(self._schedule):
             self._record(scene, number, planned, FaultState.PLANNED)
-        async with asyncio.TaskGroup() as group:
-            for number, planned in enumerate(self._schedule):
-                group.create_task(self._apply(scene, number, planned, started_ns))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, planned in enumerate(self._schedule):
+                    group.create_task(self._apply(scene, number, planned, started_ns))
+        except ExceptionGroup as errors:
+            reasons = dict.fromkeys(map(_reason, errors.exceptions))  # faults fail for one reason
+            raise HarnessError("; ".join(reasons)) from errors
 
     async def heal_all(self, scene: Scene) -> None:
         """Heal what is in force and prove it; not to be called while ``run`` goes on. Idempotent:

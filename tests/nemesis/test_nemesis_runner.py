@@ -9,9 +9,9 @@ from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 
 from harness.capability import Capability
 from harness.cluster import Roles
-from harness.errors import MissingCapability
+from harness.errors import HarnessError, MissingCapability
 from harness.faults import PlannedFault, Proof, Scene, Victims
-from harness.records import FaultState, Note
+from harness.records import FaultState, Note, Record
 from harness.run import HEAL_LIMIT_S
 from nemesis import grudges
 from nemesis.kill import Kill
@@ -432,3 +432,21 @@ def test_the_limits_of_healing_fit_into_what_the_life_cycle_grants() -> None:
     limits = Limits()
 
     assert 2 * limits.verb_s + limits.healed_s < HEAL_LIMIT_S
+
+
+def test_a_history_that_takes_no_more_ends_the_nemesis_in_its_words() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1"), kill("n2"))
+
+        def full(record: Record) -> None:
+            if stage.scene.clock.now_ns() > 0:
+                raise HarnessError("cannot write chunk 3: No space left on device")
+            stage.records.append(record)
+
+        stage.nemesis._write = full
+        with pytest.raises(HarnessError) as failure:
+            await stage.run()
+
+        assert str(failure.value) == "cannot write chunk 3: No space left on device"
+
+    in_virtual_time(scenario)
