@@ -37,9 +37,10 @@ def materialise(
 
     Up to ``overlap`` faults come together, the first at ``first_s``; each lasts at most ``hold_s``,
     and at least ``quiet_s`` without any fault follow, also before ``duration_s`` ends. Every kind
-    occurs as often as any other, give or take one. ``aims`` are the targets of kinds that don't
-    take the usual ones; a kind that only aims at all nodes comes alone. Raises ``PlanError`` where
-    not even one fault fits.
+    occurs as often as any other, give or take one. Where the store tells of ``partitions`` the
+    first of a kind is for a leader: a short drill would else miss what matters most. ``aims`` are
+    the targets of kinds that don't take the usual ones; a kind that only aims at all nodes comes
+    alone. Raises ``PlanError`` where not even one fault fits.
     """
     if not mix:
         return ()
@@ -49,7 +50,7 @@ def materialise(
     kinds = _bag(every, stream)
     usual = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
     own = {kind: (aims or {}).get(kind) or usual for kind in every}
-    aim = {kind: _bag(own[kind], stream) for kind in every}
+    aim = {kind: _bag(own[kind], stream, first=LEADER_TARGET) for kind in every}
     groups = _groups(kinds, overlap, tuple(kind for kind in every if own[kind] == (ALL_TARGET,)))
     faults: list[PlannedFault] = []
     for number in range(_how_many(duration_s, first_s, hold_s + quiet_s)):
@@ -111,8 +112,12 @@ def _how_many(duration_s: float, first_s: float, period_s: float) -> int:
     return int((duration_s - first_s) / period_s + 1e-9)
 
 
-def _bag(items: tuple[str, ...], stream: random.Random) -> Iterator[str]:
-    """``items`` in random order, over and over: random, yet none is left out for long."""
+def _bag(items: tuple[str, ...], stream: random.Random, first: str = "") -> Iterator[str]:
+    """``items`` in random order, over and over: random, yet none is left out for long. ``first``
+    begins, where it is one of them.
+    """
+    drawn = stream.sample(items, len(items))
+    yield from sorted(drawn, key=lambda item: item != first)
     while True:
         yield from stream.sample(items, len(items))
 
