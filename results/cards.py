@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
@@ -21,6 +22,11 @@ NS = 1e9
 EXAMPLES_MAX = 5  # of one anomaly; the verdict and the tables behind it hold the rest
 OPERATIONS_MAX = 12  # of one example; a cycle longer than this nobody follows
 DRAWN_MAX_BYTES = 700_000  # of all drawings of a page; what comes later is told in words alone
+DRAWN_FIRST_BYTES = 350_000  # of these, kept for the first example of each name
+TOTAL = "bank-total"
+BALANCES = frozenset({TOTAL, "lost-write"})  # the latter also of lists, which tell their value
+ACCOUNTS_MAX = 16  # of one bank, looked at for writes that were missed
+MISSED_MAX = 4
 TICKS_MAX = 60  # events of the store in one drawing
 EVENTS_MAX = 12  # of the store around one example
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
@@ -93,6 +99,7 @@ def cards(material: Material) -> tuple[Card, ...]:
         return ()
     found = [(name, anomaly, True) for name, anomaly in plainest_first(verdict.anomalies)]
     found += [(name, anomaly, False) for name, anomaly in plainest_first(verdict.observed)]
+    found = [(name, _moments(material, name, anomaly), decides) for name, anomaly, decides in found]
     shown = [example for _, anomaly, _ in found for example in anomaly.examples[:EXAMPLES_MAX]]
     operations = material.operations(txn for example in shown for txn in _txns(example))
     board = _Board(material)
@@ -102,22 +109,45 @@ def cards(material: Material) -> tuple[Card, ...]:
             count=anomaly.count,
             decides=decides,
             examples=tuple(
-                _example(material, example, operations, board)
-                for example in anomaly.examples[:EXAMPLES_MAX]
+                _example(material, example, operations, board.opened(place))
+                for place, example in enumerate(anomaly.examples[:EXAMPLES_MAX])
             ),
         )
         for name, anomaly, decides in found
     )
 
 
+def _moments(material: Material, name: str, anomaly: Anomaly) -> Anomaly:
+    """The same, and with the first example of wrong balances the writes that were missed."""
+    if name not in BALANCES or not anomaly.examples or "value" in anomaly.examples[0]:
+        return anomaly
+    first, *rest = anomaly.examples
+    keys = [key for key in first.get("keys", ()) if isinstance(key, int)][:ACCOUNTS_MAX]
+    reader = next(iter(_txns(first)), None) if name == TOTAL else None
+    found = [missed for key in keys if (missed := material.missed(key, reader))]
+    if not found:
+        return anomaly
+    told = [
+        {
+            "text": f"T{m.reader} found {'nothing' if m.found is None else m.found} in account"
+            f" {m.key}, after T{m.writer} was acknowledged to leave {m.left}"
+        }
+        for m in found[:MISSED_MAX]
+    ]
+    more = [txn for m in found[:MISSED_MAX] for txn in (m.writer, m.reader)]
+    txns = list(dict.fromkeys([*_txns(first), *more]))
+    examples = (dict(first) | {"where_it_parts": told, "txns": txns}, *rest)
+    return msgspec.structs.replace(anomaly, examples=examples)
+
+
 def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]]:
-    """What a fault explains first, then by how few operations prove it: a lost write is read
-    sooner than a cycle of fourteen transactions.
+    """What a fault explains first, then what is no cycle, then by how few operations prove it: a
+    lost write is read sooner than a cycle of fourteen transactions.
     """
 
-    def key(item: tuple[str, Anomaly]) -> tuple[bool, int, str]:
+    def key(item: tuple[str, Anomaly]) -> tuple[bool, bool, int, str]:
         first = next(iter(item[1].examples), {})
-        return "explained_by" not in first, len(first.get("txns", ())), item[0]
+        return "explained_by" not in first, "cycle" in first, len(first.get("txns", ())), item[0]
 
     return sorted(anomalies.items(), key=key)
 
@@ -173,7 +203,12 @@ class _Board:
     def __init__(self, material: Material) -> None:
         self._scale = material.scale
         self._windows = material.windows()
-        self._left_bytes = DRAWN_MAX_BYTES
+        self._left_bytes, self._kept_bytes = DRAWN_MAX_BYTES, 0
+
+    def opened(self, place: int) -> _Board:
+        """This, for the example at ``place`` under its name: the page shows the first one open."""
+        self._kept_bytes = DRAWN_FIRST_BYTES if place else 0
+        return self
 
     def cycle(
         self, example: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], telling: Telling
@@ -210,7 +245,7 @@ class _Board:
     @property
     def room(self) -> bool:
         """Whether there is room for another drawing."""
-        return self._left_bytes > 0
+        return self._left_bytes > self._kept_bytes
 
     def _paid(self, drawing: Markup) -> Markup:
         self._left_bytes -= len(drawing)
@@ -231,6 +266,7 @@ def _example(
     events, events_more = event_rows(near, EVENTS_MAX)
     text, steps = clauses(str(example.get("text", "")))
     ring = board.cycle(example, operations, telling)
+    timeline = board.lanes(example, found, near, telling)
     return Example(
         text=text,
         clauses=steps[:CLAUSES_MAX],
@@ -239,9 +275,9 @@ def _example(
         operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
         events_more=events_more,
-        undrawn=bool(found) and not board.room,
+        undrawn=bool(found) and timeline is None,
         cycle=ring,
-        lanes=board.lanes(example, found, near, telling),
+        lanes=timeline,
     )
 
 

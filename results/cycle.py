@@ -260,10 +260,19 @@ def _words(edge: Edge, telling: Telling, operations: Mapping[int, Row]) -> tuple
             return "process", f"{operations[edge.source]['process']} ran it first"
         return edge.kind, "ended before" if edge.kind == "realtime" else ""
     key = f"key {telling.key(edge.key)}"
-    element = edge.element
+    element = _only_append(edge, operations) if edge.element is None else edge.element
     told = {
         "ww": "appended later" if element is None else f"{element} after it",
         "wr": "seen" if element is None else f"{element} seen",
         "rw": "not seen" if element is None else f"{element} not seen",
     }
     return edge.kind, key, told.get(edge.kind, "" if element is None else str(element))
+
+
+def _only_append(edge: Edge, operations: Mapping[int, Row]) -> int | None:
+    """What the source of a wr edge appended, where that is a single element."""
+    if edge.kind != "wr" or edge.source not in operations:
+        return None
+    steps = operations[edge.source]["ops"]
+    found = [s["value"] for s in steps if s["f"] == "append" and s["key"] == edge.key]
+    return found[0] if len(found) == 1 else None

@@ -28,6 +28,7 @@ TICK_PX = 13.0  # between the numbers of two events
 TEXT_STEPS = 4  # micro-operations beside a bar
 TEXT_ELEMENTS = 6  # of a list beside a bar: its end
 TEXT_MAX_PX = 560.0
+LABEL_MIN_PX = 60.0  # of a fault; what has less room in its bar stands beside it
 
 Row = Mapping[str, Any]
 
@@ -180,16 +181,29 @@ def _shades(axis: Axis, faults: Sequence[tuple[Window, int]], bottom: float) -> 
         yield tag(
             "rect", x=left, y=y, width=right - left, height=FAULT_PX - 4, class_="g-fault"
         )  # fmt: skip
-        label = f"{fault.number} {fault.label}"
-        room = right - left - 8
-        if width_px(label) <= room or room > 60:
-            yield text(clipped(label, room), left + 4, y + 11, "g-fault-text")
-        elif RIGHT - right > width_px(label) + 8:
-            yield text(label, right + 4, y + 11, "g-soft")
-        else:
-            yield text(label, left - 4, y + 11, "g-soft", text_anchor="end")
+        after = min(
+            (axis.x(f.start) for f, other in faults if other == lane and f.start > fault.start),
+            default=RIGHT,
+        )
+        yield from _fault_label(fault, left, right, after, y + 11)
     if faults:
         yield text("faults", LEFT - 10, 13, "g-soft", text_anchor="end")
+
+
+def _fault_label(
+    fault: Window, left: float, right: float, after: float, y: float
+) -> Iterator[Markup]:
+    """In the bar where it fits, else beside it where the next bar leaves room, else the number."""
+    label = f"{fault.number} {fault.label}"
+    room = right - left - 8
+    if width_px(label) <= room or room > LABEL_MIN_PX:
+        yield text(clipped(label, room), left + 4, y, "g-fault-text")
+    elif after - right > width_px(label) + 8:
+        yield text(label, right + 4, y, "g-soft")
+    elif after == RIGHT:
+        yield text(label, left - 4, y, "g-soft", text_anchor="end")
+    elif after - right > width_px(str(fault.number)) + 4:
+        yield text(str(fault.number), right + 2, y, "g-soft")
 
 
 def _cuts(axis: Axis, scale: Scale, top: float, bottom: float) -> Iterator[Markup]:

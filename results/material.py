@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 from harness.checking import Verdict
 from harness.errors import MalformedHistory
 from harness.history.load import History, load
+from harness.history.schema import split_of
 from harness.rundir import Manifest, Origin, RunDirectory
 from results.lanes import Window
+from results.missed import Missed, first_missed
 from results.names import key_names
 from results.scale import PLACES, SECONDS, Scale, scale_of
 
@@ -91,6 +93,17 @@ class Material:
         for row in found.values():
             row["ops"].sort(key=lambda step: step["pos"])
         return found
+
+    def missed(self, key: int, reader: int | None = None) -> Missed | None:
+        """The first transaction (or ``reader`` alone) that missed an acknowledged write of the
+        register ``key``. Reads the key's split.
+        """
+        table = self.history.micro_ops(split_of(key, self.manifest.splits))
+        steps = table.filter(pc.equal(table["key"], key))
+        chosen = pc.is_in(self.transactions["txn"], value_set=steps["txn"].combine_chunks())
+        columns = ["txn", "type", "invoke_index", "complete_index"]
+        rows = self.transactions.filter(chosen).select(columns).to_pylist()
+        return first_missed(key, steps.to_pylist(), {row["txn"]: row for row in rows}, reader)
 
 
 def gather(run: RunDirectory) -> Material:

@@ -321,3 +321,33 @@ def _event(text: str) -> StoreEvent:
         uncertainty_ns=0,
         text=text,
     )
+
+
+def test_many_anomalies_stay_below_the_limit_and_the_page_says_what_is_not_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = build(tmp_path / "run", duration_s=30.0, rate_per_s=100.0, breaks=BREAKS[:2])
+    verdict = many_cycles(names=40)
+
+    page = report(run, verdict)
+
+    assert run.report.stat().st_size < LIMIT_BYTES
+    assert page.text.count("a cycle of many") == 40 * (5 + 1), "and in the header"
+    assert len(page.named("svg")) > 40
+    monkeypatch.setattr("results.cards.DRAWN_MAX_BYTES", 50_000)
+    shorter = report(run, verdict)
+    assert len(shorter.named("svg")) < 20
+    assert "the drawings above fill the page" in shorter.text
+    assert_inert(shorter)
+
+
+def many_cycles(names: int) -> Verdict:
+    """A violation with cycles of twelve transactions under each of many names."""
+    txns = [100 + 7 * n for n in range(12)]
+    steps = [
+        {"kind": "ww", "source": txn, "target": txns[(n + 1) % 12], "key": n, "element": n}
+        for n, txn in enumerate(txns)
+    ]
+    example = {"text": "a cycle of many", "txns": txns, "keys": list(range(12)), "cycle": steps}
+    anomalies = {f"G{n}": Anomaly(count=5, examples=(example,) * 5) for n in range(names)}
+    return msgspec.structs.replace(violation(), anomalies=anomalies, reasons=())

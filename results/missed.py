@@ -1,0 +1,100 @@
+"""Where the value of a register or an account parts from what was acknowledged.
+
+A checker proves a lost balance by sums over a whole run: by the transfers that were acknowledged
+and the last read. What a person wants to see is the moment: the first transaction that found
+neither what the last acknowledged one before it had left, nor what anybody may have left since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+STEPS_MAX = 20_000  # on one key; of more the moment is not looked for
+
+Row = Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Missed:
+    """``reader`` found ``found`` at ``key``, where ``writer`` had been acknowledged to leave
+    ``left``.
+    """
+
+    key: int
+    writer: int
+    left: int
+    reader: int
+    found: int | None
+
+
+@attrs.frozen(kw_only=True)
+class _Access:
+    txn: int
+    invoke: int
+    complete: int
+    acknowledged: bool
+    value: int | None
+
+
+def first_missed(
+    key: int, steps: Sequence[Row], times: Mapping[int, Row], reader: int | None = None
+) -> Missed | None:
+    """The first transaction (or none but ``reader``) that missed an acknowledged write of ``key``.
+
+    ``steps`` are all micro-operations on ``key``, by (txn, pos); ``times`` their transactions.
+    """
+    if len(steps) > STEPS_MAX:
+        return None
+    writes, reads = _accesses(steps, times)
+    acknowledged = sorted((w for w in writes if w.acknowledged), key=lambda w: w.complete)
+    for read in sorted(reads, key=lambda r: r.invoke):
+        if reader not in (None, read.txn):
+            continue
+        before = [w for w in acknowledged if w.complete < read.invoke]
+        if not before:
+            continue
+        last = before[-1]
+        left = last.value
+        if left is not None and read.value not in _possible(writes, last, read):
+            return Missed(key=key, writer=last.txn, left=left, reader=read.txn, found=read.value)
+    return None
+
+
+def _possible(writes: Iterable[_Access], last: _Access, read: _Access) -> set[int | None]:
+    """What ``read`` may find: whatever was written by somebody not surely overwritten by then."""
+    return {
+        write.value
+        for write in writes
+        if write is last
+        or (write.complete > last.invoke and write.invoke < read.complete)
+        or not write.acknowledged  # it may take effect at any time
+    }
+
+
+def _accesses(
+    steps: Iterable[Row], times: Mapping[int, Row]
+) -> tuple[list[_Access], list[_Access]]:
+    """The last write of each transaction that may have happened, and the first read of each that
+    was acknowledged, unless it came after its own write.
+    """
+    writes: dict[int, _Access] = {}
+    reads: dict[int, _Access] = {}
+    for step in steps:
+        row = times[step["txn"]]
+        if row["type"] == "fail" or step["f"] not in ("r", "w"):
+            continue
+        access = _Access(
+            txn=step["txn"],
+            invoke=row["invoke_index"],
+            complete=row["complete_index"],
+            acknowledged=row["type"] == "ok",
+            value=step["value"],
+        )
+        if step["f"] == "w":
+            writes[access.txn] = access
+        elif access.acknowledged and access.txn not in writes:
+            reads.setdefault(access.txn, access)
+    return list(writes.values()), list(reads.values())
