@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from process_programs import PORTS, Echo, Line, bring_up, ended, recorded, serving
 
+from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.cleanup import cleanup
 from clusters.providers.process.provider import build
@@ -353,3 +354,15 @@ def test_a_link_is_delayed_in_one_direction_and_what_gets_lost_is_refused(tmp_pa
             await provider.teardown()
 
     asyncio.run(scenario())
+
+
+def test_a_first_port_that_leaves_too_few_names_the_key_and_how_many_are_needed(
+    tmp_path: Path,
+) -> None:
+    provider = build("run", {"first_port": 65_533}, tmp_path / "undo")
+
+    with pytest.raises(PlanError, match=r"at most 65532, since the nodes need 4 ports") as caught:
+        asyncio.run(provider.provision(("n1", "n2"), PORTS))
+
+    assert caught.value.path == "cluster.options.first_port"
+    assert port_choice.given(65_535, 1) == (65_535,)

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from clusters.providers.process.proxy import LOOPBACK
-from harness.errors import HarnessError
+from harness.errors import HarnessError, PlanError
 
 _FIRST_PORT = 10_000
 _LAST_PORT = 65_535
@@ -50,7 +50,15 @@ def choose(run_id: str, count: int) -> tuple[int, ...]:
 
 
 def given(first: int, count: int) -> tuple[int, ...]:
-    """The ``count`` ports from ``first`` on. Raises ``HarnessError`` naming one that is taken."""
+    """The ``count`` ports from ``first`` on. Raises ``PlanError`` where there are not as many,
+    ``HarnessError`` naming one that is taken.
+    """
+    if first + count - 1 > _LAST_PORT:
+        highest = _LAST_PORT - count + 1
+        raise PlanError(
+            "cluster.options.first_port",
+            f"expected at most {highest}, since the nodes need {count} ports (got {first})",
+        )
     for port in range(first, first + count):
         if not is_free(port, reuse=True):
             raise HarnessError(
