@@ -16,6 +16,7 @@ from checkers.kernel import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 from checkers.lists.ops import Transactions, transactions_of
 from harness.errors import InvariantError
 
+GRAPH = pa.schema([("dependencies", pa.int64())])
 COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])
 STEPS = pa.schema(
     [
@@ -38,7 +39,7 @@ Row = dict[str, Any]
 
 def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """``cycles.counts``: components by kind of cycle; ``cycles.steps``: a shortest one of each of
-    the first ``EXAMPLES_MAX`` components.
+    the first ``EXAMPLES_MAX`` components; ``cycles.graph``: how many dependencies there were.
     """
     txns = transactions_of(tables, setting)
     graph = graph_of(tables, txns)
@@ -47,7 +48,9 @@ def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     for kind, owners in classes_of(core, txns).items():
         counts.append({"anomaly": kind.name, "count": len(owners)})
         steps += _examples(graph, core, txns, kind, owners[:EXAMPLES_MAX])
+    dependencies = int((graph.edges.kind <= Kind.RW).sum())
     return {
+        "cycles.graph": pa.Table.from_pylist([{"dependencies": dependencies}], schema=GRAPH),
         "cycles.counts": pa.Table.from_pylist(counts, schema=COUNTS),
         "cycles.steps": pa.Table.from_pylist(steps, schema=STEPS),
     }

@@ -116,7 +116,7 @@ def test_a_step_that_never_succeeded_makes_a_run_vacuous(tmp_path: Path) -> None
     found = analyze(write_run(tmp_path / "run", [fail(a(1, 1)), ok(r(1))]), executor="local")
 
     assert found.outcome == "unknown"
-    assert found.reasons == ("vacuous: no 'append' ever succeeded (of 1 tried)",)
+    assert "vacuous: no 'append' ever succeeded (of 1 tried)" in found.reasons
 
 
 def test_a_fault_without_proof_makes_a_run_unknown(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ PAIRS: dict[str, tuple[list[Txn], list[Txn]]] = {
         [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2)), ok(r(1, 1, 2))],
     ),
     "future-read": (
-        [ok(r(1, 1), a(1, 1))],
-        [ok(r(1), a(1, 1), r(1, 1))],
+        [ok(r(1, 1), a(1, 1)), ok(r(1, 1))],
+        [ok(r(1), a(1, 1), r(1, 1)), ok(r(1, 1))],
     ),
     "dirty-update": (
         [fail(a(1, 1)), ok(a(1, 2)), ok(r(1, 1, 2))],
@@ -155,5 +155,15 @@ def test_an_element_far_from_all_others_is_no_other() -> None:
     assert "garbage-read" in names(verdict(history))
 
 
-def test_an_empty_history_is_valid_to_the_checkers_of_promises() -> None:
-    assert verdict([]).outcome == "valid"
+def test_transactions_that_have_nothing_to_do_with_each_other_show_nothing() -> None:
+    apart = [ok(a(1, 1), r(1, 1)), ok(a(2, 1))]
+
+    for found in (verdict([]), verdict(apart), verdict([*apart, info(r(2, 1))])):
+        assert found.outcome == "unknown"
+        assert found.reasons[0].startswith("nothing to judge: ")
+    for more in (ok(r(2, 1)), ok(r(2)), ok(a(1, 2))):
+        assert verdict([*apart, more]).outcome != "unknown"
+
+
+def test_an_anomaly_needs_no_dependency() -> None:
+    assert verdict([ok(a(1, 1), r(1))]).outcome == "violation"
