@@ -32,10 +32,10 @@ async def serve(reader, writer):
 async def main():
     if os.environ.get("DEAF"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    servers = [await asyncio.start_server(serve, "127.0.0.1", int(p)) for p in sys.argv[1:]]
-    print("serving", os.getpid(), flush=True)
     with open("started", "a") as log:
         log.write("x")
+    servers = [await asyncio.start_server(serve, "127.0.0.1", int(p)) for p in sys.argv[1:]]
+    print("serving", os.getpid(), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
