@@ -8,8 +8,10 @@ loses updates shows it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NoReturn, TypeVar
 
+import attrs
 import msgspec
 
 from clusters.reference.errors import BAD_ANSWER, CONNECT_FAILED, CONNECTION_LOST
@@ -23,10 +25,13 @@ from clusters.reference.node.wire.messages import (
     Codec,
     Commit,
     Done,
+    Ended,
     Failed,
     Get,
+    OneShot,
     Put,
     ReplyBody,
+    Results,
     Rollback,
     Value,
     decode,
@@ -43,6 +48,14 @@ KEY_BYTES = 8
 def encode_key(key: int) -> bytes:
     """The store's form of ``key``, an int64."""
     return key.to_bytes(KEY_BYTES, "big", signed=True)
+
+
+@attrs.frozen(kw_only=True)
+class OneShotDone:
+    """A one-shot that committed: the values of its gets, in order."""
+
+    values: tuple[Stored | None, ...]
+    commit_ts: int
 
 
 async def connect(network: Network, host: str, port: int, limit_s: float) -> ReferenceClient:
@@ -68,6 +81,22 @@ class ReferenceClient:
         left_s = deadline_s - asyncio.get_running_loop().time()
         begun = await self.call(Begin(kind, max(1, int(left_s * 1000))), Begun)
         return ReferenceTx(self, begun.txn)
+
+    async def one_shot(
+        self, steps: Sequence[tuple[int, Stored | None]], deadline_s: float
+    ) -> OneShotDone:
+        """A whole read-write transaction in one round trip: (key, value) puts, (key, ``None``)
+        gets. Raises ``StoreError``: its phase is that of a commit.
+        """
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        request = OneShot(
+            tuple((encode_key(k), None if v is None else _encode(v)) for k, v in steps),
+            max(1, int(left_s * 1000)),
+        )
+        done = await self.call(request, Results)
+        gets = [key for key, value in steps if value is None]
+        values = tuple(_decode(k, data) for k, data in zip(gets, done.values, strict=True))
+        return OneShotDone(values=values, commit_ts=done.ts)
 
     async def close(self) -> None:
         """Drop the connection; what is open on it is rolled back."""
@@ -116,13 +145,7 @@ class ReferenceTx:
 
     async def read(self, key: int) -> Stored | None:
         """The value of ``key``: an integer, a list, or ``None``."""
-        data = (await self._client.call(Get(encode_key(key)), Value)).value
-        if data is None:
-            return None
-        try:
-            return _value.decode(data)
-        except msgspec.DecodeError as error:
-            raise StoreError(BAD_ANSWER, f"key {key} holds {data[:64]!r}: {error}") from error
+        return _decode(key, (await self._client.call(Get(encode_key(key)), Value)).value)
 
     async def write(self, key: int, value: int) -> None:
         """Set ``key``."""
@@ -136,13 +159,25 @@ class ReferenceTx:
         await self._put(key, (*(held or ()), element))
 
     async def commit(self) -> Committed:
-        """Durable on a quorum and applied by the leader on return."""
-        await self._client.call(Commit(), Done)
-        return Committed()
+        """Durable on a quorum and applied by the primary on return."""
+        return Committed(commit_ts=(await self._client.call(Commit(), Ended)).ts)
 
     async def rollback(self) -> None:
         """Give it up."""
         await self._client.call(Rollback(), Done)
 
     async def _put(self, key: int, value: Stored) -> None:
-        await self._client.call(Put(encode_key(key), msgspec.msgpack.encode(value)), Done)
+        await self._client.call(Put(encode_key(key), _encode(value)), Done)
+
+
+def _encode(value: Stored) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def _decode(key: int, data: bytes | None) -> Stored | None:
+    if data is None:
+        return None
+    try:
+        return _value.decode(data)
+    except msgspec.DecodeError as error:
+        raise StoreError(BAD_ANSWER, f"key {key} holds {data[:64]!r}: {error}") from error

@@ -30,7 +30,10 @@ from clusters.reference.node.members import member_of
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.raft import Role, Stage
 from clusters.reference.node.runtime import ConnectionLost, Network
+from clusters.reference.node.sessions import SNAPSHOT
+from clusters.reference.node.tx.primary import STALENESS_S
 from clusters.reference.node.wire.messages import (
+    AdminBody,
     AskEvents,
     AskStatus,
     BadMessage,
@@ -127,12 +130,15 @@ class ReferenceSystem:
 
     @property
     def declaration(self) -> Declaration:
-        """Strictly serializable transactions on keys of one partition."""
+        """Strictly serializable transactions, and snapshots of a stated age."""
         return Declaration(
             system=self.name,
             mode="SC",
-            promises=(Promise(kind=READ_WRITE, model="strict-serializable"),),
-            transaction_scope="partition",
+            promises=(
+                Promise(kind=READ_WRITE, model="strict-serializable"),
+                Promise(kind=SNAPSHOT, model="serializable", staleness_s=STALENESS_S),
+            ),
+            transaction_scope="cluster",
         )
 
     def partition_of(self, key: int) -> int:
@@ -227,7 +233,7 @@ class ReferenceSystem:
     async def _reports(self, cluster: Cluster) -> dict[str, NodeReport]:
         """What each node that answers says of itself."""
 
-        async def one(node: str) -> NodeReport | EventBatch | None:
+        async def one(node: str) -> AdminBody | None:
             return await self._ask(cluster, node, AskStatus())
 
         answers = await asyncio.gather(*(one(node) for node in cluster.nodes))
@@ -250,7 +256,7 @@ class ReferenceSystem:
 
     async def _ask(
         self, cluster: Cluster, node: str, question: AskStatus | AskEvents
-    ) -> NodeReport | EventBatch | None:
+    ) -> AdminBody | None:
         """The node's answer, or ``None`` where there is none in time."""
         address = cluster.client[node][CLIENT]
         try:
@@ -297,6 +303,12 @@ def missing(
             number = METASTORAGE if group.partition is None else group.partition
             members.setdefault(number, {})[node] = group
     lives = {n: member_of(n, report.incarnation) for n, report in reports.items()}
+    served = frozenset(
+        status.partition
+        for report in reports.values()
+        for status in report.primaries
+        if status.serving
+    )
     for partition, held in members.items():
         if partition == METASTORAGE:
             holders = nodes
@@ -307,6 +319,8 @@ def missing(
             continue
         running = {n: held.get(n) for n in holders if n not in silent}
         lacking += _behind(partition, running, goals) or _foreign(partition, running, lives)
+        if partition != METASTORAGE and partition not in served:
+            lacking.append(f"{_name(partition)} has no primary")
     return lacking
 
 

@@ -1,4 +1,4 @@
-"""The two state machines and the fixed hashes, as functions of values."""
+"""Metastorage's state machine and the fixed hashes, as functions of values."""
 
 from __future__ import annotations
 
@@ -25,67 +25,8 @@ from clusters.reference.node.metastorage.store import (
 )
 from clusters.reference.node.placement import holders, partition_of
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.tx.partition import Partition, encode_command
-from clusters.reference.node.wire.messages import Committed, CommitTx, Failed, Read
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")
-
-
-def commit(
-    partition: Partition,
-    index: int,
-    reads: tuple[tuple[bytes, int], ...] = (),
-    writes: tuple[tuple[bytes, bytes], ...] = (),
-) -> Committed | Failed:
-    request = CommitTx(partition=0, reads=reads, writes=writes, limit_ms=1)
-    return partition.apply(Entry(1, index, encode_command(request)))
-
-
-def test_a_commit_installs_its_writes_at_its_index() -> None:
-    partition = Partition()
-
-    assert commit(partition, 5, reads=((b"k", 0),), writes=((b"k", b"v"),)) == Committed(5)
-    assert partition.read(b"k") == Read(b"v", 5)
-    assert commit(partition, 6, reads=((b"k", 5),)) == Committed(6)
-
-
-def test_a_commit_that_read_an_older_version_changes_nothing() -> None:
-    partition = Partition()
-    commit(partition, 5, writes=((b"k", b"v"),))
-
-    refused = commit(partition, 6, reads=((b"k", 4),), writes=((b"k", b"w"), (b"other", b"w")))
-
-    assert isinstance(refused, Failed)
-    assert refused.code == "TX-CONFLICT"
-    assert partition.read(b"k") == Read(b"v", 5)
-    assert partition.read(b"other") == Read(None, 0)
-
-
-def test_a_leader_refuses_early_what_a_proposed_write_will_break() -> None:
-    partition = Partition()
-    write = CommitTx(partition=0, reads=(), writes=((b"k", b"v"),), limit_ms=1)
-    reader = CommitTx(partition=0, reads=((b"k", 0),), writes=(), limit_ms=1)
-    assert partition.admit(reader) is None
-
-    partition.proposed(write, 5)
-
-    assert partition.admit(reader) is not None
-    assert partition.admit(write) is None  # a blind write has read nothing that could change
-    partition.lead_lost()
-    assert partition.admit(reader) is None
-
-
-def test_what_was_in_flight_is_free_again_once_applied() -> None:
-    partition = Partition()
-    write = CommitTx(partition=0, reads=(), writes=((b"k", b"v"),), limit_ms=1)
-    partition.proposed(write, 5)
-    partition.proposed(write, 6)
-    reader = CommitTx(partition=0, reads=((b"k", 6),), writes=(), limit_ms=1)
-
-    partition.apply(Entry(1, 5, encode_command(write)))
-    assert partition.admit(reader) is not None
-    partition.apply(Entry(1, 6, encode_command(write)))
-    assert partition.admit(reader) is None
 
 
 def invoke(store: Metastorage, index: int, request: Invoke) -> tuple[bool, int]:
@@ -181,25 +122,6 @@ def test_a_node_that_lives_anew_takes_its_places_and_founders_stay_who_they_were
         assert "n2@first" not in assignment.members
         assert ("n2@second" in assignment.members) == ("n2@first" in assignment.founders)
     assert invoke(store, 3, request) == (False, 2)  # who decides on what was, decides nothing
-
-
-def test_a_saved_state_machine_comes_back_as_it_was_and_goes_on() -> None:
-    partition = Partition()
-    for index in range(1, 2000):
-        commit(partition, index, writes=((b"%d" % (index % 700), b"v" * 500),))
-    chunks = partition.snapshot()
-    seen = {b"%d" % i: partition.read(b"%d" % i) for i in range(701)}
-    commit(partition, 2000, writes=((b"1", b"later"),))
-    other = Partition()
-    commit(other, 1, writes=((b"not in the snapshot", b"x"),))
-
-    pieces = list(chunks)
-    other.restore(pieces)
-
-    assert len(pieces) > 1
-    assert {key: other.read(key) for key in seen} == seen
-    assert other.read(b"not in the snapshot") == Read(None, 0)
-    assert commit(other, 2000, reads=((b"1", seen[b"1"].version),)) == Committed(2000)
 
 
 def test_watchers_of_restored_metastorage_are_told_once_of_all_that_differs() -> None:

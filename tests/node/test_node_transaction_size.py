@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
+from clusters.reference.node.clock import Hlc
 from clusters.reference.node.tx import coordinator
+from clusters.reference.node.tx.calls import Calls
 from clusters.reference.node.tx.coordinator import Transaction, TxError
-from clusters.reference.node.wire.messages import Committed, CommitTx, Failed, Read, ReadKey
+from clusters.reference.node.wire.messages import (
+    Fine,
+    Hold,
+    Lock,
+    Locked,
+    PeerAnswer,
+    PeerBody,
+    TxnId,
+)
 
 
-class OneLeader:
-    """``Routes`` of a store with one partition."""
-
-    partitions = 1
-
-    def leader(self, partition: int) -> str | None:
-        return "n1"
-
-    def forget(self, partition: int, node: str) -> None:
-        raise AssertionError("n1 leads")
+async def answer(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+    return Locked(Hold(1, 1), None) if isinstance(body, Lock) else Fine()
 
 
-async def answer(node: str, body: ReadKey | CommitTx, limit_s: float) -> Read | Committed | Failed:
-    return Read(None, 0) if isinstance(body, ReadKey) else Committed(1)
-
-
-def run(steps: Callable[[Transaction], object]) -> None:
+def run(steps: Callable[[Transaction], Awaitable[object]]) -> None:
     """Take ``steps`` in a transaction of at most 100 bytes."""
 
     async def scenario() -> None:
-        tx = Transaction(txn="t", limit_s=5.0, routes=OneLeader(), ask=answer)
-        done = steps(tx)
-        if asyncio.iscoroutine(done):
-            await done
+        calls = Calls(route=lambda _: "n1", ask=answer, tell=lambda node, body: None)
+        await steps(
+            Transaction(
+                txn=TxnId(1, "n1~1", 1),
+                limit_s=5.0,
+                partitions=1,
+                calls=calls,
+                clock=Hlc(wall_ns=lambda: 0, monotonic_s=lambda: 0.0),
+            )
+        )
 
     asyncio.run(scenario())
 
@@ -53,14 +57,14 @@ def test_a_value_over_its_limit_is_refused() -> None:
 
 
 def test_writes_count_together_and_a_key_written_again_only_with_its_last_value() -> None:
-    def often(tx: Transaction) -> None:
+    async def often(tx: Transaction) -> None:
         for _ in range(50):
-            tx.put(b"k", b"x" * 60)
-        tx.put(b"l", b"x" * 38)
+            await tx.put(b"k", b"x" * 60)
+        await tx.put(b"l", b"x" * 38)
 
-    def much(tx: Transaction) -> None:
-        often(tx)
-        tx.put(b"m", b"")
+    async def much(tx: Transaction) -> None:
+        await often(tx)
+        await tx.put(b"m", b"")
 
     run(often)
     with pytest.raises(TxError, match="TX-TOO-LARGE: at most 100 bytes a transaction"):

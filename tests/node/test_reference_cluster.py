@@ -76,9 +76,11 @@ def test_transactions_from_every_node_see_each_other_and_conflicts_abort(tmp_pat
             assert await read(running, "n1", 7) == tuple(range(element + 1))
 
         await repeatable_reads_and_own_writes(running)
-        await one_of_two_writers_wins(running)
-        await a_stale_reader_aborts(running)
-        await keys_of_two_partitions_are_refused(running)
+        await of_two_writers_the_younger_dies(running)
+        await an_older_transaction_waits_for_a_younger_one(running)
+        await keys_of_several_partitions_change_together(running)
+        await snapshots_see_one_moment_and_stop_nobody(running)
+        await a_one_shot_is_one_round_trip_to_the_same_end(running)
         await a_dropped_connection_rolls_back(running)
         await misuse_is_answered(running)
         await strangers_are_dropped(running)
@@ -89,42 +91,88 @@ def test_transactions_from_every_node_see_each_other_and_conflicts_abort(tmp_pat
 async def repeatable_reads_and_own_writes(running: Store) -> None:
     tx = await begin(running, "n1")
     assert await tx.read(7) == (0, 1, 2)
-    await append(running, "n2", 7, 3)
+    younger = await failing(append(running, "n2", 7, 3))
+    assert (younger.code, "older" in younger.message) == ("TX-CONFLICT", True)
     assert await tx.read(7) == (0, 1, 2)
     await tx.append(7, 4)
     assert await tx.read(7) == (0, 1, 2, 4)
-    assert (await failing(tx.commit())).code == "TX-CONFLICT"
-    assert await read(running, "n3", 7) == (0, 1, 2, 3)
+    await tx.commit()
+    assert await read(running, "n3", 7) == (0, 1, 2, 4)
 
 
-async def one_of_two_writers_wins(running: Store) -> None:
+async def of_two_writers_the_younger_dies(running: Store) -> None:
     first, second = await begin(running, "n1"), await begin(running, "n2")
     await first.append(8, 1)
-    await second.append(8, 2)
-    results = await asyncio.gather(first.commit(), second.commit(), return_exceptions=True)
-    lost = [r for r in results if isinstance(r, StoreError)]
-    assert [error.code for error in lost] == ["TX-CONFLICT"]
-    winner = 1 if isinstance(results[1], StoreError) else 2
-    assert await read(running, "n3", 8) == (winner,)
+    assert (await failing(second.append(8, 2))).code == "TX-CONFLICT"
+    await first.commit()
+    assert await read(running, "n3", 8) == (1,)
 
 
-async def a_stale_reader_aborts(running: Store) -> None:
-    one, other = keys_of(running, 2, 2)
-    reader = await begin(running, "n1")
-    await reader.read(one)
-    await append(running, "n2", one, 1)
-    await append(running, "n2", other, 1)
-    assert await reader.read(other) == (1,)
-    assert (await failing(reader.commit())).code == "TX-CONFLICT"
+async def an_older_transaction_waits_for_a_younger_one(running: Store) -> None:
+    older, younger = await begin(running, "n1"), await begin(running, "n1")
+    await younger.append(12, 1)
+    waiting = asyncio.ensure_future(older.append(12, 2))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await younger.commit()
+    await waiting
+    await older.commit()
+    assert await read(running, "n2", 12) == (1, 2)
 
 
-async def keys_of_two_partitions_are_refused(running: Store) -> None:
-    [here], [there] = keys_of(running, 0), keys_of(running, 1)
+async def keys_of_several_partitions_change_together(running: Store) -> None:
+    keys = [keys_of(running, partition, 20)[18] for partition in range(4)]
+    tx = await begin(running, "n2")
+    assert await tx.read(keys[0]) is None
+    for key in keys[1:]:
+        await tx.append(key, 1)
+    done = await tx.commit()
+    for node in running.cluster.nodes:
+        seen = await begin(running, node)
+        assert [await seen.read(key) for key in keys] == [None, (1,), (1,), (1,)]
+        assert ((await seen.commit()).commit_ts or 0) > (done.commit_ts or 0) > 0
+
+    given_up = await begin(running, "n1")
+    for key in keys:
+        await given_up.append(key, 2)
+    await given_up.rollback()
+    assert await read(running, "n3", keys[1]) == (1,)
+
+
+async def snapshots_see_one_moment_and_stop_nobody(running: Store) -> None:
+    one, other = keys_of(running, 0, 20)[19], keys_of(running, 1, 20)[19]
+    await write_both(running, one, other, 1)
+    client = await running.system.connect(running.cluster, "n3", 0)
+    deadline_s = asyncio.get_running_loop().time() + LIMIT_S
+    snapshot = await client.begin("snapshot", deadline_s)
+    assert await snapshot.read(one) == 1
+    await write_both(running, one, other, 2)
+    assert await snapshot.read(other) == 1
+    assert (await failing(snapshot.write(one, 3))).code == "TX-READ-ONLY"
+    later = await client.begin("snapshot", deadline_s)
+    assert [await later.read(one), await later.read(other)] == [2, 2]
+    await later.commit()
+
+
+async def write_both(running: Store, one: int, other: int, value: int) -> None:
     tx = await begin(running, "n1")
-    await tx.append(here, 1)
-    assert (await failing(tx.read(there))).code == "TX-SCOPE"
-    assert (await failing(tx.commit())).code == "TX-NONE"
-    assert await read(running, "n1", here) == ()
+    await tx.write(one, value)
+    await tx.write(other, value)
+    await tx.commit()
+
+
+async def a_one_shot_is_one_round_trip_to_the_same_end(running: Store) -> None:
+    here, there = keys_of(running, 2, 20)[17], keys_of(running, 3, 20)[17]
+    client = await running.system.connect(running.cluster, "n1", 0)
+    deadline_s = asyncio.get_running_loop().time() + LIMIT_S
+    first = await client.one_shot([(here + 10**6, None), (here + 10**6, 5)], deadline_s)
+    assert first.values == (None,)
+    both = [(here, 6), (there, 7), (here, None), (there, None)]
+    second = await client.one_shot(both, deadline_s)
+    assert second.values == (6, 7)
+    assert second.commit_ts > first.commit_ts
+    with pytest.raises(StoreError, match="TX-TOO-LARGE"):
+        await client.one_shot([(here, tuple(range(2**18, 2**19)))], deadline_s)
 
 
 async def a_dropped_connection_rolls_back(running: Store) -> None:
@@ -133,13 +181,20 @@ async def a_dropped_connection_rolls_back(running: Store) -> None:
     await tx.append(9, 1)
     await client.close()
     assert (await failing(tx.commit())).code == "CONNECTION-LOST"
-    assert await read(running, "n1", 9) == ()
+
+    async def unlocked() -> bool:
+        try:
+            return await read(running, "n1", 9) == ()
+        except StoreError:
+            return False
+
+    await eventually(unlocked, "the lock is free, and nothing was written", limit_s=1.0)
 
 
 async def misuse_is_answered(running: Store) -> None:
     client = await running.system.connect(running.cluster, "n1", 0)
     deadline_s = asyncio.get_running_loop().time() + LIMIT_S
-    assert (await failing(client.begin("snapshot", deadline_s))).code == "TX-KIND"
+    assert (await failing(client.begin("no-such", deadline_s))).code == "TX-KIND"
     tx = await client.begin(READ_WRITE, deadline_s)
     await tx.write(10, 2**40)
     assert await tx.read(10) == 2**40
@@ -245,7 +300,7 @@ async def commit_without_followers(running: Store) -> tuple[int, StoreError | No
     await append(running, leader, key, 1)
 
     async def applied() -> bool:
-        return await (await begin(running, leader)).read(key) == (1,)
+        return await read(running, leader, key) == (1,)
 
     await eventually(applied, "the first element is applied, acknowledged early or not")
     tx = await begin(running, leader)
@@ -336,7 +391,7 @@ def test_the_admin_command_prints_a_node_for_a_person(tmp_path: Path) -> None:
         code, text = await admin(str(running.cluster.client["n1"]["client"]))
         assert code == 0
         assert "2 partitions x 3 replicas" in text
-        assert [line.split()[0] for line in text.splitlines()[5:8]] == ["metastorage", "p0", "p1"]
+        assert [line.split()[0] for line in text.splitlines()[6:9]] == ["metastorage", "p0", "p1"]
         assert "node-started: n1 started" in text
 
         await running.processes.kill("n1")

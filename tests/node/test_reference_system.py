@@ -13,7 +13,13 @@ from clusters.reference.client import encode_key
 from clusters.reference.node import codes, events
 from clusters.reference.node.config import Config, ConfigError, loads
 from clusters.reference.node.placement import partition_of
-from clusters.reference.node.wire.messages import EventBatch, GroupStatus, NodeEvent, NodeReport
+from clusters.reference.node.wire.messages import (
+    EventBatch,
+    GroupStatus,
+    NodeEvent,
+    NodeReport,
+    PrimaryStatus,
+)
 from clusters.reference.system import REQUIREMENTS, build, mapped, missing, roles_of, source_hash
 from harness.client import Certainty, classify
 from harness.cluster import Roles
@@ -130,6 +136,24 @@ def group(
     )
 
 
+def primary(partition: int) -> PrimaryStatus:
+    return PrimaryStatus(
+        partition=partition,
+        primary="n1",
+        epoch=1,
+        serving=True,
+        locks=0,
+        waiting=0,
+        open=0,
+        prepared=(),
+        outcomes=0,
+        keys=0,
+        versions=0,
+        max_ts=0,
+        counters={},
+    )
+
+
 def report(node: str, *groups: GroupStatus) -> NodeReport:
     return NodeReport(
         node=node,
@@ -142,6 +166,11 @@ def report(node: str, *groups: GroupStatus) -> NodeReport:
         members=NODES,
         assignments={0: NODES},
         groups=groups,
+        primaries=tuple(
+            primary(g.partition) for g in groups if g.serving and g.partition is not None
+        ),
+        lease_s=1.0,
+        clock=0,
         reachable=(),
         log_bytes=0,
         bugs=(),
@@ -205,7 +234,12 @@ def test_a_whole_cluster_misses_nothing_and_each_lack_is_named() -> None:
 
     assert lacks(whole, 2) == ["partition 1 is not assigned"]
     assert lacks({n: whole[n] for n in ("n1", "n2")}, 1) == ["n3 does not answer"]
-    assert lacks(whole | {"n1": report("n1", follower)}, 1) == ["partition 0 has no leader"]
+    assert lacks(whole | {"n1": report("n1", follower)}, 1) == [
+        "partition 0 has no leader",
+        "partition 0 has no primary",
+    ]
+    without_lease = msgspec.structs.replace(leader, primaries=())
+    assert lacks(whole | {"n1": without_lease}, 1) == ["partition 0 has no primary"]
     for lagging in (group(0, "follower", 4, applied=4), group(0, "follower", 3)):
         assert lacks(whole | {"n3": report("n3", lagging)}, 1) == [
             "partition 0 on n3 has not caught up"
@@ -245,7 +279,9 @@ def strings_of(module: object) -> set[str]:
 
 
 def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
-    assert strings_of(codes) <= set(errors.ERRORS)
+    own = {errors.CONNECT_FAILED, errors.CONNECTION_LOST, errors.BAD_ANSWER}
+    assert strings_of(codes) | own == set(errors.ERRORS)
+    assert all(len(meaning.reason) > 20 for meaning in errors.ERRORS.values())
     assert strings_of(events) <= {str(kind) for kind in EventKind}
 
 

@@ -8,26 +8,32 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from clusters.reference.node.clock import COUNTER_BITS, TICK
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.wire.messages import (
+    AdminBody,
+    AdminQuestion,
     AskEvents,
+    AskKey,
     AskStatus,
     BadMessage,
     ClientRequest,
     Codec,
     EventBatch,
+    KeyReport,
     NodeReport,
     decode,
     encode,
 )
 
 LIMIT_S = 5.0
+SHOWN_BYTES = 32  # of a value
 NS_PER_S = 1_000_000_000
 
 
 async def ask(
-    network: Network, host: str, port: int, question: AskStatus | AskEvents, limit_s: float
-) -> NodeReport | EventBatch:
+    network: Network, host: str, port: int, question: AdminQuestion, limit_s: float
+) -> AdminBody:
     """One admin question over a connection of its own. Raises ``ConnectionLost``, ``TimeoutError``
     and ``BadMessage``.
     """
@@ -39,9 +45,7 @@ async def ask(
             connection.close()
 
 
-async def ask_on(
-    connection: Connection, question: AskStatus | AskEvents
-) -> NodeReport | EventBatch:
+async def ask_on(connection: Connection, question: AdminQuestion) -> AdminBody:
     """The same on an open connection; the caller bounds the wait."""
     connection.send(encode(ClientRequest(0, question)))
     return decode(Codec.admin, await connection.recv()).body
@@ -54,6 +58,7 @@ def describe(report: NodeReport) -> Iterator[str]:
     yield f"members    {' '.join(report.members)}  reachable: {reachable}"
     yield f"zone       {report.partitions} partitions x {report.replicas} replicas"
     yield f"revision   {report.revision}   log {report.log_bytes} bytes"
+    yield f"lease      {report.lease_s:.2f} s left   clock {describe_ts(report.clock)}"
     if report.bugs:
         yield f"BUGS       {' '.join(report.bugs)}"
     row = "{:<12} {:<13} {:>5} {:<10} {:>9} {:>9} {:>9}  {}"
@@ -75,6 +80,49 @@ def describe(report: NodeReport) -> Iterator[str]:
                 f"p{partition}", "-", "-", "-", "-", "-", "-",
                 " ".join(report.assignments[partition]),
             )  # fmt: skip
+    yield ""
+    yield from describe_primaries(report)
+
+
+def describe_primaries(report: NodeReport) -> Iterator[str]:
+    """Who is primary of what, and what transactions keep here."""
+    row = "{:<4} {:<8} {:>5} {:<7} {:>6} {:>7} {:>5} {:>8} {:>8} {:>8} {:>8}  {}"
+    yield row.format(
+        "p", "primary", "epoch", "serving", "locks", "waiting", "open", "prepared", "outcomes",
+        "keys", "versions", "counters",
+    )  # fmt: skip
+    for status in report.primaries:
+        yield row.format(
+            f"p{status.partition}",
+            status.primary or "-",
+            status.epoch,
+            "yes" if status.serving else "no",
+            status.locks,
+            status.waiting,
+            status.open,
+            len(status.prepared),
+            status.outcomes,
+            status.keys,
+            status.versions,
+            " ".join(f"{name} {count}" for name, count in status.counters.items() if count),
+        )
+        for txn in status.prepared:
+            yield f"     pending {txn}"
+
+
+def describe_key(key: bytes, report: KeyReport) -> Iterator[str]:
+    """The versions of a key, the newest first, and who holds it."""
+    yield f"key {key.hex()} in partition {report.partition}"
+    for txn, exclusive in report.holders:
+        yield f"  locked {'exclusively' if exclusive else 'to share'} by {txn}"
+    for ts, value in report.versions:
+        yield f"  {describe_ts(ts)}  {len(value)} bytes  {value[:SHOWN_BYTES].hex()}"
+
+
+def describe_ts(ts: int) -> str:
+    """A timestamp of the hybrid clock: wall time in UTC, and the counter."""
+    wall = datetime.fromtimestamp((ts >> COUNTER_BITS) / 1000, UTC).isoformat("T", "milliseconds")
+    return f"{wall}/{ts % TICK}"
 
 
 def describe_events(batch: EventBatch) -> Iterator[str]:
@@ -86,12 +134,18 @@ def describe_events(batch: EventBatch) -> Iterator[str]:
         yield f"{event.seq:>6} {wall} {event.kind}{where}{term}: {event.text}"
 
 
-async def show(network: Network, host: str, port: int) -> Iterator[str]:
-    """State and events of the node at (host, port)."""
+async def show(network: Network, host: str, port: int, key: bytes | None) -> Iterator[str]:
+    """State and events of the node at (host, port), or the versions of ``key`` there."""
+    questions: tuple[AdminQuestion, ...] = (AskStatus(), AskEvents())
     lines: list[str] = []
-    for question in (AskStatus(), AskEvents()):
+    for question in questions if key is None else (AskKey(key),):
         answer = await ask(network, host, port, question, LIMIT_S)
-        lines += describe(answer) if isinstance(answer, NodeReport) else describe_events(answer)
+        if isinstance(answer, NodeReport):
+            lines += describe(answer)
+        elif isinstance(answer, EventBatch):
+            lines += describe_events(answer)
+        else:
+            lines += describe_key(key or b"", answer)
     return iter(lines)
 
 
@@ -102,11 +156,17 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(prog="python -m clusters.reference.node.admin")
     parser.add_argument("address", metavar="HOST:PORT", help="the node's client port")
-    host, _, port = parser.parse_args().address.rpartition(":")
+    parser.add_argument("--key", metavar="HEX", help="show the versions of this key instead")
+    arguments = parser.parse_args()
+    host, _, port = arguments.address.rpartition(":")
     if not host or not port.isdigit():
         parser.error("the address must be HOST:PORT")
     try:
-        for line in asyncio.run(show(TcpNetwork(), host, int(port))):
+        key = None if arguments.key is None else bytes.fromhex(arguments.key)
+    except ValueError:
+        parser.error("the key must be hexadecimal")
+    try:
+        for line in asyncio.run(show(TcpNetwork(), host, int(port), key)):
             print(line)
     except (ConnectionLost, BadMessage, TimeoutError) as error:
         print(f"{host}:{port} does not answer: {error or 'time is up'}", file=sys.stderr)

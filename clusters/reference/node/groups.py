@@ -101,6 +101,11 @@ class Group:
         """Leader, and everything of earlier terms is applied here."""
         return self.raft.role is Role.LEADER and self.applied_term == self.raft.term
 
+    @property
+    def leading(self) -> bool:
+        """Leader, whatever it has applied."""
+        return self.raft.role is Role.LEADER
+
     def status(self) -> GroupStatus:
         """For admin."""
         raft = self.raft
@@ -278,6 +283,17 @@ class Host:
         group.waiters[index] = Waiter(term, deadline_s, done)
         self.touch(group)
         return index
+
+    async def ask(self, group: Group, data: bytes, limit_s: float) -> object:
+        """``propose``, and wait for what comes of it. Who stops waiting undoes nothing."""
+        result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def done(answer: object) -> None:
+            if not result.done():
+                result.set_result(answer)
+
+        self.propose(group, data, limit_s, done)
+        return await result
 
     async def run(self) -> None:
         """Tick and write until cancelled. What it raises must stop the node: ``DiskError``,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeGuard
 
 from clusters.reference.node import codes
+from clusters.reference.node.clock import MAX_AHEAD_S, Hlc
 from clusters.reference.node.members import member_of, name_of
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
@@ -22,18 +23,16 @@ from clusters.reference.node.wire.messages import (
     PROTOCOL,
     BadMessage,
     Codec,
-    Committed,
-    CommitTx,
     Failed,
     Hello,
+    PeerAnswer,
+    PeerBody,
     PeerFrame,
     PeerReply,
     PeerRequest,
     Ping,
     Pong,
     RaftBatch,
-    Read,
-    ReadKey,
     decode,
     encode,
 )
@@ -44,13 +43,12 @@ PING_EVERY_S = 0.3
 SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
 REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
 FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
+NO_ANSWER = 0  # the id of a request whose answer nobody wants
 MAX_REQUESTS = 4096  # open on one link
 
 log = logging.getLogger("node.peers")
 
-Body = ReadKey | CommitTx
-Answer = Read | Committed | Failed
-Reply = Callable[[Answer], None]
+Reply = Callable[[PeerAnswer], None]
 
 
 class Local(Protocol):
@@ -59,17 +57,14 @@ class Local(Protocol):
     def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
         """Messages for raft groups."""
 
-    def request(self, body: Body, reply: Reply) -> None:
+    def request(self, body: PeerBody, reply: Reply) -> None:
         """A request; ``reply`` is called once, now or later."""
-
-    def leads(self) -> tuple[tuple[int, int], ...]:
-        """What this node leads, to tell others."""
 
     def founders(self) -> tuple[str, ...]:
         """Who founded this node's cluster, to tell others."""
 
-    def heard(self, peer: str, incarnation: str, ping: Ping) -> None:
-        """What ``peer``, in this life, leads and knows."""
+    def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
+        """What ``peer``, in this life, knows of a cluster."""
 
 
 class Address(Protocol):
@@ -87,13 +82,13 @@ class Address(Protocol):
 class Link:
     """The dialed side of one peer, whether connected or not."""
 
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
+    def __init__(self, peer: str, clock: Hlc) -> None:
+        self.peer, self._clock = peer, clock
         self.connection: Connection | None = None
         self.incarnation = ""  # of who is at the other end
         self.heard_s = 0.0
         self._next_id = 0
-        self._open: dict[int, asyncio.Future[Answer]] = {}
+        self._open: dict[int, asyncio.Future[PeerAnswer]] = {}
 
     def send(self, frame: PeerFrame) -> bool:
         """Whether it was queued; a link that is down drops it."""
@@ -105,7 +100,7 @@ class Link:
             return False
         return True
 
-    async def request(self, body: Body, limit_s: float) -> Answer:
+    async def request(self, body: PeerBody, limit_s: float) -> PeerAnswer:
         """The peer's answer. ``UNREACHABLE``: it was not sent; ``PEER_LOST``: it was, and nobody
         knows.
         """
@@ -113,9 +108,9 @@ class Link:
             return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
         self._next_id += 1
         number = self._next_id
-        if not self.send(PeerRequest(number, body)):
+        if not self.send(PeerRequest(number, body, self._clock.now())):
             return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
         self._open[number] = future
         try:
             async with asyncio.timeout(limit_s):
@@ -125,11 +120,18 @@ class Link:
         finally:
             self._open.pop(number, None)
 
+    def tell(self, body: PeerBody) -> None:
+        """Send it if the link is up, and want no answer."""
+        self.send(PeerRequest(NO_ANSWER, body, self._clock.now()))
+
     def answered(self, reply: PeerReply) -> None:
         """Hand an answer to who waits; a late one is dropped."""
+        body = reply.body
+        if not self._clock.receive(reply.ts):
+            body = Failed(codes.PEER_LOST, f"{self.peer}: its clock is too far ahead to follow")
         future = self._open.pop(reply.id, None)
         if future is not None and not future.done():
-            future.set_result(reply.body)
+            future.set_result(body)
 
     def down(self, reason: str) -> None:
         """The connection is gone, and with it every answer."""
@@ -153,13 +155,14 @@ class Peers:
         addresses: Mapping[str, Address],
         network: Network,
         rng: random.Random,
+        clock: Hlc,
         local: Local,
     ) -> None:
         """``addresses``: how each other node is dialed."""
         self._hello = Hello(node, incarnation)
         self._addresses, self._network, self._rng = dict(addresses), network, rng
-        self._local = local
-        self.links = {peer: Link(peer) for peer in self._addresses}
+        self._local, self._clock = local, clock
+        self.links = {peer: Link(peer, clock) for peer in self._addresses}
         self._accepted: dict[Connection, float] = {}
 
     async def run(self) -> None:
@@ -183,14 +186,14 @@ class Peers:
             if link.incarnation
         }
 
-    def tell_leads(self) -> None:
-        """Tell every peer now what this node leads."""
+    def ping_all(self) -> None:
+        """Tell every peer now what pings tell."""
         ping = self._ping()
         for link in self.links.values():
             link.send(ping)
 
     def _ping(self) -> Ping:
-        return Ping(self._local.leads(), self._local.founders())
+        return Ping(self._clock.now(), self._local.founders())
 
     def reachable(self) -> tuple[str, ...]:
         """Peers with a live link."""
@@ -227,11 +230,26 @@ class Peers:
         if isinstance(frame, RaftBatch):
             self._local.raft(frame.messages)
         elif isinstance(frame, PeerRequest):
-            number = frame.id
-            self._local.request(frame.body, lambda body: _reply(connection, number, body))
+            self._serve_request(connection, frame)
         elif isinstance(frame, Ping):
-            self._local.heard(hello.node, hello.incarnation, frame)
+            self._clock.receive(frame.ts)
+            self._local.heard(hello.node, hello.incarnation, frame.founders)
             connection.send(encode(Pong()))
+
+    def _serve_request(self, connection: Connection, frame: PeerRequest) -> None:
+        def reply(body: PeerAnswer) -> None:
+            if frame.id == NO_ANSWER:
+                return
+            try:
+                connection.send(encode(PeerReply(frame.id, body, self._clock.now())))
+            except ConnectionLost:
+                log.debug("%s is gone before its answer", connection.peer)
+
+        if self._clock.receive(frame.ts):
+            self._local.request(frame.body, reply)
+        else:
+            text = f"the clock of {connection.peer} is more than {MAX_AHEAD_S:g} s ahead"
+            reply(Failed(codes.CLOCK_DRIFT, text))
 
     async def _keep(self, link: Link) -> None:
         """Dial, read answers until the link is dead, again."""
@@ -278,7 +296,7 @@ class Peers:
         while True:
             await asyncio.sleep(PING_EVERY_S)
             since_s = asyncio.get_running_loop().time() - SILENCE_S
-            self.tell_leads()
+            self.ping_all()
             for link in self.links.values():
                 if link.connection is not None and link.heard_s < since_s:
                     link.down(f"silent for {SILENCE_S:g} s")
@@ -301,10 +319,3 @@ def in_frames(
             start, size = position + 1, 0
     if start < len(messages):
         yield messages[start:]
-
-
-def _reply(connection: Connection, number: int, body: Answer) -> None:
-    try:
-        connection.send(encode(PeerReply(number, body)))
-    except ConnectionLost:
-        log.debug("%s is gone before its answer", connection.peer)

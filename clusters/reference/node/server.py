@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 
 from clusters.reference.node import codes, events
+from clusters.reference.node.clock import Hlc
 from clusters.reference.node.config import Config, check
 from clusters.reference.node.groups import Group, Host
+from clusters.reference.node.leases import RENEW_S, Leases, origin_of
 from clusters.reference.node.members import member_of, name_of
 from clusters.reference.node.membership import Founding, Keeper, names_of
+from clusters.reference.node.metadesk import MetaDesk
 from clusters.reference.node.metastorage.assignments import (
     ZONE,
     Assignment,
@@ -19,9 +23,9 @@ from clusters.reference.node.metastorage.assignments import (
     zone_of,
 )
 from clusters.reference.node.metastorage.store import Change, Metastorage, encode_invoke
-from clusters.reference.node.peers import Body, Peers, Reply
+from clusters.reference.node.peers import Peers, Reply
+from clusters.reference.node.placement import partition_of
 from clusters.reference.node.raft import Message
-from clusters.reference.node.routes import Routes
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.runtime.volatile import VolatileDisk
 from clusters.reference.node.saving import Saver
@@ -30,28 +34,42 @@ from clusters.reference.node.storage.identity import load
 from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.snapshots import Snapshots
 from clusters.reference.node.tasks import together
-from clusters.reference.node.tx.partition import Partition, encode_command
+from clusters.reference.node.tenure import Tenure
+from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.tx.finisher import TEND_S, Finisher
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     AdminBody,
+    AdminQuestion,
     AskEvents,
-    AskStatus,
-    Committed,
-    CommitTx,
+    AskKey,
     Failed,
+    KeyReport,
+    MetaInvoke,
     NodeReport,
-    Ping,
-    Read,
-    ReadKey,
+    PeerAnswer,
+    PeerBody,
+    Renew,
 )
 
 METASTORAGE = "metastorage"
 METASTORAGE_LIMIT_S = 5.0  # for a proposal of our own; then it is made again
+HAND_OVER_LIMIT_S = 0.5  # for a graceful stop to hand its partitions over
 
 log = logging.getLogger("node")
 
 
 class NodeFailure(Exception):
     """The node can't go on; the text says why."""
+
+
+class Replica:
+    """This node's replica of one partition."""
+
+    def __init__(self, group: Group, partition: Partition, primary: Primary) -> None:
+        self.group, self.partition, self.primary = group, partition, primary
 
 
 class Node:
@@ -65,9 +83,13 @@ class Node:
         self._disk = VolatileDisk(runtime.disk) if config.power_loss else runtime.disk
         self.log = SharedLog(self._disk, fsync="no-fsync" not in config.bugs)
         self.metastorage = Metastorage()
-        self.routes = Routes(config.partitions, self._partition_group)
         self.assignments: dict[int, Assignment] = {}
-        self._partitions: dict[int, tuple[Group, Partition]] = {}
+        # Both from when it is known who founded the cluster.
+        self._desk: MetaDesk | None = None
+        self._tenure: Tenure | None = None
+        self.replicas: dict[int, Replica] = {}
+        self._finishers: dict[int, Finisher] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._proposing = False
 
     async def run(self) -> None:
@@ -85,6 +107,17 @@ class Node:
 
     async def _recover(self) -> None:
         runtime, config = self.runtime, self.config
+        monotonic_s = asyncio.get_running_loop().time
+        self.clock = Hlc(wall_ns=runtime.wall_ns, monotonic_s=monotonic_s)
+        self._origin = origin_of(config.node, runtime.boot)
+        self.leases = Leases(
+            node=config.node,
+            origin=self._origin,
+            clock=self.clock,
+            monotonic_s=monotonic_s,
+            held=self.metastorage.get,
+        )
+        self.calls = Calls(route=self.leases.primary, ask=self._ask, tell=self._tell)
         identity = await load(self._disk, config.node, runtime.random)
         self._incarnation = identity.incarnation
         self.member = member_of(config.node, identity.incarnation)
@@ -107,10 +140,10 @@ class Node:
             addresses=config.peers,
             network=runtime.network,
             rng=runtime.random,
+            clock=self.clock,
             local=self,
         )
         self.host.on_send = self.peers.send_raft
-        self.host.on_leading = self.peers.tell_leads
         self.saver = Saver(
             host=self.host,
             snapshots=Snapshots(self._disk),
@@ -122,10 +155,10 @@ class Node:
     async def _serve(self) -> None:
         config, network = self.config, self.runtime.network
         sessions = Sessions(
-            node=config.node,
-            boot=self.runtime.boot,
-            routes=self.routes,
-            ask=self._ask,
+            origin=self._origin,
+            partitions=config.partitions,
+            calls=self.calls,
+            clock=self.clock,
             admin=self._admin,
         )
         listeners: list[Listener] = []
@@ -148,12 +181,33 @@ class Node:
 
     async def _work(self) -> None:
         """Groups and links, until one fails or the node is told to stop."""
-        await together(self._lead_a_life(), self.peers.run())
+        work = asyncio.ensure_future(together(self._lead_a_life(), self.peers.run()))
+        try:
+            await asyncio.wait({work})
+            work.result()
+        except asyncio.CancelledError:
+            await self._hand_over()
+            raise
+        finally:
+            for task in (work, *self._tasks):
+                task.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def _hand_over(self) -> None:
+        """A graceful stop releases what it was granted, so that successors need not wait."""
+        if self._tenure is None:
+            return
+        primaries = tuple(replica.primary for replica in self.replicas.values())
+        try:
+            async with asyncio.timeout(HAND_OVER_LIMIT_S):
+                await self._tenure.give_up(primaries)
+        except TimeoutError:
+            log.info("stopped before every partition was handed over")
 
     async def _lead_a_life(self) -> None:
         """Wait until it is known who founded the cluster, then run the groups."""
         await self._founding.settle()
-        self.peers.tell_leads()
+        self.peers.ping_all()
         # Watched from here on, so that what is applied from now is seen, from revision 1.
         self.metastorage.watch("", self._changed)
         founders = self._founding.founders
@@ -168,78 +222,104 @@ class Node:
             host=self.host,
             metastorage=self._meta,
             assignments=self.assignments,
-            partitions=lambda: {p: group for p, (group, _) in self._partitions.items()},
+            partitions=lambda: {p: replica.group for p, replica in self.replicas.items()},
             lives=lambda: {**self.peers.lives(), self.config.node: self.member},
         )
+        self._desk = desk = MetaDesk(
+            node=self.config.node,
+            group=self._meta,
+            propose=lambda data, limit_s: self.host.ask(self._meta, data, limit_s),
+            ask=self._ask,
+            tell=self._tell,
+            spawn=self._spawn,
+        )
+        self._tenure = Tenure(
+            node=self.config.node,
+            origin=self._origin,
+            leases=self.leases,
+            metastorage=desk,
+            event_log=self.events,
+            spawn=self._spawn,
+        )
         self.host.on_tick = self._tick
-        await together(self.host.run(), self.saver.run())
+        await together(self.host.run(), self.saver.run(), self._tend_forever())
 
-    def _tick(self) -> None:
-        self._seed_metastorage()
-        self._keeper.tick()
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Run ``work`` beside everything else; what it raises stops the node."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
 
-    # What the links deliver.
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.host.fail(error)
+
+    # Requests, of peers and of our own.
 
     def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
         """Messages for raft groups."""
         self.host.step(messages)
 
-    def leads(self) -> tuple[tuple[int, int], ...]:
-        """Partitions that this node leads and serves, with their terms."""
-        return tuple((p, g.raft.term) for p, (g, _) in self._partitions.items() if g.serving)
-
     def founders(self) -> tuple[str, ...]:
         """Who founded the cluster, once that is known."""
         return self._founding.founders
 
-    def heard(self, peer: str, incarnation: str, ping: Ping) -> None:
-        """What ``peer``, in this life, leads and knows."""
-        self._founding.heard(peer, incarnation, ping.founders)
-        self.routes.heard(peer, ping.leads)
+    def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
+        """What ``peer``, in this life, knows of a cluster."""
+        self._founding.heard(peer, incarnation, founders)
 
-    def request(self, body: Body, reply: Reply) -> None:
-        """Serve a transaction's step as the leader of its partition."""
-        group, partition = self._partitions.get(body.partition, (None, None))
-        if group is None or partition is None or not group.serving:
-            leader = group.leader if group is not None else None
-            text = f"{self.config.node} does not lead partition {body.partition}"
-            reply(Failed(codes.NOT_LEADER, text, leader))
-        elif isinstance(body, ReadKey):
-            reply(partition.read(body.key))
-        else:
-            self._commit(group, partition, body, reply)
+    def request(self, body: PeerBody, reply: Reply) -> None:
+        """A request of a peer. ``MAX_REQUESTS`` of the link bounds how many are under way."""
+        self._spawn(self._reply(body, reply))
 
-    def _commit(self, group: Group, partition: Partition, body: CommitTx, reply: Reply) -> None:
-        refusal = partition.admit(body)
-        if refusal is not None:
-            reply(refusal)
-            return
+    async def _reply(self, body: PeerBody, reply: Reply) -> None:
+        reply(await self._answer(body))
 
-        def done(result: object) -> None:
-            if not isinstance(result, Committed | Failed):
-                raise NodeFailure(f"a commit of {group.name} came to {result!r}")
-            reply(result)
+    async def _answer(self, body: PeerBody) -> PeerAnswer:
+        if isinstance(body, Renew | MetaInvoke):
+            if self._desk is None:
+                return Failed(codes.NOT_LEADER, f"{self.config.node} is not that far yet")
+            return await self._desk.serve(body)
+        replica = self.replicas.get(body.partition)
+        if replica is None:
+            text = f"{self.config.node} has no replica of partition {body.partition}"
+            return Failed(codes.NOT_PRIMARY, text)
+        return await replica.primary.serve(body)
 
-        index = self.host.propose(group, encode_command(body), body.limit_ms / 1000, done)
-        if index is not None:
-            partition.proposed(body, index)
-
-    async def _ask(
-        self, node: str, body: ReadKey | CommitTx, limit_s: float
-    ) -> Read | Committed | Failed:
-        """Ask the leader ``node``, which may be this one."""
+    async def _ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        """Ask ``node``, which may be this one."""
         if node != self.config.node:
             return await self.peers.links[node].request(body, limit_s)
-        answer: asyncio.Future[Read | Committed | Failed]
-        answer = asyncio.get_running_loop().create_future()
+        # Everything that is waited for in there has a limit of its own.
+        return await self._answer(body)
 
-        def reply(result: Read | Committed | Failed) -> None:
-            if not answer.done():  # the client may be gone by now
-                answer.set_result(result)
+    def _tell(self, node: str, body: PeerBody) -> None:
+        if node == self.config.node:
+            self._spawn(self._forget_answer(body))
+        else:
+            self.peers.links[node].tell(body)
 
-        self.request(body, reply)
-        # The host answers every proposal at its limit, so this wait is bounded by it.
-        return await answer
+    async def _forget_answer(self, body: PeerBody) -> None:
+        await self._answer(body)
+
+    # Leases and primaries.
+
+    def _tick(self) -> None:
+        self._seed_metastorage()
+        self._keeper.tick()
+        if self._tenure is None:
+            return
+        self._tenure.watch_lease()
+        for replica in self.replicas.values():
+            self._tenure.look_after(replica.primary, replica.group)
+
+    async def _tend_forever(self) -> None:
+        while self._tenure is not None:
+            self._tenure.renew()
+            for finisher in self._finishers.values():
+                finisher.tend()
+            await asyncio.sleep(min(RENEW_S, TEND_S))
 
     # Metastorage.
 
@@ -260,6 +340,7 @@ class Node:
 
     def _changed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
+        self.leases.changed(change)
         if ZONE in change.entries:
             self._check_zone()
         changed = assignments(change.entries)
@@ -269,7 +350,7 @@ class Node:
         text = f"assignments of {len(changed)} partitions at revision {change.revision}"
         self.events.add(events.ASSIGNMENTS_CHANGED, text)
         for partition, assignment in changed.items():
-            if self.member in assignment.members and partition not in self._partitions:
+            if self.member in assignment.members and partition not in self.replicas:
                 self._start_partition(partition, assignment)
 
     def _check_zone(self) -> None:
@@ -278,30 +359,47 @@ class Node:
         if zone != mine:
             raise NodeFailure(f"the configuration says {mine}, the cluster is {zone}")
 
-    def _start_partition(self, partition: int, assignment: Assignment) -> None:
-        machine, name = Partition(), f"p{partition}"
+    def _start_partition(self, number: int, assignment: Assignment) -> None:
+        partition, name = Partition(), f"p{number}"
         founders = assignment.founders if self.member in assignment.founders else ()
         group = self.host.open(
             name,
-            partition=partition,
+            partition=number,
             founders=founders,
-            machine=machine,
+            machine=partition,
             chunks=self.saver.loaded(name),
         )
-        self._partitions[partition] = (group, machine)
-        text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
-        self.events.add(events.START_DECISION, text, partition=partition, term=group.raft.term)
 
-    def _partition_group(self, partition: int) -> Group | None:
-        held = self._partitions.get(partition)
-        return None if held is None else held[0]
+        async def propose(command: commands.Command, limit_s: float) -> object:
+            return await self.host.ask(group, commands.encode(command), limit_s)
+
+        primary = Primary(
+            number=number,
+            partition=partition,
+            group=group,
+            propose=propose,
+            clock=self.clock,
+            leases=self.leases,
+        )
+        self.replicas[number] = Replica(group, partition, primary)
+        self._finishers[number] = Finisher(
+            primary=primary,
+            calls=self.calls,
+            clock=self.clock,
+            leases=self.leases,
+            spawn=self._spawn,
+        )
+        text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
+        self.events.add(events.START_DECISION, text, partition=number, term=group.raft.term)
 
     # Admin.
 
-    def _admin(self, question: AskStatus | AskEvents) -> AdminBody:
+    def _admin(self, question: AdminQuestion) -> AdminBody:
         if isinstance(question, AskEvents):
             return self.events.since(question.boot, question.cursor)
-        config = self.config
+        if isinstance(question, AskKey):
+            return self._key_report(question.key)
+        config, grants = self.config, self.leases.grants
         return NodeReport(
             node=config.node,
             incarnation=self._incarnation,
@@ -313,7 +411,31 @@ class Node:
             members=config.members,
             assignments={p: names_of(a.members) for p, a in self.assignments.items()},
             groups=tuple(group.status() for group in self.host.groups.values()),
+            primaries=tuple(
+                replica.primary.status(
+                    self.leases.primary(number),
+                    grants[number].epoch if number in grants else 0,
+                )
+                for number, replica in self.replicas.items()
+            ),
+            lease_s=self.leases.left_s,
+            clock=self.clock.last,
             reachable=self.peers.reachable(),
             log_bytes=self.log.size_bytes,
             bugs=config.bugs,
+        )
+
+    def _key_report(self, key: bytes) -> KeyReport:
+        number = partition_of(key, self.config.partitions)
+        replica = self.replicas.get(number)
+        if replica is None:
+            return KeyReport(partition=number, versions=(), holders=())
+        return KeyReport(
+            partition=number,
+            versions=tuple((v.ts, v.value or b"") for v in replica.partition.versions.all_of(key)),
+            holders=tuple(
+                (str(txn), exclusive)
+                for held, txn, exclusive, _ in replica.primary.locks.rows()
+                if held == key
+            ),
         )

@@ -7,13 +7,15 @@ import logging
 from collections.abc import Callable
 
 from clusters.reference.node import codes
+from clusters.reference.node.clock import Hlc
 from clusters.reference.node.runtime import Connection
-from clusters.reference.node.tx.coordinator import Ask, Routes, Transaction, TxError
+from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.tx.coordinator import Transaction, TxError, one_shot
+from clusters.reference.node.tx.snapshot import Snapshot
 from clusters.reference.node.wire.messages import (
     AdminBody,
+    AdminQuestion,
     AdminReply,
-    AskEvents,
-    AskStatus,
     BadMessage,
     Begin,
     Begun,
@@ -22,16 +24,20 @@ from clusters.reference.node.wire.messages import (
     Codec,
     Commit,
     Done,
+    Ended,
     Failed,
     Get,
+    OneShot,
     Put,
     ReplyBody,
+    Results,
+    TxnId,
     Value,
     decode,
     encode,
 )
 
-READ_WRITE = "read-write"
+READ_WRITE, SNAPSHOT = "read-write", "snapshot"
 MAX_CLIENTS = 1024  # connections a node; one more is dropped
 IDLE_LIMIT_S = 600.0  # a client that says nothing for so long is dropped
 MAX_TX_S = 60.0  # a transaction is given up then, whatever its client asked for
@@ -45,14 +51,15 @@ class Sessions:
     def __init__(
         self,
         *,
-        node: str,
-        boot: str,
-        routes: Routes,
-        ask: Ask,
-        admin: Callable[[AskStatus | AskEvents], AdminBody],
+        origin: str,
+        partitions: int,
+        calls: Calls,
+        clock: Hlc,
+        admin: Callable[[AdminQuestion], AdminBody],
     ) -> None:
-        self._prefix = f"{node}-{boot[:6]}"
-        self._routes, self._ask, self._admin = routes, ask, admin
+        """``origin`` names this start of this node in the ids of its transactions."""
+        self._origin, self._partitions = origin, partitions
+        self._calls, self._clock, self._admin = calls, clock, admin
         self._transactions = 0
         self._clients = 0
 
@@ -72,24 +79,49 @@ class Sessions:
         except (BadMessage, TimeoutError) as error:
             log.warning("dropping client %s: %s", connection.peer, error or "idle")
         finally:
+            session.end()
             self._clients -= 1
 
-    def admin(self, question: AskStatus | AskEvents) -> AdminBody:
+    def admin(self, question: AdminQuestion) -> AdminBody:
         """The answer to an admin question."""
         return self._admin(question)
 
-    def begin(self, request: Begin) -> Transaction:
+    def begin(self, request: Begin) -> Transaction | Snapshot:
         """A new transaction. Raises ``TxError`` on a kind that there is not."""
-        if request.kind != READ_WRITE:
-            text = f"kind {request.kind!r}: only {READ_WRITE!r} is offered"
-            raise TxError(Failed(codes.KIND, text))
-        self._transactions += 1
-        return Transaction(
-            txn=f"{self._prefix}-{self._transactions}",
+        limit_s = min(request.limit_ms / 1000, MAX_TX_S)
+        if request.kind == READ_WRITE:
+            return Transaction(
+                txn=self._next_txn(),
+                limit_s=limit_s,
+                partitions=self._partitions,
+                calls=self._calls,
+                clock=self._clock,
+            )
+        if request.kind == SNAPSHOT:
+            return Snapshot(
+                txn=self._next_txn(),
+                limit_s=limit_s,
+                partitions=self._partitions,
+                calls=self._calls,
+            )
+        text = f"kind {request.kind!r}: only {READ_WRITE!r} and {SNAPSHOT!r} are offered"
+        raise TxError(Failed(codes.KIND, text))
+
+    async def one_shot(self, request: OneShot) -> Results:
+        """A whole transaction. Raises ``TxError``."""
+        done = await one_shot(
+            txn=self._next_txn(),
             limit_s=min(request.limit_ms / 1000, MAX_TX_S),
-            routes=self._routes,
-            ask=self._ask,
+            steps=request.steps,
+            partitions=self._partitions,
+            calls=self._calls,
+            clock=self._clock,
         )
+        return Results(done.values, done.ts)
+
+    def _next_txn(self) -> TxnId:
+        self._transactions += 1
+        return TxnId(self._clock.now(), self._origin, self._transactions)
 
 
 class _Session:
@@ -97,35 +129,46 @@ class _Session:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._tx: Transaction | None = None
+        self._tx: Transaction | Snapshot | None = None
 
     async def answer(self, request: ClientRequest) -> ClientReply | AdminReply:
         body = request.body
-        if isinstance(body, AskStatus | AskEvents):
+        if isinstance(body, AdminQuestion):
             return AdminReply(request.id, self._sessions.admin(body))
         try:
             return ClientReply(request.id, await self._step(request))
         except TxError as error:
-            self._tx = None  # nothing was proposed, or its outcome is out of our hands
+            self.end()
             return ClientReply(request.id, error.failed)
 
     async def _step(self, request: ClientRequest) -> ReplyBody:
-        body = request.body
-        if isinstance(body, Begin):
-            self._tx = self._sessions.begin(body)
-            return Begun(self._tx.txn)
-        if isinstance(body, Get):
-            return Value(await self._open().get(body.key))
-        if isinstance(body, Put):
-            self._open().put(body.key, body.value)
-        elif isinstance(body, Commit):
-            tx, self._tx = self._open(), None
-            await tx.commit()
-        else:
-            self._tx = None
+        match request.body:
+            case Begin() as body:
+                self.end()
+                self._tx = self._sessions.begin(body)
+                return Begun(str(self._tx.txn))
+            case Get(key=key):
+                return Value(await self._open().get(key))
+            case Put(key=key, value=value):
+                await self._open().put(key, value)
+            case Commit():
+                ts = await self._open().commit()
+                self._tx = None
+                return Ended(ts)
+            case OneShot() as body:
+                self.end()
+                return await self._sessions.one_shot(body)
+            case _:
+                self.end()
         return Done()
 
-    def _open(self) -> Transaction:
+    def end(self) -> None:
+        """Give up what is open."""
+        tx, self._tx = self._tx, None
+        if tx is not None:
+            tx.give_up()
+
+    def _open(self) -> Transaction | Snapshot:
         if self._tx is None:
             raise TxError(Failed(codes.NO_TRANSACTION, "no transaction is open here"))
         return self._tx

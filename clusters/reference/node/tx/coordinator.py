@@ -1,26 +1,63 @@
-"""Interactive transactions on the node that the client talks to.
+"""Interactive transactions on the node that the client talks to: the coordinator.
 
-Reads go to the partition's leader, writes wait here; commit sends both to the leader once. A commit
-is never sent twice: whether the first one happened is the client's to find out.
+Every get and put locks its key at the primary of its partition before it answers, so at commit the
+transaction holds all its locks and waits for nobody. Writes wait here until then.
+
+* Keys of one partition: one command there.
+* Several partitions, one of them written at least: the written one with the lowest number is
+  *home*. All others prepare, those that were only read too, since a prepared lock outlives its
+  primary. Then home commits with one command, which holds its own writes and is the outcome of the
+  transaction; home's primary finishes the others. Until home has decided, anybody may abort there.
+* Nothing written: every primary validates that the locks still hold, at one timestamp.
+
+A commit is never sent twice: whether the first one happened is the client's to find out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Iterable
 
 from clusters.reference.node import codes
+from clusters.reference.node.clock import Hlc
 from clusters.reference.node.placement import partition_of
-from clusters.reference.node.wire.messages import Committed, CommitTx, Failed, Read, ReadKey
+from clusters.reference.node.tx.calls import NOT_DONE, Calls
+from clusters.reference.node.wire.messages import (
+    NO_HOLD,
+    Committed,
+    CommitTx,
+    Execute,
+    Executed,
+    Failed,
+    Fine,
+    Finish,
+    Hold,
+    Lock,
+    Locked,
+    PeerAnswer,
+    Prepare,
+    Prepared,
+    TxnId,
+    Validate,
+)
 
 MAX_KEY_BYTES = 1024
 MAX_VALUE_BYTES = 1024 * 1024
-MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes and keys read; a quarter of a frame
+MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes and keys; a quarter of a frame
 MAX_TX_KEYS = 10_000
-READ_LIMIT_S = 1.0  # for one answer; a leader that is slower is likely cut off
-LEADER_WAIT_S = 1.0  # for an election to end; beyond it the client should hear about it
-ROUTE_POLL_S = 0.05
+PATIENCE_S = 2.0  # for a partition to get a primary; beyond it the client should hear about it
+
+# What home answers when it did not commit, and never will.
+NOT_COMMITTED = (
+    *NOT_DONE,
+    codes.ABORTED,
+    codes.LOST,
+    codes.EXPIRED,
+    codes.OVERLOADED,
+    codes.CLOCK_DRIFT,
+)
+
+Step = tuple[bytes, bytes | None]
 
 
 class TxError(Exception):
@@ -31,125 +68,211 @@ class TxError(Exception):
         self.failed = failed
 
 
-class Routes(Protocol):
-    """Who leads which partition, as far as this node knows."""
+class Limits:
+    """The deadline of a transaction, and what may be in it."""
 
-    partitions: int
+    def __init__(self, txn: TxnId, limit_s: float) -> None:
+        """``limit_s`` from now on it is given up."""
+        self.txn = txn
+        self._deadline_s = asyncio.get_running_loop().time() + limit_s
+        self._keys: dict[bytes, int] = {}
+        self._bytes = 0
 
-    def leader(self, partition: int) -> str | None:
-        """The leader, if one is known."""
+    def left_s(self) -> float:
+        """Seconds left. Raises ``TxError`` where there are none."""
+        left_s = self._deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise error(codes.EXPIRED, f"{self.txn} is over its deadline")
+        return left_s
 
-    def forget(self, partition: int, node: str) -> None:
-        """``node`` does not lead ``partition``."""
+    def left_ms(self) -> int:
+        """The same in milliseconds, at least one."""
+        return max(1, int(self.left_s() * 1000))
 
-
-Ask = Callable[[str, ReadKey | CommitTx, float], Awaitable[Read | Committed | Failed]]
+    def touch(self, key: bytes, value: bytes | None = None) -> None:
+        """Count a key, and what is written to it. Raises ``TxError`` over a limit."""
+        self.left_s()
+        if not 0 < len(key) <= MAX_KEY_BYTES:
+            raise error(codes.TOO_LARGE, f"key: 1 to {MAX_KEY_BYTES} bytes (got {len(key)})")
+        if value is not None and len(value) > MAX_VALUE_BYTES:
+            raise error(codes.TOO_LARGE, f"at most {MAX_VALUE_BYTES} bytes a value")
+        if value is not None or key not in self._keys:
+            size = len(key) + len(value or b"")
+            self._bytes += size - self._keys.get(key, 0)
+            self._keys[key] = size
+        if len(self._keys) > MAX_TX_KEYS:
+            raise error(codes.TOO_LARGE, f"at most {MAX_TX_KEYS} keys a transaction")
+        if self._bytes > MAX_TX_BYTES:
+            raise error(codes.TOO_LARGE, f"at most {MAX_TX_BYTES} bytes a transaction")
 
 
 class Transaction:
-    """One open transaction. After a ``TxError`` it must not be used again."""
+    """One open read-write transaction. After a ``TxError`` it must only be given up."""
 
-    def __init__(self, *, txn: str, limit_s: float, routes: Routes, ask: Ask) -> None:
+    def __init__(
+        self, *, txn: TxnId, limit_s: float, partitions: int, calls: Calls, clock: Hlc
+    ) -> None:
         """``limit_s`` from now on the store may give it up."""
         self.txn = txn
-        self._deadline_s = asyncio.get_running_loop().time() + limit_s
-        self._routes, self._ask = routes, ask
-        self._partition: int | None = None
-        self._reads: dict[bytes, Read] = {}
+        self._limits = Limits(txn, limit_s)
+        self._partitions, self._calls, self._clock = partitions, calls, clock
+        self._holds: dict[int, Hold] = {}
+        self._reads: dict[bytes, bytes | None] = {}
         self._writes: dict[bytes, bytes] = {}
-        self._size_bytes = 0  # of what commit will send
+        self._locked: dict[bytes, None] = {}  # exclusively
 
     async def get(self, key: bytes) -> bytes | None:
-        """The value as this transaction sees it: own writes, what it read before, the leader's."""
-        partition = self._claim(key)
+        """The value as this transaction sees it: own writes, what it read before, the primary's."""
+        self._limits.touch(key)
         if key in self._writes:
             return self._writes[key]
         if key not in self._reads:
-            self._grow(len(key))
-            self._reads[key] = await self._read(partition, key)
-        return self._reads[key].value
+            self._reads[key] = await self._lock(key, exclusive=False)
+        return self._reads[key]
 
-    def put(self, key: bytes, value: bytes) -> None:
-        """Buffer a write."""
-        self._claim(key)
-        if len(value) > MAX_VALUE_BYTES:
-            raise _error(codes.TOO_LARGE, f"at most {MAX_VALUE_BYTES} bytes a value")
-        held = self._writes.get(key)
-        self._grow(len(value) + len(key) if held is None else len(value) - len(held))
+    async def put(self, key: bytes, value: bytes) -> None:
+        """Lock the key and keep the write."""
+        self._limits.touch(key, value)
+        if key not in self._locked:
+            await self._lock(key, exclusive=True)
+            self._locked[key] = None
         self._writes[key] = value
 
-    async def commit(self) -> None:
-        """Durable and visible on return. One message to one leader, whatever comes of it."""
-        left_s = self._left_s()
-        if self._partition is None:
-            return
-        leader = await self._leader(self._partition)
-        left_s = self._left_s()
-        answer = await self._ask(leader, self._command(self._partition, left_s), left_s)
-        if isinstance(answer, Failed):
-            raise TxError(answer)
+    async def commit(self) -> int:
+        """Durable and visible on return, at the timestamp returned."""
+        self._limits.left_s()
+        if not self._writes:
+            return await self._validate()
+        home = min(self._partition(key) for key in self._writes)
+        others = tuple(sorted(p for p in self._holds if p != home))
+        ts = await self._prepare(home, others) if others else 0
+        limit_s = self._limits.left_s()
+        command = CommitTx(
+            partition=home,
+            txn=self.txn,
+            hold=self._holds[home],
+            ts=ts,
+            writes=self._writes_in(home),
+            participants=others,
+            limit_ms=self._limits.left_ms(),
+        )
+        # From here on home decides; only if it certainly did not is there anything to give up.
+        holds, self._holds = self._holds, {}
+        answer = await self._calls.primary(home, command, 0, limit_s)
+        if isinstance(answer, Committed):
+            return answer.ts
+        failed = _failed(answer)
+        if failed.code in NOT_COMMITTED:
+            self._holds = holds
+        raise TxError(failed)
 
-    def _command(self, partition: int, left_s: float) -> CommitTx:
-        return CommitTx(
-            partition=partition,
-            reads=tuple((key, read.version) for key, read in self._reads.items()),
-            writes=tuple(self._writes.items()),
-            limit_ms=max(1, int(left_s * 1000)),
+    def give_up(self) -> None:
+        """Let every lock go. What is prepared is told too; where that does not arrive, whoever
+        finds it asks home, where there is no outcome.
+        """
+        holds, self._holds = self._holds, {}
+        for partition in holds:
+            self._calls.tell(partition, Finish(partition, self.txn, 0))
+
+    async def _validate(self) -> int:
+        """Nothing was written, so no failure here leaves any doubt."""
+        ts = self._clock.now()
+        answers = await self._ask_all(
+            Validate(p, self.txn, hold, ts) for p, hold in self._holds.items()
+        )
+        self._must(answers, Fine, "its reads could not be validated")
+        self._holds.clear()
+        return ts
+
+    async def _prepare(self, home: int, others: tuple[int, ...]) -> int:
+        """Prepare all but home; the timestamp below which the transaction can't commit."""
+        limit_ms = self._limits.left_ms()
+        answers = await self._ask_all(
+            Prepare(p, self.txn, self._holds[p], self._writes_in(p), home, limit_ms) for p in others
+        )
+        self._must(answers, Prepared, "it could not be prepared everywhere")
+        return max(answer.ts for answer in answers if isinstance(answer, Prepared))
+
+    async def _ask_all(self, bodies: Iterable[Validate | Prepare]) -> list[PeerAnswer]:
+        limit_s = self._limits.left_s()
+        return await asyncio.gather(
+            *(self._calls.primary(body.partition, body, 0, limit_s) for body in bodies)
         )
 
-    def _grow(self, size_bytes: int) -> None:
-        self._size_bytes += size_bytes
-        if self._size_bytes > MAX_TX_BYTES:
-            raise _error(codes.TOO_LARGE, f"at most {MAX_TX_BYTES} bytes a transaction")
+    def _must(self, answers: list[PeerAnswer], wanted: type[object], text: str) -> None:
+        """Raise what the first failure means here: no outcome was asked for, so none will be."""
+        for answer in answers:
+            if not isinstance(answer, wanted):
+                failed = _failed(answer)
+                raise error(codes.ABORTED, f"{text}: {failed.code}: {failed.message}")
 
-    def _claim(self, key: bytes) -> int:
-        """The partition of ``key``: the transaction's, from its first key on."""
-        self._left_s()
-        if not 0 < len(key) <= MAX_KEY_BYTES:
-            raise _error(codes.TOO_LARGE, f"key: 1 to {MAX_KEY_BYTES} bytes (got {len(key)})")
-        if len(self._reads) + len(self._writes) >= MAX_TX_KEYS:
-            raise _error(codes.TOO_LARGE, f"at most {MAX_TX_KEYS} keys a transaction")
-        partition = partition_of(key, self._routes.partitions)
-        if self._partition is None:
-            self._partition = partition
-        if partition != self._partition:
-            raise _error(
-                codes.SCOPE,
-                f"keys of one partition only: this is {self._partition}, the key is in {partition}",
-            )
-        return partition
+    async def _lock(self, key: bytes, *, exclusive: bool) -> bytes | None:
+        partition = self._partition(key)
+        body = Lock(
+            partition=partition,
+            txn=self.txn,
+            hold=self._holds.get(partition, NO_HOLD),
+            key=key,
+            exclusive=exclusive,
+            limit_ms=self._limits.left_ms(),
+        )
+        # Known from now on, answered or not: ``give_up`` must reach whoever may hold the lock.
+        self._holds.setdefault(partition, NO_HOLD)
+        patience_s = min(PATIENCE_S, self._limits.left_s())
+        answer = await self._calls.primary(partition, body, patience_s)
+        if not isinstance(answer, Locked):
+            raise TxError(_failed(answer))
+        self._holds[partition] = answer.hold
+        return answer.value
 
-    async def _read(self, partition: int, key: bytes) -> Read:
-        """Ask whoever leads until one answers: reading again is harmless."""
-        loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + LEADER_WAIT_S
-        while True:
-            leader = await self._leader(partition)
-            limit_s = min(self._left_s(), READ_LIMIT_S)
-            answer = await self._ask(leader, ReadKey(partition, key), limit_s)
-            if isinstance(answer, Read):
-                return answer
-            self._routes.forget(partition, leader)
-            if isinstance(answer, Failed) and loop.time() >= give_up_s:
-                raise TxError(answer)
-            await asyncio.sleep(ROUTE_POLL_S)
+    def _partition(self, key: bytes) -> int:
+        return partition_of(key, self._partitions)
 
-    async def _leader(self, partition: int) -> str:
-        """The partition's leader, waiting for one within ``LEADER_WAIT_S`` and the deadline."""
-        loop = asyncio.get_running_loop()
-        give_up_s = min(loop.time() + LEADER_WAIT_S, self._deadline_s)
-        while (leader := self._routes.leader(partition)) is None:
-            if loop.time() >= give_up_s:
-                raise _error(codes.NO_LEADER, f"partition {partition} has no known leader")
-            await asyncio.sleep(ROUTE_POLL_S)
-        return leader
-
-    def _left_s(self) -> float:
-        left_s = self._deadline_s - asyncio.get_running_loop().time()
-        if left_s <= 0:
-            raise _error(codes.EXPIRED, f"{self.txn} is over its deadline")
-        return left_s
+    def _writes_in(self, partition: int) -> tuple[tuple[bytes, bytes], ...]:
+        return tuple(w for w in self._writes.items() if self._partition(w[0]) == partition)
 
 
-def _error(code: str, message: str) -> TxError:
+async def one_shot(
+    *,
+    txn: TxnId,
+    limit_s: float,
+    steps: tuple[Step, ...],
+    partitions: int,
+    calls: Calls,
+    clock: Hlc,
+) -> Executed:
+    """A whole transaction: one request where all its keys are in one partition. Raises
+    ``TxError``.
+    """
+    limits = Limits(txn, limit_s)
+    for key, value in steps:
+        limits.touch(key, value)
+    where = sorted({partition_of(key, partitions) for key, _ in steps}) or [0]
+    if len(where) == 1:
+        body = Execute(where[0], txn, steps, limits.left_ms())
+        patience_s = min(PATIENCE_S, limits.left_s())
+        answer = await calls.primary(where[0], body, patience_s, limits.left_s())
+        if not isinstance(answer, Executed):
+            raise TxError(_failed(answer))
+        return answer
+    tx = Transaction(txn=txn, limit_s=limit_s, partitions=partitions, calls=calls, clock=clock)
+    try:
+        values: list[bytes | None] = []
+        for key, value in steps:
+            if value is None:
+                values.append(await tx.get(key))
+            else:
+                await tx.put(key, value)
+        return Executed(tuple(values), await tx.commit())
+    except BaseException:
+        tx.give_up()
+        raise
+
+
+def error(code: str, message: str) -> TxError:
+    """A failed step."""
     return TxError(Failed(code, message))
+
+
+def _failed(answer: PeerAnswer) -> Failed:
+    return answer if isinstance(answer, Failed) else Failed(codes.LOST, f"answered {answer!r}")

@@ -1,114 +1,219 @@
-"""A partition's state machine, and what its leader does for transactions.
+"""A partition's state machine: versions, prepared transactions, outcomes.
 
-Strict serializability comes from the log alone: a commit carries the versions it read, and every
-member validates them when it applies the command, in the same order, with the same outcome. What
-the leader knows beforehand (``admit``) only spares the log commands that would abort.
+Every member applies the same commands in the same order with the same result. What needs a lock or
+a clock was decided by the primary before it proposed; what the log decides is who was first: epoch
+against epoch, commit against abort.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from clusters.reference.node import codes
+from clusters.reference.node.clock import span
+from clusters.reference.node.raft.errors import InvariantBroken
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.wire.messages import Committed, CommitTx, Failed, Read
+from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
+from clusters.reference.node.tx.mvcc import Versions
+from clusters.reference.node.wire.messages import (
+    Committed,
+    Failed,
+    Fine,
+    Prepared,
+    Resolved,
+    TxnId,
+    Version,
+)
+
+SNAPSHOT_S = 15.0  # how far back versions are kept; half as long may a snapshot be open
+CHUNK_BYTES = 256 * 1024  # of keys in one part of a snapshot, or a single larger one
+VERSION_BYTES = 16  # of a version beside its value, roughly
+
+Result = Committed | Prepared | Resolved | Fine | Failed
 
 
-class TxCommand(msgspec.Struct, frozen=True, array_like=True):
-    """The log's form of a commit."""
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """What became of a transaction whose commit partition this is; ``ts`` 0: aborted."""
 
-    reads: tuple[tuple[bytes, int], ...]
-    writes: tuple[tuple[bytes, bytes], ...]
+    ts: int
+    participants: tuple[int, ...] = ()
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(TxCommand)
-_rows_encoder = msgspec.msgpack.Encoder()
-_rows_decoder = msgspec.msgpack.Decoder(tuple[tuple[bytes, Read], ...])
-SNAPSHOT_BYTES = 256 * 1024  # of one chunk, or a single larger row
-_ABSENT = Read(None, 0)
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    """The first part of a snapshot."""
+
+    epoch: int
+    max_ts: int
+    written_ts: int
+    horizon: int
+    prepared: list[Prepare]
+    outcomes: list[tuple[TxnId, Outcome]]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(_Head).decode
+_decode_rows = msgspec.msgpack.Decoder(list[tuple[bytes, tuple[Version, ...]]]).decode
 
 
 class Partition:
-    """Key to (value, version); a version is the log index of the command that wrote it."""
+    """``on_end`` is called with every transaction that holds nothing here any more; ``finished``,
+    ``committed`` and ``aborted`` count since the start.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, Read] = {}
-        self._in_flight: dict[bytes, int] = {}  # key -> index of its last proposed write
+        self.versions = Versions()
+        self.prepared: dict[TxnId, Prepare] = {}
+        self.outcomes: dict[TxnId, Outcome] = {}
+        self.epoch = 0
+        self.max_ts = self.written_ts = 0
+        self.horizon = 0
+        self.committed = self.aborted = 0
+        self.on_end: Callable[[TxnId], None] = lambda txn: None
+        self.on_lead_lost: Callable[[], None] = lambda: None
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    @property
+    def readable_from(self) -> int:
+        """Snapshots below it may lack versions."""
+        return max(0, self.max_ts - span(SNAPSHOT_S))
 
-    def read(self, key: bytes) -> Read:
-        """The applied value and its version."""
-        return self._rows.get(key, _ABSENT)
+    def apply(self, entry: Entry) -> Result:
+        """Do one command. Raises ``InvariantBroken`` on one that no primary can have proposed."""
+        command = commands.decode(entry.data)
+        if isinstance(command, Takeover):
+            return self._take_over(command)
+        if command.epoch != self.epoch:
+            if isinstance(command, Commit | Prepare):
+                self.on_end(command.txn)
+            return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch} ended, it is {self.epoch}")
+        match command:
+            case Commit():
+                return self._commit(command)
+            case Prepare():
+                self.prepared[command.txn] = command
+                return Prepared(command.ts)
+            case Abort():
+                return self._abort(command.txn)
+            case Finish():
+                return self._finish(command)
+            case Forget():
+                return self._forget(command)
+        raise InvariantBroken(f"a command that nobody proposes: {command}")
 
-    def apply(self, entry: Entry) -> Committed | Failed:
-        """Validate and install one command."""
-        command = _decoder.decode(entry.data)
-        for key, _ in command.writes:
-            if self._in_flight.get(key) == entry.index:
-                del self._in_flight[key]
-        stale = self._stale(command.reads)
-        if stale is not None:
-            return stale
-        for key, value in command.writes:
-            self._rows[key] = Read(value, entry.index)
-        return Committed(entry.index)
-
-    def snapshot(self) -> Iterator[bytes]:
-        """The state of this moment, in chunks; they may be taken while commands are applied."""
-        return _chunks(list(self._rows.items()))
-
-    def restore(self, chunks: Iterable[bytes]) -> None:
-        """Become what ``snapshot`` saw."""
-        self._rows = {key: row for chunk in chunks for key, row in _rows_decoder.decode(chunk)}
-        self._in_flight.clear()
-
-    def foresee(self, entry: Entry) -> Committed | None:
-        """Admitted commands commit as long as the leader stays."""
-        return Committed(entry.index) if entry.data else None
-
-    def lead_lost(self) -> None:
-        """Proposed writes may never come."""
-        self._in_flight.clear()
-
-    def admit(self, request: CommitTx) -> Failed | None:
-        """Why ``request`` would abort, or ``None``: refusing needs no quorum."""
-        for key, _ in request.reads:
-            if key in self._in_flight:
-                return Failed(codes.CONFLICT, f"key {key.hex()} is being written")
-        return self._stale(request.reads)
-
-    def proposed(self, request: CommitTx, index: int) -> None:
-        """``request`` is in the leader's log at ``index``."""
-        for key, _ in request.writes:
-            self._in_flight[key] = index
-
-    def _stale(self, reads: tuple[tuple[bytes, int], ...]) -> Failed | None:
-        for key, version in reads:
-            if (current := self.read(key).version) != version:
-                return Failed(
-                    codes.CONFLICT, f"key {key.hex()} was read at {version}, is at {current}"
-                )
+    def foresee(self, entry: Entry) -> Result | None:
+        """What ``apply`` will say unless another primary takes over."""
+        command = commands.decode(entry.data) if entry.data else None
+        if isinstance(command, Commit):
+            return Committed(command.ts)
         return None
 
+    def lead_lost(self) -> None:
+        """What only a primary keeps is kept by the primary."""
+        self.on_lead_lost()
 
-def encode_command(request: CommitTx) -> bytes:
-    """The log's form of ``request``."""
-    return _encoder.encode(TxCommand(request.reads, request.writes))
+    def outcome(self, txn: TxnId) -> Resolved | None:
+        """What became of ``txn``, if that is certain."""
+        held = self.outcomes.get(txn)
+        if held is not None:
+            return Resolved(held.ts)
+        # Forgotten: whoever can still ask has not been told, so it did not commit.
+        return Resolved(0) if txn.ts <= self.horizon else None
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state now, in parts; later commands don't touch it."""
+        head = _Head(
+            self.epoch,
+            self.max_ts,
+            self.written_ts,
+            self.horizon,
+            list(self.prepared.values()),
+            list(self.outcomes.items()),
+        )
+        return _parts(head, self.versions.dump())
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become what ``snapshot`` saw. Raises ``msgspec.DecodeError``, having changed nothing."""
+        parts = iter(chunks)
+        head = _decode_head(next(parts))
+        versions = Versions()
+        for part in parts:
+            for key, row in _decode_rows(part):
+                versions.load(key, row)
+        versions.loaded()
+        self.versions = versions
+        self.epoch, self.horizon = head.epoch, head.horizon
+        self.max_ts, self.written_ts = head.max_ts, head.written_ts
+        self.prepared = {command.txn: command for command in head.prepared}
+        self.outcomes = dict(head.outcomes)
+
+    def _take_over(self, command: Takeover) -> Fine | Failed:
+        if command.epoch <= self.epoch:
+            return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch}, it is {self.epoch} already")
+        self.epoch = command.epoch
+        self.max_ts = max(self.max_ts, command.floor)
+        return Fine()
+
+    def _commit(self, command: Commit) -> Committed | Failed:
+        txn = command.txn
+        decided = self.outcome(txn)
+        if decided is None:
+            self._install(command.writes, command.ts)
+            if command.participants:
+                self.outcomes[txn] = Outcome(command.ts, command.participants)
+        self.on_end(txn)
+        if decided is not None and not decided.ts:
+            return Failed(codes.ABORTED, f"{txn} was found silent, and aborted by who found it")
+        self.committed += 1
+        return Committed(command.ts)
+
+    def _abort(self, txn: TxnId) -> Resolved:
+        decided = self.outcome(txn)
+        if decided is None:
+            self.outcomes[txn] = Outcome(0)
+            decided = Resolved(0)
+            self.aborted += 1
+        return decided
+
+    def _finish(self, command: Finish) -> Fine:
+        prepared = self.prepared.pop(command.txn, None)
+        if prepared is not None:
+            if command.ts:
+                self._install(prepared.writes, command.ts)
+                self.committed += 1
+            else:
+                self.aborted += 1
+            self.on_end(command.txn)
+        return Fine()
+
+    def _forget(self, command: Forget) -> Fine:
+        for txn in command.txns:
+            self.outcomes.pop(txn, None)
+        self.horizon = max(self.horizon, command.horizon)
+        for txn in [t for t, o in self.outcomes.items() if not o.ts and t.ts <= self.horizon]:
+            del self.outcomes[txn]
+        return Fine()
+
+    def _install(self, writes: commands.Writes, ts: int) -> None:
+        for key, value in writes:
+            if (before := self.versions.newest(key).ts) >= ts:
+                raise InvariantBroken(f"key {key.hex()}: version {ts} after version {before}")
+            self.versions.install(key, value, ts)
+        self.written_ts = max(self.written_ts, ts)
+        self.max_ts = max(self.max_ts, ts)
+        self.versions.collect(self.readable_from)
 
 
-def _chunks(rows: list[tuple[bytes, Read]]) -> Iterator[bytes]:
-    part: list[tuple[bytes, Read]] = []
+def _parts(head: _Head, rows: Iterator[tuple[bytes, tuple[Version, ...]]]) -> Iterator[bytes]:
+    yield _encode(head)
+    part: list[tuple[bytes, tuple[Version, ...]]] = []
     size = 0
-    for key, row in rows:
-        part.append((key, row))
-        size += len(key) + len(row.value or b"") + 16
-        if size >= SNAPSHOT_BYTES:
-            yield _rows_encoder.encode(part)
+    for key, versions in rows:
+        part.append((key, versions))
+        size += len(key) + sum(VERSION_BYTES + len(v.value or b"") for v in versions)
+        if size >= CHUNK_BYTES:
+            yield _encode(part)
             part, size = [], 0
     if part:
-        yield _rows_encoder.encode(part)
+        yield _encode(part)

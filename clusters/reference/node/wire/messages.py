@@ -8,7 +8,7 @@ import msgspec
 
 from clusters.reference.node.raft.types import Message
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
@@ -27,12 +27,37 @@ class RaftBatch(msgspec.Struct, frozen=True, array_like=True, tag="raft"):
     messages: tuple[tuple[str, Message], ...]
 
 
-class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
-    """Keeps the link known to be alive, and tells what the sender leads, (partition, term), and who
-    founded its cluster, if it knows.
+class TxnId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """A transaction; smaller is older. ``origin`` is the start of the node that coordinates it, so
+    that nothing is named twice; ``number`` counts its transactions.
     """
 
-    leads: tuple[tuple[int, int], ...] = ()
+    ts: int
+    origin: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.origin}-{self.number}"
+
+
+class Hold(msgspec.Struct, frozen=True, array_like=True):
+    """What a transaction holds at a primary, by the primary's epoch and a number that it gives
+    once. (0, 0): nothing yet. Whoever shows another hold than the primary has, has lost his locks.
+    """
+
+    epoch: int
+    number: int
+
+
+NO_HOLD = Hold(0, 0)
+
+
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
+    """Keeps the link known to be alive and clocks together, and tells who founded the sender's
+    cluster, if it knows.
+    """
+
+    ts: int
     founders: tuple[str, ...] = ()
 
 
@@ -40,38 +65,153 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     """Answers a ping."""
 
 
-class ReadKey(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """To a partition's leader: value and version of ``key``."""
-
-    partition: int
-    key: bytes
-
-
-class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """To a partition's leader: install ``writes`` if every key read still has its version.
-
-    ``limit_ms``: how long the leader may wait before it answers that it does not know.
+class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock"):
+    """To a primary: lock ``key``, and tell its value. All ``limit_ms``: how long the primary may
+    keep the transaction, or wait before it answers that it does not know.
     """
 
     partition: int
-    reads: tuple[tuple[bytes, int], ...]
-    writes: tuple[tuple[bytes, bytes], ...]
+    txn: TxnId
+    hold: Hold
+    key: bytes
+    exclusive: bool
     limit_ms: int
 
 
-class Read(msgspec.Struct, frozen=True, array_like=True, tag="value"):
-    """A value and the log index that wrote it; (``None``, 0) where there never was one."""
+class Execute(msgspec.Struct, frozen=True, array_like=True, tag="execute"):
+    """To a primary: a whole transaction. A step without value is a get."""
 
+    partition: int
+    txn: TxnId
+    steps: tuple[tuple[bytes, bytes | None], ...]
+    limit_ms: int
+
+
+class Validate(msgspec.Struct, frozen=True, array_like=True, tag="validate"):
+    """To a primary: do the locks still hold? Then write no version below ``ts`` to what they
+    protect any more, and let them go.
+    """
+
+    partition: int
+    txn: TxnId
+    hold: Hold
+    ts: int
+
+
+class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
+    """To a primary: make the transaction's locks and writes here durable, to be finished as the
+    partition ``home`` says.
+    """
+
+    partition: int
+    txn: TxnId
+    hold: Hold
+    writes: tuple[tuple[bytes, bytes], ...]
+    home: int
+    limit_ms: int
+
+
+class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
+    """To the primary of the commit partition: commit not before ``ts``, record that it is so, and
+    finish it at ``participants``, which are prepared.
+    """
+
+    partition: int
+    txn: TxnId
+    hold: Hold
+    ts: int
+    writes: tuple[tuple[bytes, bytes], ...]
+    participants: tuple[int, ...]
+    limit_ms: int
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
+    """To a primary: what is prepared has committed at ``ts``; 0: the transaction is given up."""
+
+    partition: int
+    txn: TxnId
+    ts: int
+
+
+class Resolve(msgspec.Struct, frozen=True, array_like=True, tag="resolve"):
+    """To the primary of a commit partition: what became of ``txn``? If nothing did, it is aborted
+    now.
+    """
+
+    partition: int
+    txn: TxnId
+
+
+class ReadAt(msgspec.Struct, frozen=True, array_like=True, tag="read-at"):
+    """To a primary: the version of ``key`` at ``ts``, which a snapshot took ``age_ms`` ago."""
+
+    partition: int
+    key: bytes
+    ts: int
+    age_ms: int
+    limit_ms: int
+
+
+class Renew(msgspec.Struct, frozen=True, array_like=True, tag="renew"):
+    """To the leader of metastorage: renew the lease of ``node``; ``lease`` is its next record."""
+
+    node: str
+    lease: bytes
+
+
+class MetaInvoke(msgspec.Struct, frozen=True, array_like=True, tag="invoke"):
+    """To the leader of metastorage: an encoded ``Invoke``."""
+
+    data: bytes
+
+
+class Locked(msgspec.Struct, frozen=True, array_like=True, tag="locked"):
+    """The lock is held; the last committed value."""
+
+    hold: Hold
     value: bytes | None
-    version: int
+
+
+class Executed(msgspec.Struct, frozen=True, array_like=True, tag="executed"):
+    """A whole transaction happened at ``ts``; the values of its gets, in order."""
+
+    values: tuple[bytes | None, ...]
+    ts: int
+
+
+class Prepared(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
+    """Durable; it can't commit below ``ts``."""
+
+    ts: int
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
-    """The transaction is durable on a quorum and visible; ``index`` is its place in the
-    partition's log.
-    """
+    """Durable on a quorum and visible at ``ts``."""
 
-    index: int
+    ts: int
+
+
+class Resolved(msgspec.Struct, frozen=True, array_like=True, tag="resolved"):
+    """Committed at ``ts``; 0: aborted, for good."""
+
+    ts: int
+
+
+class Version(msgspec.Struct, frozen=True, array_like=True, tag="version"):
+    """A value and when it was committed; (``None``, 0) where there was none."""
+
+    value: bytes | None
+    ts: int
+
+
+class Fine(msgspec.Struct, frozen=True, array_like=True, tag="fine"):
+    """It is so."""
+
+
+class Invoked(msgspec.Struct, frozen=True, array_like=True, tag="invoked"):
+    """Which branch of an invoke was done."""
+
+    success: bool
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -82,18 +222,25 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader: str | None = None
 
 
+PrimaryBody = Lock | Execute | Validate | Prepare | CommitTx | Finish | Resolve | ReadAt
+PeerBody = PrimaryBody | Renew | MetaInvoke
+PeerAnswer = Locked | Executed | Prepared | Committed | Resolved | Version | Fine | Invoked | Failed
+
+
 class PeerRequest(msgspec.Struct, frozen=True, array_like=True, tag="request"):
-    """A question to a peer. Ids count up per connection."""
+    """A question to a peer, with its clock. Ids count up per connection; 0 wants no answer."""
 
     id: int
-    body: ReadKey | CommitTx
+    body: PeerBody
+    ts: int
 
 
 class PeerReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
-    """The answer to the request ``id`` of the same connection."""
+    """The answer to the request ``id`` of the same connection, and the answering clock."""
 
     id: int
-    body: Read | Committed | Failed
+    body: PeerAnswer
+    ts: int
 
 
 PeerFrame = Hello | RaftBatch | Ping | Pong | PeerRequest | PeerReply
@@ -127,6 +274,19 @@ class Rollback(msgspec.Struct, frozen=True, array_like=True, tag="rollback"):
     """End the open transaction, if any, without effect."""
 
 
+class OneShot(msgspec.Struct, frozen=True, array_like=True, tag="one-shot"):
+    """A whole read-write transaction in one round trip. A step without value is a get."""
+
+    steps: tuple[tuple[bytes, bytes | None], ...]
+    limit_ms: int
+
+
+class AskKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
+    """Admin: the versions of ``key`` on this node."""
+
+    key: bytes
+
+
 class AskStatus(msgspec.Struct, frozen=True, array_like=True, tag="status"):
     """Admin: the state of this node."""
 
@@ -154,6 +314,19 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     """It is so."""
 
 
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """It is committed, at ``ts``."""
+
+    ts: int
+
+
+class Results(msgspec.Struct, frozen=True, array_like=True, tag="results"):
+    """A one-shot is committed, at ``ts``; the values of its gets, in order."""
+
+    values: tuple[bytes | None, ...]
+    ts: int
+
+
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One member of one group, as this node sees it. ``partition`` is ``None`` for metastorage.
 
@@ -176,8 +349,32 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     base_index: int = 0
 
 
+class PrimaryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition as this node sees it. ``primary`` and ``epoch`` are as granted, ``None`` and 0
+    where they are not; ``serving``: this node is the primary and its lease holds. ``locks``,
+    ``waiting`` and ``open`` count at the primary only, the others in the replica: ``prepared``
+    transactions are pending here, ``outcomes`` are kept for others that are.
+    """
+
+    partition: int
+    primary: str | None
+    epoch: int
+    serving: bool
+    locks: int
+    waiting: int
+    open: int
+    prepared: tuple[str, ...]
+    outcomes: int
+    keys: int
+    versions: int
+    max_ts: int
+    counters: dict[str, int]
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """The state of a node. ``assignments`` is empty until metastorage told it."""
+    """The state of a node. ``assignments`` is empty until metastorage told it; ``lease_s``: how
+    long its lease still holds, below 0 if it does not; ``clock``: its hybrid logical clock.
+    """
 
     node: str
     incarnation: str
@@ -189,6 +386,9 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
     members: tuple[str, ...]
     assignments: dict[int, tuple[str, ...]]
     groups: tuple[GroupStatus, ...]
+    primaries: tuple[PrimaryStatus, ...]
+    lease_s: float
+    clock: int
     reachable: tuple[str, ...]
     log_bytes: int
     bugs: tuple[str, ...]
@@ -215,9 +415,20 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, tag="event-batch"):
     events: tuple[NodeEvent, ...]
 
 
-ClientBody = Begin | Get | Put | Commit | Rollback | AskStatus | AskEvents
-ReplyBody = Begun | Value | Done | Failed
-AdminBody = NodeReport | EventBatch
+class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
+    """A key on this node: its partition, its versions, the newest first, and who holds its lock
+    (transaction, exclusively or not) where this node is the primary.
+    """
+
+    partition: int
+    versions: tuple[tuple[int, bytes], ...]
+    holders: tuple[tuple[str, bool], ...]
+
+
+AdminQuestion = AskStatus | AskEvents | AskKey
+ClientBody = Begin | Get | Put | Commit | Rollback | OneShot | AskStatus | AskEvents | AskKey
+ReplyBody = Begun | Value | Done | Ended | Results | Failed
+AdminBody = NodeReport | EventBatch | KeyReport
 
 
 class ClientRequest(msgspec.Struct, frozen=True, array_like=True):

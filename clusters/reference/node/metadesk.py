@@ -1,0 +1,89 @@
+"""The way from every node to the leader of metastorage, and what that leader does with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from clusters.reference.node import codes
+from clusters.reference.node.leases import LEASE
+from clusters.reference.node.metastorage import store
+from clusters.reference.node.metastorage.store import Operation, encode_invoke
+from clusters.reference.node.tx.calls import Ask, Tell
+from clusters.reference.node.wire.messages import (
+    Failed,
+    Invoked,
+    MetaInvoke,
+    PeerAnswer,
+    Renew,
+)
+
+INVOKE_LIMIT_S = 1.0
+BATCH_S = 0.08  # renewals of all nodes that come within it are one command
+
+Propose = Callable[[bytes, float], Coroutine[None, None, object]]
+
+
+class Group(Protocol):
+    """The raft group of metastorage."""
+
+    @property
+    def serving(self) -> bool:
+        """This member leads and has applied everything of earlier terms."""
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads, where it is known."""
+
+
+class MetaDesk:
+    """Both sides of it on one node."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        group: Group,
+        propose: Propose,
+        ask: Ask,
+        tell: Tell,
+        spawn: Callable[[Coroutine[None, None, None]], None],
+    ) -> None:
+        self._node, self._group, self._propose = node, group, propose
+        self._ask, self._tell, self._spawn = ask, tell, spawn
+        self._renewals: dict[str, bytes] = {}
+
+    async def invoke(self, body: MetaInvoke) -> Invoked | Failed:
+        """Do it at the leader; a failure says nothing about whether it was done."""
+        leader = self._group.leader
+        if leader is None:
+            return Failed(codes.NOT_LEADER, "metastorage has no leader")
+        answer = await self._ask(leader, body, INVOKE_LIMIT_S)
+        return answer if isinstance(answer, Invoked | Failed) else Failed(codes.LOST)
+
+    def renew(self, body: Renew) -> None:
+        """Hand a renewal to the leader; lost if there is none, the next one comes soon."""
+        leader = self._group.leader
+        if leader is not None:
+            self._tell(leader, body)
+
+    async def serve(self, body: MetaInvoke | Renew) -> PeerAnswer:
+        """Answer as the leader."""
+        if not self._group.serving:
+            return Failed(codes.NOT_LEADER, f"{self._node} does not lead metastorage")
+        if isinstance(body, Renew):
+            if not self._renewals:
+                self._spawn(self._renew_all())
+            self._renewals[body.node] = body.lease
+            return Invoked(True)
+        done = await self._propose(body.data, INVOKE_LIMIT_S)
+        if isinstance(done, store.Invoked):
+            return Invoked(done.success)
+        return done if isinstance(done, Failed) else Failed(codes.LOST)
+
+    async def _renew_all(self) -> None:
+        await asyncio.sleep(BATCH_S)
+        renewals, self._renewals = self._renewals, {}
+        operations = tuple(Operation(f"{LEASE}{node}", lease) for node, lease in renewals.items())
+        await self._propose(encode_invoke(store.Invoke((), operations)), INVOKE_LIMIT_S)

@@ -1,0 +1,115 @@
+"""What a primary does for transactions that nobody else looks after any more.
+
+As home of a committed transaction it tells the participants until each has finished, and only then
+forgets the outcome. As a participant it asks the home of a prepared transaction whose coordinator
+has gone silent: home answers with the outcome, or makes abortion the outcome first, so that a
+coordinator that was only slow can't commit any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from clusters.reference.node.clock import Hlc, span
+from clusters.reference.node.leases import Leases
+from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.calls import Calls, Spawn, Work
+from clusters.reference.node.tx.primary import OWN_LIMIT_S, Primary
+from clusters.reference.node.wire.messages import Fine, Finish, Resolve, Resolved, TxnId
+
+TEND_S = 0.25
+RECOVER_AFTER_S = 1.0  # a live coordinator needs milliseconds between prepare and outcome
+CALL_LIMIT_S = 2.0
+MAX_AT_ONCE = 1000  # transactions that one primary finishes or recovers; the others wait
+# Longer than any transaction may be open: who began before that can't be about to commit.
+OBLIVION_S = 120.0
+
+
+class Finisher:
+    """Looks after one primary."""
+
+    def __init__(
+        self, *, primary: Primary, calls: Calls, clock: Hlc, leases: Leases, spawn: Spawn
+    ) -> None:
+        self._primary, self._calls = primary, calls
+        self._clock, self._leases, self._spawn = clock, leases, spawn
+        self._under_way: dict[TxnId, None] = {}
+        self._finished: dict[TxnId, None] = {}
+        self._forgetting = False
+        primary.on_commit = self._committed
+
+    def tend(self) -> None:
+        """Start whatever is due; called every ``TEND_S``."""
+        primary = self._primary
+        if not primary.serving:
+            self._finished.clear()
+            return
+        primary.sweep(self._leases.silent)
+        for txn, outcome in list(primary.partition.outcomes.items()):
+            if outcome.ts and txn not in self._finished:
+                self._committed(txn)
+        due_s = asyncio.get_running_loop().time() - RECOVER_AFTER_S
+        for txn in list(primary.partition.prepared):
+            footing = primary.footings.get(txn)
+            if footing is not None and (footing.since_s < due_s or self._leases.silent(txn.origin)):
+                self._start(txn, self._recover)
+        self._forget()
+
+    def _committed(self, txn: TxnId) -> None:
+        self._start(txn, self._tell)
+
+    def _start(self, txn: TxnId, work: Work) -> None:
+        if txn not in self._under_way and len(self._under_way) < MAX_AT_ONCE:
+            self._under_way[txn] = None
+            self._spawn(self._run(txn, work))
+
+    async def _run(self, txn: TxnId, work: Work) -> None:
+        try:
+            await work(txn)
+        finally:
+            del self._under_way[txn]
+
+    async def _tell(self, txn: TxnId) -> None:
+        """Finish ``txn`` at its participants; what fails is tried again at a later turn."""
+        outcome = self._primary.partition.outcomes.get(txn)
+        if outcome is None:
+            return
+        answers = await asyncio.gather(
+            *(
+                self._calls.primary(p, Finish(p, txn, outcome.ts), CALL_LIMIT_S)
+                for p in outcome.participants
+            )
+        )
+        if all(isinstance(answer, Fine) for answer in answers):
+            self._finished[txn] = None
+
+    async def _recover(self, txn: TxnId) -> None:
+        prepared = self._primary.partition.prepared.get(txn)
+        if prepared is None:
+            return
+        home = prepared.home
+        answer = await self._calls.primary(home, Resolve(home, txn), CALL_LIMIT_S)
+        if isinstance(answer, Resolved):
+            self._primary.counters["recovered"] += 1
+            await self._primary.serve(Finish(self._primary.number, txn, answer.ts))
+
+    def _forget(self) -> None:
+        """Drop outcomes that nobody can ask for any more."""
+        partition = self._primary.partition
+        horizon = self._clock.last - span(OBLIVION_S)
+        old = any(not o.ts and txn.ts < horizon for txn, o in partition.outcomes.items())
+        if self._forgetting or not (self._finished or old):
+            return
+        self._forgetting = True
+        txns = tuple(self._finished)
+        command = commands.Forget(self._primary.epoch, txns, horizon if old else 0)
+        self._spawn(self._propose_forget(command))
+
+    async def _propose_forget(self, command: commands.Forget) -> None:
+        try:
+            done = await self._primary.propose(command, OWN_LIMIT_S)
+        finally:
+            self._forgetting = False
+        if isinstance(done, Fine):
+            for txn in command.txns:
+                self._finished.pop(txn, None)

@@ -1,0 +1,100 @@
+"""Transactions as a primary knows them: who stands here, until when, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+
+from clusters.reference.node.wire.messages import TxnId
+
+MAX_FOOTINGS = 10_000  # open in one partition; one more is refused
+
+
+class Footing:
+    """One transaction at one primary. ``ts``: what it can't commit below, once ``proposed``: then
+    only the log ends it.
+    """
+
+    def __init__(self, txn: TxnId, number: int, deadline_s: float) -> None:
+        self.txn, self.number, self.deadline_s = txn, number, deadline_s
+        self.proposed = self.over = False
+        self.ts = 0
+        self.since_s = asyncio.get_running_loop().time()
+        self._grant: asyncio.Future[bool] | None = None
+        self._end: asyncio.Event | None = None
+
+    def propose(self, ts: int) -> None:
+        """Its command is on the way to the log."""
+        self.ts, self.proposed = ts, True
+
+    async def wait(self, limit_s: float) -> bool:
+        """Whether the lock that it waits for was granted in time, and it is not over."""
+        self._grant = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._grant
+        except TimeoutError:
+            return False
+        finally:
+            self._grant = None
+
+    def granted(self) -> None:
+        """It has the lock that it waited for."""
+        if self._grant is not None and not self._grant.done():
+            self._grant.set_result(True)
+
+    async def ended(self, limit_s: float) -> bool:
+        """Whether it is over in time."""
+        if self._end is None:
+            self._end = asyncio.Event()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._end.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """It is over here, and whoever waits hears it."""
+        self.over = True
+        if self._grant is not None and not self._grant.done():
+            self._grant.set_result(False)
+        if self._end is not None:
+            self._end.set()
+
+
+class Footings:
+    """All of a primary. Numbers are never used twice, so that a lost footing is noticed."""
+
+    def __init__(self) -> None:
+        self._footings: dict[TxnId, Footing] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._footings)
+
+    def get(self, txn: TxnId) -> Footing | None:
+        """The footing of ``txn``, if it has one."""
+        return self._footings.get(txn)
+
+    def all(self) -> tuple[Footing, ...]:
+        """Every footing, the first first."""
+        return tuple(self._footings.values())
+
+    def add(self, txn: TxnId, deadline_s: float, *, forced: bool = False) -> Footing | None:
+        """A new one; ``None`` where there are ``MAX_FOOTINGS``, unless it is ``forced``."""
+        if len(self._footings) >= MAX_FOOTINGS and not forced:
+            return None
+        self._number += 1
+        footing = Footing(txn, self._number, deadline_s)
+        self._footings[txn] = footing
+        return footing
+
+    def remove(self, txn: TxnId) -> Footing | None:
+        """Take it out."""
+        return self._footings.pop(txn, None)
+
+    def clear(self) -> None:
+        """End all of them."""
+        footings, self._footings = self._footings, {}
+        for footing in footings.values():
+            footing.end()

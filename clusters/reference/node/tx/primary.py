@@ -1,0 +1,400 @@
+"""What the primary of a partition does: locks, reads, commits, under its lease and epoch.
+
+A primary is *open* from the moment its takeover is applied until it stops leading or another is
+granted. Open, it keeps locks and footings of transactions; it acknowledges, reads and grants only
+while the lease of its node holds. Losing the lease for a moment loses nothing: nobody else was
+granted meanwhile, or this primary would be closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from clusters.reference.node import codes
+from clusters.reference.node.clock import Hlc
+from clusters.reference.node.leases import Leases
+from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.commands import Command
+from clusters.reference.node.tx.footing import Footing, Footings
+from clusters.reference.node.tx.locks import Answer, LockTable
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.wire.messages import (
+    Committed,
+    CommitTx,
+    Execute,
+    Executed,
+    Failed,
+    Fine,
+    Finish,
+    Hold,
+    Lock,
+    Locked,
+    PeerAnswer,
+    Prepare,
+    Prepared,
+    PrimaryBody,
+    PrimaryStatus,
+    ReadAt,
+    Resolve,
+    Resolved,
+    TxnId,
+    Validate,
+    Version,
+)
+
+STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
+LOCK_WAIT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
+OUTCOME_WAIT_S = 1.5  # of a snapshot for a transaction in doubt: longer than its recovery takes
+CEILING_POLL_S = 0.05
+OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
+
+T = TypeVar("T", Committed, Prepared)
+Propose = Callable[[Command, float], Awaitable[object]]
+
+
+class Group(Protocol):
+    """The raft group of the partition."""
+
+    @property
+    def serving(self) -> bool:
+        """This member leads and has applied everything of earlier terms."""
+
+
+class Primary:
+    """The primary role of one partition on one node, whether it has it now or not."""
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        partition: Partition,
+        group: Group,
+        propose: Propose,
+        clock: Hlc,
+        leases: Leases,
+    ) -> None:
+        """``propose`` returns what ``Partition.apply`` returned, or ``Failed``."""
+        self.number, self.partition, self._group = number, partition, group
+        self.propose, self._clock, self._leases = propose, clock, leases
+        self.epoch = 0
+        self.spent_epoch = 0  # the last one that was open here: it never opens again
+        self._found_ts, self._opened_s = 0, 0.0
+        self.locks = LockTable()
+        self.footings = Footings()
+        self.on_commit: Callable[[TxnId], None] = lambda txn: None
+        self.counters = dict.fromkeys(
+            ("commits", "reads", "snapshots", "died", "lock-timeouts", "expired", "recovered"), 0
+        )
+        partition.on_end = self._ended
+        partition.on_lead_lost = self.close
+
+    @property
+    def open(self) -> bool:
+        """Whether this node is the primary, lease or not."""
+        grant = self._leases.mine(self.number)
+        granted = grant is not None and grant.epoch == self.epoch
+        return granted and self.epoch > 0 and self._group.serving
+
+    @property
+    def serving(self) -> bool:
+        """Whether it may acknowledge now."""
+        return self.open and self._leases.holds()
+
+    async def take_over(self, epoch: int) -> bool:
+        """Open under ``epoch``, which was granted; whether it worked."""
+        floor = max(self._clock.now(), self.partition.max_ts)
+        done = await self.propose(commands.Takeover(epoch, floor), OWN_LIMIT_S)
+        if not isinstance(done, Fine) or not self._group.serving:
+            self.spent_epoch = epoch  # it may have been applied: it can't be opened again
+            return False
+        self._clock.observe(self.partition.max_ts)
+        self.epoch, self._opened_s = epoch, _now_s()
+        self._found_ts = self.partition.written_ts
+        self.locks = LockTable()
+        self.footings.clear()
+        for prepared in self.partition.prepared.values():
+            self._restore(prepared)
+        return True
+
+    def close(self) -> None:
+        """Be primary no more. Who waits here is told, and whoever holds something lost it."""
+        if self.epoch:
+            self.spent_epoch, self.epoch = self.epoch, 0
+            self.locks = LockTable()
+            self.footings.clear()
+
+    async def serve(self, body: PrimaryBody) -> PeerAnswer:
+        """The answer to one request."""
+        if not self.serving:
+            return self._refusal()
+        match body:
+            case Lock():
+                return await self._lock(body)
+            case Execute():
+                return await self._execute(body)
+            case Validate():
+                return await self._validate(body)
+            case Prepare():
+                return await self._prepare(body)
+            case CommitTx():
+                return await self._commit_step(body)
+            case Finish():
+                return await self._finish(body)
+            case Resolve():
+                return await self._resolve(body.txn)
+            case ReadAt():
+                return await self._read_at(body)
+
+    # -- steps of a transaction
+
+    async def _lock(self, body: Lock) -> Locked | Failed:
+        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        if isinstance(footing, Failed):
+            return footing
+        failed = await self._acquire(footing, body.key, exclusive=body.exclusive)
+        if failed is not None:
+            return failed
+        self.counters["reads"] += 1
+        value = None if body.exclusive else self.partition.versions.newest(body.key).value
+        return Locked(Hold(self.epoch, footing.number), value)
+
+    async def _execute(self, body: Execute) -> Executed | Failed:
+        """All locks, then all gets, then one command; gets see the puts before them."""
+        footing = self._stand(body.txn, Hold(0, 0), body.limit_ms)
+        if isinstance(footing, Failed):
+            return footing
+        writes: dict[bytes, bytes] = {}
+        values: list[bytes | None] = []
+        for key, value in body.steps:
+            failed = await self._acquire(footing, key, exclusive=value is not None)
+            if failed is not None:
+                self._drop(body.txn)
+                return failed
+            if value is not None:
+                writes[key] = value
+            else:
+                values.append(writes.get(key, self.partition.versions.newest(key).value))
+        if not writes:
+            self._drop(body.txn)
+            return Executed(tuple(values), self._clock.now())
+        done = await self._commit(footing, 0, tuple(writes.items()), ())
+        return Executed(tuple(values), done.ts) if isinstance(done, Committed) else done
+
+    async def _validate(self, body: Validate) -> Fine | Failed:
+        footing = self._stand(body.txn, body.hold, 0)
+        if isinstance(footing, Failed):
+            return footing
+        if not await self._promised(body.ts) or footing.over:
+            return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
+        self._drop(body.txn)
+        return Fine()
+
+    async def _prepare(self, body: Prepare) -> Prepared | Failed:
+        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        if isinstance(footing, Failed):
+            return footing
+        written = {key for key, _ in body.writes}
+        reads = tuple(key for key in self.locks.held(body.txn) if key not in written)
+        footing.propose(self._clock.now())
+        self.locks.settle(body.txn)
+        command = commands.Prepare(self.epoch, body.txn, footing.ts, reads, body.writes, body.home)
+        return self._came_to(body.txn, await self.propose(command, body.limit_ms / 1000), Prepared)
+
+    async def _commit_step(self, body: CommitTx) -> Committed | Failed:
+        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        if isinstance(footing, Failed):
+            return footing
+        return await self._commit(footing, body.ts, body.writes, body.participants)
+
+    async def _commit(
+        self, footing: Footing, ts: int, writes: commands.Writes, participants: tuple[int, ...]
+    ) -> Committed | Failed:
+        """One command, and the acknowledgement if the lease still holds once it is applied."""
+        txn, limit_s = footing.txn, footing.deadline_s - _now_s()
+        if limit_s <= 0:
+            return Failed(codes.EXPIRED, f"{txn} is over its deadline")
+        self._clock.observe(ts)
+        footing.propose(self._clock.now())
+        self.locks.settle(txn)
+        command = commands.Commit(self.epoch, txn, footing.ts, writes, participants)
+        done = self._came_to(txn, await self.propose(command, limit_s), Committed)
+        if isinstance(done, Committed):
+            self.counters["commits"] += 1
+            if participants:
+                self.on_commit(txn)
+            if not self.serving:
+                return Failed(codes.LEASE_LOST, f"{txn}: the lease ended before the answer")
+        return done
+
+    async def _finish(self, body: Finish) -> Fine | Failed:
+        """A prepared transaction ends by command; another one has only locks to lose."""
+        footing = self.footings.get(body.txn)
+        if body.txn in self.partition.prepared or (
+            footing is not None and footing.proposed and body.ts
+        ):
+            self._clock.observe(body.ts)
+            command = commands.Finish(self.epoch, body.txn, body.ts)
+            done = await self.propose(command, OWN_LIMIT_S)
+            return done if isinstance(done, Fine | Failed) else self._refusal()
+        if footing is not None and not footing.proposed:
+            self._drop(body.txn)
+        return Fine()
+
+    async def _resolve(self, txn: TxnId) -> Resolved | Failed:
+        outcome = self.partition.outcome(txn)
+        if outcome is None:
+            done = await self.propose(commands.Abort(self.epoch, txn), OWN_LIMIT_S)
+            if not isinstance(done, Resolved):
+                return done if isinstance(done, Failed) else self._refusal()
+            outcome = done
+        return outcome if self.serving else self._refusal()
+
+    # -- snapshots
+
+    async def _read_at(self, body: ReadAt) -> Version | Failed:
+        """The version at a timestamp: once promised, nobody commits below it any more; who had
+        begun to is waited for. No lock is taken, so no writer ever waits for a snapshot.
+        """
+        if body.ts < self._freshness(_now_s() - STALENESS_S - body.age_ms / 1000):
+            return Failed(codes.SNAPSHOT_TOO_OLD, f"the snapshot is over {STALENESS_S:g} s old")
+        if not await self._promised(body.ts):
+            return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
+        give_up_s = _now_s() + min(OUTCOME_WAIT_S, body.limit_ms / 1000)
+        while (writer := self.locks.writer(body.key)) is not None:
+            footing = self.footings.get(writer)
+            if footing is None or not footing.proposed or footing.ts > body.ts:
+                break
+            if not await footing.ended(give_up_s - _now_s()):
+                return Failed(codes.SNAPSHOT_BUSY, f"the outcome of {writer} is not known yet")
+        if not self.serving:
+            return self._refusal()
+        if body.ts < self.partition.readable_from:
+            return Failed(codes.SNAPSHOT_TOO_OLD, "versions of that time may be gone")
+        self.counters["snapshots"] += 1
+        return self.partition.versions.at(body.key, body.ts)
+
+    def _freshness(self, at_s: float) -> int:
+        """Nothing above this timestamp was acknowledged here before ``at_s``."""
+        if at_s < self._opened_s:
+            return self._found_ts
+        return self._leases.clock_at(at_s)
+
+    async def _promised(self, ts: int) -> bool:
+        """From now on no version here is at or below ``ts``, whoever is primary. A successor only
+        knows what the lease says, so ``ts`` must be below its ceiling, which rises as it is
+        renewed.
+        """
+        self._clock.observe(ts)
+        give_up_s = _now_s() + LOCK_WAIT_S
+        while ts > self._leases.ceiling and _now_s() < give_up_s:  # noqa: ASYNC110 (two ends)
+            await asyncio.sleep(CEILING_POLL_S)
+        return self.serving and ts <= self._leases.ceiling
+
+    # -- footings and locks
+
+    def _stand(self, txn: TxnId, hold: Hold, limit_ms: int) -> Footing | Failed:
+        """The footing of ``txn`` here, a new one where it has none yet."""
+        footing = self.footings.get(txn)
+        if hold.number and (
+            footing is None or footing.proposed or hold != Hold(self.epoch, footing.number)
+        ):
+            return Failed(codes.LOST, f"{txn} has lost its locks in partition {self.number}")
+        if footing is None:
+            footing = self.footings.add(txn, _now_s() + limit_ms / 1000)
+            if footing is None:
+                return Failed(codes.OVERLOADED, f"partition {self.number}: too many transactions")
+        return footing
+
+    async def _acquire(self, footing: Footing, key: bytes, *, exclusive: bool) -> Failed | None:
+        """Get the lock, or why not."""
+        answer = self.locks.acquire(footing.txn, key, exclusive=exclusive)
+        if answer is Answer.WAITING:
+            granted = await footing.wait(min(LOCK_WAIT_S, footing.deadline_s - _now_s()))
+            if footing.over or not self.serving:
+                return Failed(codes.LOST, f"{footing.txn} has lost its locks while it waited")
+            if not granted:
+                self._grant(self.locks.withdraw(footing.txn))
+                self.counters["lock-timeouts"] += 1
+                return Failed(codes.LOCK_TIMEOUT, f"key {key.hex()} is locked for too long")
+        elif answer is Answer.DIED:
+            self.counters["died"] += 1
+            return Failed(codes.CONFLICT, f"key {key.hex()} is locked by an older transaction")
+        return None
+
+    def _grant(self, txns: list[TxnId]) -> None:
+        for txn in txns:
+            footing = self.footings.get(txn)
+            if footing is not None:
+                footing.granted()
+
+    def _drop(self, txn: TxnId) -> None:
+        """``txn`` is over here: its locks go to those who wait."""
+        footing = self.footings.remove(txn)
+        if footing is not None:
+            footing.end()
+            self._grant(self.locks.release(txn))
+
+    def _ended(self, txn: TxnId) -> None:
+        """The log says that ``txn`` is over."""
+        if self.epoch:
+            self._drop(txn)
+
+    def _came_to(self, txn: TxnId, done: object, wanted: type[T]) -> T | Failed:
+        """What a proposal of ``txn`` came to. What was never in the log is over; what may be in it
+        stays, until it is applied or this primary is closed.
+        """
+        if isinstance(done, wanted):
+            return done
+        failed = done if isinstance(done, Failed) else self._refusal()
+        if failed.code in (codes.NOT_LEADER, codes.OVERLOADED):
+            self._drop(txn)
+        return failed
+
+    def _refusal(self) -> Failed:
+        why = "its lease has run out" if self.open else "another node, or nobody, is"
+        return Failed(codes.NOT_PRIMARY, f"not primary of partition {self.number}: {why}")
+
+    def _restore(self, prepared: commands.Prepare) -> None:
+        footing = self.footings.add(prepared.txn, _now_s(), forced=True)
+        if footing is not None:
+            footing.propose(prepared.ts)
+        for key in prepared.reads:
+            self.locks.restore(prepared.txn, key, exclusive=False)
+        for key, _ in prepared.writes:
+            self.locks.restore(prepared.txn, key, exclusive=True)
+        self.locks.settle(prepared.txn)
+
+    # -- for whoever looks after it
+
+    def sweep(self, silent: Callable[[str], bool]) -> None:
+        """Drop who is over its deadline, or whose coordinator is gone, and has proposed nothing."""
+        now_s = _now_s()
+        for footing in self.footings.all():
+            if not footing.proposed and (now_s > footing.deadline_s or silent(footing.txn.origin)):
+                self.counters["expired"] += 1
+                self._drop(footing.txn)
+
+    def status(self, granted: str | None, epoch: int) -> PrimaryStatus:
+        """For admin; ``granted`` and ``epoch`` as metastorage has it."""
+        partition = self.partition
+        return PrimaryStatus(
+            partition=self.number,
+            primary=granted,
+            epoch=epoch,
+            serving=self.serving,
+            locks=self.locks.count,
+            waiting=self.locks.waiting,
+            open=len(self.footings),
+            prepared=tuple(str(txn) for txn in partition.prepared),
+            outcomes=len(partition.outcomes),
+            keys=len(partition.versions),
+            versions=len(partition.versions) + partition.versions.older,
+            max_ts=partition.max_ts,
+            counters=self.counters,
+        )
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,207 @@
+"""Coordinators are killed between prepare and commit: nothing stays locked, nothing is done by
+halves; and drills over several partitions are judged like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import attrs
+import pytest
+from sim_lab import drill
+
+from checkers.analyze import analyze
+from clusters.providers.sim.loop import simulate
+from clusters.providers.sim.provider import SimProvider
+from clusters.reference.client import ReferenceClient
+from clusters.reference.node.admin import ask
+from clusters.reference.node.wire.messages import AskStatus, NodeReport, PrimaryStatus
+from clusters.reference.system import CLIENT, ReferenceSystem
+from clusters.reference.system import build as build_system
+from harness.client import READ_WRITE, StoreError
+from harness.cluster import Cluster
+from harness.outcome import Outcome
+from harness.plan import loads
+
+NAMES = ("n1", "n2", "n3")
+PARTITIONS = 4
+OPENING = 100
+LIMIT_S = 3.0
+
+
+@attrs.define
+class Bank:
+    """One account in each partition, and clients that move money between them."""
+
+    provider: SimProvider
+    system: ReferenceSystem
+    cluster: Cluster
+    accounts: tuple[int, ...]
+    rng: random.Random
+    commits: int = 0
+    over: bool = False
+
+    async def client(self, node: str) -> ReferenceClient:
+        return await self.system.connect(self.cluster, node, 0)
+
+    def deadline_s(self) -> float:
+        return asyncio.get_running_loop().time() + LIMIT_S
+
+    async def transfers(self, node: str) -> None:
+        """Move money through ``node`` until it is over or the node is gone."""
+        client = await self.client(node)
+        while not self.over:
+            giver, taker = self.rng.sample(self.accounts, 2)
+            try:
+                tx = await client.begin(READ_WRITE, self.deadline_s())
+                held = [await tx.read(giver), await tx.read(taker)]
+                amount = self.rng.randint(1, 5)
+                await tx.write(giver, int(held[0] or 0) - amount)  # type: ignore[call-overload]
+                await tx.write(taker, int(held[1] or 0) + amount)  # type: ignore[call-overload]
+                await tx.commit()
+                self.commits += 1
+            except StoreError as error:
+                if error.code == "CONNECTION-LOST":
+                    return
+                await asyncio.sleep(0.002)
+        await client.close()
+
+    async def open_accounts(self) -> None:
+        client = await self.client("n1")
+        await client.one_shot([(key, OPENING) for key in self.accounts], self.deadline_s())
+
+    async def total(self) -> int:
+        client = await self.client("n2")
+        done = await client.one_shot([(key, None) for key in self.accounts], self.deadline_s())
+        assert all(isinstance(value, int) for value in done.values)
+        return sum(value for value in done.values if isinstance(value, int))
+
+    async def reports(self) -> list[NodeReport]:
+        found = []
+        for node in self.cluster.nodes:
+            address = self.cluster.client[node][CLIENT]
+            try:
+                report = await ask(
+                    self.provider.client_network, address.host, address.port, AskStatus(), 1.0
+                )
+            except (OSError, TimeoutError, Exception):  # noqa: S112 (a killed node)
+                continue
+            assert isinstance(report, NodeReport)
+            found.append(report)
+        return found
+
+    async def statuses(self) -> list[PrimaryStatus]:
+        return [status for report in await self.reports() for status in report.primaries]
+
+    async def round(self, coordinator: str) -> int:
+        """Kill ``coordinator`` at a random moment of its clients' work; how many transactions it
+        left prepared.
+        """
+        self.over = False
+        others = [name for name in NAMES if name != coordinator]
+        work = [
+            asyncio.ensure_future(self.transfers(node))
+            for node in (coordinator, coordinator, coordinator, others[0])
+        ]
+        await asyncio.sleep(self.rng.uniform(0.02, 0.12))
+        await self.provider.kill(coordinator)
+        left = {
+            txn
+            for status in await self.statuses()
+            for txn in status.prepared
+            if txn.startswith(f"{coordinator}~")
+        }
+        await asyncio.sleep(self.rng.uniform(0.0, 3.0))
+        await self.provider.start(coordinator)
+        self.over = True
+        await asyncio.gather(*work)
+        loop = asyncio.get_running_loop()
+        await self.system.recover(self.cluster, self.provider, loop.time() + 30.0)
+        return len(left)
+
+    async def quiet(self, limit_s: float) -> None:
+        """Return once nobody holds or waits for anything; fail after ``limit_s``."""
+        give_up_s = asyncio.get_running_loop().time() + limit_s
+        while True:
+            busy = [
+                status
+                for status in await self.statuses()
+                if status.prepared or status.locks or status.open or status.waiting
+            ]
+            if not busy:
+                return
+            assert asyncio.get_running_loop().time() < give_up_s, busy
+            await asyncio.sleep(0.1)
+
+
+async def bank(seed: int) -> Bank:
+    loop = asyncio.get_running_loop()
+    provider = SimProvider(seed=seed)
+    options = {"partitions": PARTITIONS}
+    system = build_system(options, NAMES, seed, network=provider.client_network)
+    cluster = await provider.provision(NAMES, system.ports)
+    for name in NAMES:
+        await provider.install(name, system.program(name, cluster))
+    await system.set_up(cluster, provider, loop.time() + 30.0)
+    accounts = tuple(
+        next(key for key in range(1000) if system.partition_of(key) == partition)
+        for partition in range(PARTITIONS)
+    )
+    made = Bank(provider, system, cluster, accounts, random.Random(seed))
+    await made.open_accounts()
+    return made
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_a_coordinator_killed_at_any_moment_leaves_no_lock_and_no_half_transaction(
+    seed: int,
+) -> None:
+    async def main() -> tuple[int, int]:
+        made, left = await bank(seed), 0
+        for number in range(25):
+            left += await made.round(NAMES[number % 3])
+            await made.quiet(limit_s=LIMIT_S + 2.0)
+            assert await made.total() == PARTITIONS * OPENING
+        await made.quiet(limit_s=1.0)
+        assert not [status for status in await made.statuses() if status.outcomes > 60]
+        await made.provider.teardown()
+        return left, made.commits
+
+    left, commits = simulate(main(), horizon_s=1000.0)
+
+    assert left >= 5, "no kill hit a prepared transaction: nothing was shown"
+    assert commits > 200
+
+
+PLAN = """
+[cluster]
+provider = "sim"
+nodes = 5
+[system]
+partitions = 8
+[workload]
+key_count = 12
+[drive]
+duration_s = 20
+concurrency = 8
+rate_per_s = 100
+[nemesis]
+mix = ["kill", "partition"]
+first_s = 2
+hold_s = 3
+quiet_s = 2
+"""
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_transactions_over_partitions_stay_strictly_serializable_under_kills_and_cuts(
+    seed: int, tmp_path: Path
+) -> None:
+    run, manifest = drill(loads(PLAN, {"seed": seed}), tmp_path / "run")
+
+    verdict = analyze(run, executor="local")
+
+    assert manifest.trouble == ()
+    assert (verdict.outcome, dict(verdict.anomalies)) == (Outcome.VALID, {})
