@@ -10,6 +10,8 @@ could not be done is a sentence of the manifest's ``trouble``, and makes the ver
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -19,7 +21,7 @@ import msgspec
 from harness.clock import NS_PER_S, RunClock
 from harness.cluster import Cluster, Provider, System
 from harness.driver import Driver
-from harness.errors import FiredrillError
+from harness.errors import FiredrillError, HarnessError
 from harness.faults import Nemesis, Scene
 from harness.generators import paced
 from harness.history.chunks import ChunkWriter
@@ -60,10 +62,14 @@ class Parts:
 
 
 class Stop:
-    """The user's wish to end a run early: set once, seen at every phase."""
+    """The user's wish to end a run early: set once, seen at every phase.
+
+    ``cut_short`` says that something was left out for it, ``over`` that nothing can be any more.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.cut_short = self.over = False
 
     def ask(self) -> None:
         """Ask for an orderly end: heal, collect, seal."""
@@ -73,6 +79,11 @@ class Stop:
     def asked(self) -> bool:
         """Whether the end was asked for."""
         return self._event.is_set()
+
+    def skips(self) -> bool:
+        """Whether the next piece of work is to be left out; if so, the run is cut short."""
+        self.cut_short |= self.asked
+        return self.asked
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of ``work``, or ``None`` as soon as the end is asked for (work is
@@ -84,6 +95,7 @@ class Stop:
             await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
+            self.cut_short = True
             return None
         finally:
             await end(task)
@@ -98,10 +110,7 @@ async def execute(
     ``run.root`` exists and is empty. Raises ``HarnessError`` when the environment failed; the
     history up to then is sealed all the same, and the manifest says what went wrong.
     """
-    write_atomically(run.plan, dumps(plan).encode())
-    manifest = _first_manifest(run, parts)
-    write_manifest(run, manifest)
-    session = _Session(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
+    manifest, session = _begin(plan, run, parts, progress, stop)
     try:
         await session.live()
     except BaseException as error:  # cancelled as well: what is sealed then is no whole run
@@ -110,10 +119,30 @@ async def execute(
     finally:
         session.finish()
         trouble = (*session.trouble, *session.nemesis.trouble)
-        manifest = msgspec.structs.replace(manifest, interrupted=stop.asked, trouble=trouble)
+        manifest = msgspec.structs.replace(manifest, interrupted=stop.cut_short, trouble=trouble)
         write_manifest(run, manifest)
         manifest = seal(run, partition_of=parts.system.partition_of)
     return manifest
+
+
+def _begin(
+    plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
+) -> tuple[Manifest, _Session]:
+    """Plan, manifest and an open history, or nothing of them: a disk that has no room for these
+    has none for a run.
+    """
+    try:
+        write_atomically(run.plan, dumps(plan).encode())
+        manifest = _first_manifest(run, parts)
+        write_manifest(run, manifest)
+        session = _Session(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
+    except HarnessError:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(run.chunks, ignore_errors=True)
+            run.manifest.unlink(missing_ok=True)
+            run.plan.unlink(missing_ok=True)
+        raise
+    return manifest, session
 
 
 def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
@@ -191,9 +220,10 @@ class _Session:
             finally:
                 self.enter("heal")
                 await self._attempt("heal", HEAL_LIMIT_S, self.nemesis.heal_all(scene))
-            if not self.stop.asked:
+            if not self.stop.skips():
                 await self._read_the_rest(scene, driver)
         finally:
+            self.stop.over = True
             await self._end("watching the store", watch)
             await driver.close()
             self.enter("collect")
@@ -232,7 +262,7 @@ class _Session:
         deadline_s = self._deadline(limit_s)
         work = self.system.recover(scene.cluster, self.provider, deadline_s)
         await self._attempt("quiesce", limit_s + SETTLE_LIMIT_S, work)
-        if self.stop.asked:
+        if self.stop.skips():
             return
         self.enter("final-reads")
         until_ns = self.clock.now_ns() + int(self.plan.limits.final_reads_s * NS_PER_S)

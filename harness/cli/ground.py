@@ -14,6 +14,7 @@ import attrs
 
 from harness import plugins
 from harness.cluster import Provider
+from harness.history.files import disk_failure
 from harness.plan import Plan
 from harness.rundir import RunDirectory
 from nemesis.journal import FileJournal, Journal, MemoryJournal
@@ -38,7 +39,11 @@ class Ground:
 
 def prepare(plan: Plan, run: RunDirectory) -> Ground:
     """The ground for the plan's provider; the run's ``undo`` keeps what a clean-up needs."""
-    run.undo.mkdir(exist_ok=True)
+    try:
+        run.undo.mkdir(exist_ok=True)
+    except OSError as error:
+        missing = "nobody could clean up after the run"
+        raise disk_failure("make", run.undo, error, missing) from error
     build = plugins.load("providers", plan.cluster.provider)
     if plan.cluster.provider == SIMULATED:
         return _virtual(build(run.root.name, {"seed": plan.seed, **plan.cluster.options}, run.undo))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
@@ -16,8 +16,16 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"  # the live display hides it, and won't get to undo that
 
 
+STOPPING = "stopping: heal, collect, seal; once more to stop at once"
+OVER = "the run is over, nothing of it is cut short: it is being sealed; once more to stop at once"
+
+
 class Stoppable(Protocol):
-    """What can be asked to end in order: see ``harness.run.Stop``."""
+    """What can be asked to end in order: see ``harness.run.Stop``. ``over``: nothing is left that
+    it could leave out.
+    """
+
+    over: bool
 
     def ask(self) -> None:
         """Heal, collect, seal."""
@@ -39,7 +47,11 @@ def stopping(stop: Stoppable, say: Callable[[str], None], hint: str) -> Iterator
             _leave(hint)
         asked = True
         _on_loop(stop.ask)
-        _on_loop(lambda: say("stopping: heal, collect, seal; once more to stop at once"))
+        if stop.over:  # sealing blocks the loop: what is said there would come when all is done
+            with suppress(RuntimeError):  # interrupted in the middle of saying something else
+                say(OVER)
+        else:
+            _on_loop(lambda: say(STOPPING))
 
     before = {number: signal.signal(number, handle) for number in WATCHED}
     try:
