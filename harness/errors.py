@@ -3,6 +3,8 @@
 What the store under test answers is neither: see ``harness.client.StoreError``.
 """
 
+import difflib
+
 
 class FiredrillError(Exception):
     """Anything firedrill raises on purpose; the text is one sentence for a person."""
@@ -15,18 +17,22 @@ class UsageError(FiredrillError):
 class PlanError(UsageError):
     """A plan says something that it can't say."""
 
-    def __init__(self, path: str, problem: str) -> None:
-        """``path`` is the dotted path of the key, ``problem`` what is wrong with it."""
-        super().__init__(f"plan: {path}: {problem}" if path else f"plan: {problem}")
-        self.path = path
+    def __init__(self, path: str, problem: str, source: str = "plan") -> None:
+        """``path`` is the dotted path of the key, ``problem`` what is wrong with it, ``source``
+        where it was said.
+        """
+        super().__init__(": ".join(part for part in (source, path, problem) if part))
+        self.path, self.problem = path, problem
 
 
 class UnknownPlugin(UsageError):
     """No installed package offers what was named."""
 
     def __init__(self, group: str, name: str, known: tuple[str, ...]) -> None:
-        offered = ", ".join(known) or "none"
-        super().__init__(f"unknown {group} {name!r} (installed: {offered})")
+        offered = f"installed: {', '.join(known) or 'none'}"
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? {offered}" if near else offered
+        super().__init__(f"unknown {group} {name!r} ({hint})")
         self.group, self.name, self.known = group, name, known
 
 

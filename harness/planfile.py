@@ -6,6 +6,7 @@ found; an unknown key comes with the nearest known one.
 
 from __future__ import annotations
 
+import codecs
 import copy
 import difflib
 import re
@@ -50,6 +51,7 @@ def read_text(path: Path) -> str:
         raise PlanError("", f"{path}: {error.strerror or error}") from error
     if len(data) > MAX_PLAN_BYTES:
         raise PlanError("", f"{path}: a plan has at most {MAX_PLAN_BYTES} bytes")
+    data = data.removeprefix(codecs.BOM_UTF8)  # some editors put it there, and TOML knows none
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,11 @@ def run(
 
     The first Ctrl-C heals, collects and seals, the second stops at once.
     """
-    chosen = load(plan, overrides(flags), seed=secrets.randbelow(MAX_SEED))
-    _refuse_without_java(chosen)
-    session.run = directory = _drive(session, chosen, store)
+    given = overrides(flags)
+    with naming_source(plan, given):
+        chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
+        _refuse_without_java(chosen)
+        session.run = directory = _drive(session, chosen, store)
     verdict = judging.judge(directory, None)
     outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
     judging.announce(directory, verdict, outcome, directory.report.exists())
@@ -87,6 +90,24 @@ def overrides(flags: dict[str, Any]) -> dict[str, object]:
     }
     given = {path: value for path, value in named.items() if value is not None}
     return given | dict(override(text) for text in flags["sets"])
+
+
+@contextmanager
+def naming_source(plan: Path | None, given: Mapping[str, object]) -> Iterator[None]:
+    """Within the block a ``PlanError`` says whether the file or a flag is to be mended."""
+    try:
+        yield
+    except PlanError as error:
+        if not error.path:  # it names what it could not read
+            raise
+        flagged = any(_within(error.path, key) for key in given)
+        source = "flags" if flagged or plan is None else str(plan)
+        raise PlanError(error.path, error.problem, source) from error
+
+
+def _within(path: str, key: str) -> bool:
+    """Whether ``path`` is the key, or a part of what stands there."""
+    return path == key or path.startswith((f"{key}.", f"{key}["))
 
 
 def planned(text: str) -> dict[str, object]:
@@ -128,7 +149,7 @@ def _drive(session: Session, plan: Plan, store: RunStore) -> RunDirectory:
                 return run_plan(plan, store.root, display, stop)
         except FiredrillError as error:
             session.run = _new(store.runs(), known)
-            if stop.asked:
+            if stop.cut_short:
                 raise Interrupted(f"interrupted: {error}") from error
             raise
         except Exception:

@@ -17,7 +17,7 @@ import msgspec
 from harness import plugins
 from harness.cli.ground import prepare
 from harness.cluster import System
-from harness.errors import PlanError, UsageError
+from harness.errors import FiredrillError, PlanError, UnknownPlugin
 from harness.faults import Fault, PlannedFault
 from harness.plan import Plan, resolved
 from harness.progress import Progress
@@ -38,18 +38,18 @@ def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunD
     from results.store import RunStore
 
     plan, why = with_provider(plan)
+    named("cluster.provider", "providers", plan.cluster.provider)
     progress.note(f"provider {plan.cluster.provider}: {why}")
     system = build_system(plan)
     build_workload(plan, system)  # so that wrong options are refused before there is a directory
-    faults = {kind: build_fault(kind) for kind in sorted(_kinds(plan))}
+    faults = {kind: named(path, "faults", kind)() for kind, path in sorted(_kinds(plan).items())}
     plan = resolved(plan, materialised(plan, system, faults))
     store = RunStore(runs_dir)
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
-    progress.note(f"run directory {run.root}")
     try:
         _run(plan, run, faults, progress, stop)
-    except UsageError:
-        store.forget(run)
+    except FiredrillError:
+        store.forget(run)  # where nothing was written
         raise
     return run
 
@@ -79,6 +79,7 @@ def _run(
             machine=machine(),
             wall_ns=ground.wall_ns,
         )
+        progress.note(f"run directory {run.root}")
         await execute(plan, run, parts, progress, stop)
 
     ground.run(main())
@@ -112,7 +113,7 @@ def node_names(plan: Plan) -> tuple[str, ...]:
 
 def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> System:
     """The system under test that the plan names; ``extras`` is what the ground wants it to use."""
-    build = plugins.load("systems", plan.system.name)
+    build = named("system.name", "systems", plan.system.name)
     for name in extras or {}:
         if name not in inspect.signature(build).parameters:
             what = f"{plan.cluster.provider!r} can't run system {plan.system.name!r}"
@@ -123,7 +124,7 @@ def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> Syst
 
 def build_workload(plan: Plan, system: System) -> Workload:
     """The plan's workload, told what it may know of the system."""
-    build = plugins.load("workloads", plan.workload.name)
+    build = named("workload.name", "workloads", plan.workload.name)
     setting = WorkloadSetting(
         seed=plan.seed,
         concurrency=plan.drive.concurrency,
@@ -182,5 +183,17 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _kinds(plan: Plan) -> set[str]:
-    return {*plan.nemesis.mix, *(fault.kind for fault in plan.nemesis.schedule)}
+def named(path: str, group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own)
+    """The plugin that the plan names at ``path``. Raises ``PlanError`` where there is none."""
+    try:
+        return plugins.load(group, name)
+    except UnknownPlugin as error:
+        raise PlanError(path, str(error)) from error
+
+
+def _kinds(plan: Plan) -> dict[str, str]:
+    """Every kind of fault in ``plan``, with the path where it is first named."""
+    found = dict.fromkeys(plan.nemesis.mix, "nemesis.mix")
+    for number, fault in enumerate(plan.nemesis.schedule):
+        found.setdefault(fault.kind, f"nemesis.schedule[{number}].kind")
+    return found
