@@ -107,3 +107,16 @@ def test_an_unknown_workload_or_model_is_refused_by_name(tmp_path) -> None:
         done = check(path, "--no-report", *flags)
         assert done.returncode == 254
         assert named in done.stderr
+
+
+def test_names_of_keys_are_told_beside_the_numbers_that_stand_for_them(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    for key, told in ((":account", True), ("3", False)):
+        path.write_text(
+            edn(MISSED).replace("[:append 3", f"[:append {key}").replace(":r 3", f":r {key}")
+        )
+
+        done = check(path, "--no-report")
+
+        assert done.returncode == 1, done.stderr
+        assert ("is :account in the file" in done.stdout) == told
