@@ -216,13 +216,19 @@ def violation(txns: Sequence[int] = (100, 160, 900)) -> Verdict:
         "text": "lost write: an acknowledged append to key 7 (value 31) is in no later read",
         "txns": list(txns),
         "keys": [7],
-        "explained_by": {"text": "fault 0, kill of n3 (leader of partition 3), 0.4 s before"},
+        "explained_by": {
+            "fault": 0,
+            "text": "fault 0, kill of n3 (leader of partition 3), 0.4 s before",
+        },
     }
     cycle = {
         "text": "G1c: three transactions read from each other in a circle",
         "txns": [txns[0], txns[1]],
         "keys": [7, 15],
-        "edges": ["T100 -wr(7)-> T160", "T160 -ww(15)-> T100"],
+        "cycle": [
+            {"kind": "wr", "source": txns[0], "target": txns[1], "key": 7, "element": 31},
+            {"kind": "ww", "source": txns[1], "target": txns[0], "key": 15, "element": 8},
+        ],
     }
     return msgspec.structs.replace(
         valid(),

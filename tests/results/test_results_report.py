@@ -109,7 +109,50 @@ def test_a_violation_shows_the_operations_that_prove_it_and_the_fault(tmp_path: 
     assert "fault 0, kill of n3 (leader of partition 3), 0.4 s before" in page.text
     assert re.search(r"append \d+ \d+", page.text)
     assert "1 of 3 shown" in page.text
+    assert len(page.named("svg")) == 1 + 3, "the plot, two timelines and a cycle"
+    assert "T10  r" in page.text
+    assert "ww, a contradiction" in page.text
+    assert "0 kill n3" in page.text
     assert "ruled out by no promise of the store" in page.text
+
+
+def test_wrong_balances_come_with_the_write_that_was_missed(tmp_path: Path) -> None:
+    run = bank_of_one(tmp_path / "run", found=5)
+    honest = bank_of_one(tmp_path / "honest", found=7)
+    example = {"text": "wrong total: 5 instead of 7", "txns": [1], "keys": [16]}
+    verdict = msgspec.structs.replace(
+        violation(), anomalies={"bank-total": Anomaly(count=1, examples=(example,))}, observed={}
+    )
+
+    page, other = report(run, verdict), report(honest, verdict)
+
+    told = "T1 found 5 in account 16, after T0 was acknowledged to leave 7"
+    assert told in page.text
+    assert "T0  w 16 7" in page.text
+    assert "was acknowledged to leave" not in other.text
+
+
+def bank_of_one(root: Path, found: int) -> RunDirectory:
+    """A transfer that leaves 7 in account 16, then a read that finds ``found`` there."""
+    run = new_run(root)
+    writer = ChunkWriter(run.chunks)
+    for number, ops in enumerate(((MicroOp("w", 16, 7),), (MicroOp("r", 16, found),))):
+        at_ns = (1 + number) * 1_000_000_000
+        writer.append(
+            Invoke(
+                index=2 * number, process=number, kind="read-write", node="n1",
+                intended_ns=at_ns, at_ns=at_ns, wall_ns=at_ns, ops=ops,
+            )
+        )  # fmt: skip
+        writer.append(
+            Complete(
+                index=2 * number + 1, invoke=2 * number, process=number, type=OpType.OK,
+                at_ns=at_ns + 1_000_000, ops=ops,
+            )
+        )  # fmt: skip
+    writer.close()
+    seal(run, partition_of=lambda key: 0)
+    return run
 
 
 def test_the_policy_allows_the_one_style_sheet_and_nothing_else(tmp_path: Path) -> None:
