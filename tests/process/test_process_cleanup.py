@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +19,21 @@ from clusters.providers.process import procfs
 from clusters.providers.process.cleanup import cleanup
 
 OWNER = Path(__file__).with_name("process_owner.py")
+MOMENT_LIMIT_S = 30.0
 
 
 @contextmanager
 def owner(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A controller, and no node of it is left after the block, however the test ends."""
     root.mkdir()
-    process = subprocess.Popen([sys.executable, str(OWNER), str(root)], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, str(OWNER), str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     try:
         yield process
     finally:
-        process.kill()
-        process.communicate(timeout=20)
+        kill(process)
+        cleanup(root / "undo")
 
 
 def nodes_of(root: Path) -> list[int]:
@@ -89,6 +94,20 @@ def test_cleanup_after_kill_9_of_the_controller_ends_exactly_its_nodes(tmp_path:
         assert nodes_of(alive) == []
 
 
+def test_a_test_that_dies_takes_controller_and_nodes_with_it(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    with owner(root) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"up\n"
+        assert len(nodes_of(root)) == 3
+        assert process.stdin
+        process.stdin.close()  # as the kernel does for whoever is killed
+        process.stdin = None
+        process.wait(timeout=20)
+
+        assert nodes_of(root) == []
+
+
 @pytest.mark.parametrize("moment", range(8))
 def test_killed_while_it_brings_nodes_up_nothing_unknown_is_left(
     tmp_path: Path, moment: int
@@ -98,8 +117,9 @@ def test_killed_while_it_brings_nodes_up_nothing_unknown_is_left(
     """
     root = tmp_path / "run"
     with owner(root) as process:
+        deadline = time.monotonic() + MOMENT_LIMIT_S
         while process.poll() is None and len(list(root.rglob("*"))) < 2 * moment:
-            pass
+            assert time.monotonic() < deadline, sorted(root.rglob("*"))
         kill(process)
 
     cleanup(root / "undo")
