@@ -11,17 +11,31 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
+import msgspec
+
 from clusters.reference.node.raft import (
+    Chunk,
+    Configuration,
     Entry,
     HardState,
+    Mark,
     Message,
     Raft,
     RaftConfig,
     Ready,
     Role,
 )
+from clusters.reference.node.raft.configuration import invariants as broken_configuration
 
 ROUNDS_LIMIT = 2000
+CHUNKS = 3  # a snapshot travels in about so many
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """A snapshot of the state machine, which is the list of all that was applied."""
+
+    mark: Mark
+    data: bytes
 
 
 class Member:
@@ -31,27 +45,52 @@ class Member:
         self.config = config
         self.random = random.Random(seed)
         self.hard_state = HardState()
+        self.base = Mark(0, 0, Configuration(config.voters))
+        self.saved: Saved | None = None
         self.disk: list[Entry] = []
-        self.writes: deque[Ready] = deque()
+        self.writes: deque[tuple[Ready, Saved | None]] = deque()
         self.applied: list[Entry] = []
+        self.incoming: tuple[Mark, bytes] | None = None
+        self.received: Saved | None = None
         self.raft: Raft | None = None
         self.start()
 
     def start(self) -> None:
-        self.applied = []
+        self.applied = entries_of(self.saved.data) if self.saved else []
+        self.incoming = self.received = None
         self.raft = Raft(
             config=self.config,
             hard_state=self.hard_state,
             entries=tuple(self.disk),
             random=self.random,
+            base=self.base,
+            snapshot=self.saved.mark if self.saved else None,
         )
 
     def store(self, hard_state: HardState | None, entries: tuple[Entry, ...]) -> None:
         if hard_state is not None:
             self.hard_state = hard_state
         if entries:
-            del self.disk[entries[0].index - 1 :]
+            del self.disk[entries[0].index - self.base.index - 1 :]
             self.disk.extend(entries)
+
+    def install(self, saved: Saved) -> None:
+        self.saved, self.base, self.disk = saved, saved.mark, []
+
+    def compact(self, index: int) -> None:
+        """Save what is applied, and cut the log at ``index``."""
+        raft = self.raft
+        if raft is None or any(ready.installed for ready, _ in self.writes):
+            return
+        mark, base = raft.mark(len(self.applied)), raft.mark(max(index, self.base.index))
+        self.saved = Saved(mark, msgspec.msgpack.encode(self.applied))
+        del self.disk[: base.index - self.base.index]
+        self.base = base
+        raft.compacted(base.index, mark)
+
+
+def entries_of(data: bytes) -> list[Entry]:
+    return msgspec.msgpack.decode(data, type=list[Entry])
 
 
 class Net:
@@ -59,6 +98,7 @@ class Net:
 
     def __init__(self, size: int = 3, *, seed: int = 1, **settings: object) -> None:
         self.names = tuple(f"n{i + 1}" for i in range(size))
+        self.settings, self.seed, self.lives = settings, seed, 0
         self.members = {
             name: Member(RaftConfig(node=name, voters=self.names, **settings), seed * 97 + i)
             for i, name in enumerate(self.names)
@@ -82,14 +122,47 @@ class Net:
 
     def take(self, name: str) -> None:
         """Take a ready and begin its write; what may leave at once leaves."""
-        ready = self.raft(name).ready()
+        member, ready = self.members[name], self.raft(name).ready()
         self._send(name, ready.send_now)
-        self.members[name].writes.append(ready)
+        for to, chunk in ready.send_chunks:
+            self._send_piece(name, to, chunk)
+        member.writes.append((ready, member.received if ready.installed else None))
+        for chunk in ready.chunks:
+            self._receive(name, chunk)
+
+    def _send_piece(self, name: str, to: str, chunk: Chunk) -> None:
+        saved = self.members[name].saved
+        if saved is not None and saved.mark == chunk.mark:
+            end = chunk.offset + max(len(saved.data) // CHUNKS, 1)
+            filled = msgspec.structs.replace(
+                chunk, data=saved.data[chunk.offset : end], last=end >= len(saved.data)
+            )
+            self._send(name, ((to, filled),))
+
+    def _receive(self, name: str, chunk: Chunk) -> None:
+        member = self.members[name]
+        mark, data = member.incoming or (chunk.mark, b"")
+        if mark != chunk.mark:
+            data = b""
+        if chunk.offset == len(data):
+            data += chunk.data
+            if chunk.last:
+                member.incoming = None
+                if self.raft(name).install(chunk):
+                    member.received = Saved(chunk.mark, data)
+                    member.applied = entries_of(data)
+                    for entry in member.applied:
+                        self._agree(name, entry)
+                return
+        member.incoming = (chunk.mark, data)
+        self.raft(name).chunk_stored(chunk, len(data))
 
     def finish_write(self, name: str) -> None:
         """The oldest write is durable: send what waited for it, and apply."""
         member = self.members[name]
-        ready = member.writes.popleft()
+        ready, saved = member.writes.popleft()
+        if saved is not None:
+            member.install(saved)
         member.store(ready.hard_state, ready.entries)
         self._send(name, ready.send_durable)
         if ready.entries:
@@ -102,7 +175,7 @@ class Net:
 
     def deliver(self, position: int) -> None:
         source, to, message = self.wire.pop(position)
-        member = self.members[to].raft
+        member = self.members[to].raft if to in self.members else None
         if member is not None and (source, to) not in self.cuts and not self.loses(message):
             member.step(message)
             self.check()
@@ -153,7 +226,9 @@ class Net:
         """Kill: of the oldest unfinished write the first ``landed`` entries are on the disk."""
         member = self.members[name]
         if member.writes and landed:
-            first = member.writes[0]
+            first, saved = member.writes[0]
+            if saved is not None:
+                member.install(saved)
             member.store(first.hard_state, first.entries[:landed])
         member.writes.clear()
         member.raft = None
@@ -161,6 +236,21 @@ class Net:
     def restart(self, name: str) -> None:
         self.members[name].start()
         self.check()
+
+    def join(self, name: str) -> None:
+        """A member that knows nothing comes, and waits to be taken in."""
+        self.lives += 1
+        config = RaftConfig(node=name, **self.settings)
+        self.members[name] = Member(config, self.seed * 89 + self.lives)
+        self.names = (*self.names, name)
+
+    def wipe(self, name: str) -> str:
+        """``name`` loses its disk, and is another member from now on."""
+        del self.members[name]
+        self.names = tuple(other for other in self.names if other != name)
+        new = name.rstrip("'") + "'" * (name.count("'") + 1)
+        self.join(new)
+        return new
 
     def isolate(self, *names: str) -> None:
         """Cut every link between ``names`` and the others."""
@@ -178,45 +268,49 @@ class Net:
         return max(leading, key=lambda n: self.raft(n).term)
 
     def data(self, name: str) -> list[bytes]:
-        """What ``name`` applied, without the leaders' empty entries."""
-        return [entry.data for entry in self.members[name].applied if entry.data]
+        """What ``name`` applied of clients' entries."""
+        applied = self.members[name].applied
+        return [entry.data for entry in applied if entry.data and not entry.config]
 
     # -- checking
 
     def _apply(self, name: str, entry: Entry) -> None:
         member = self.members[name]
         assert entry.index == len(member.applied) + 1, f"{name} skips to entry {entry.index}"
-        assert member.disk[entry.index - 1] == entry, f"{name} applies what its disk lacks: {entry}"
+        on_disk = member.disk[entry.index - member.base.index - 1]
+        assert on_disk == entry, f"{name} applies what its disk lacks: {entry}"
         member.applied.append(entry)
+        self._agree(name, entry)
+
+    def _agree(self, name: str, entry: Entry) -> None:
         known, _ = self.committed.setdefault(entry.index, (entry, self.raft(name).term))
         assert known == entry, f"state machine safety: {name} applies {entry}, another {known}"
 
     def check(self) -> None:
         """Figure 3: election safety, log matching, leader completeness; and each one's own."""
-        logs = {}
+        logs: dict[str, dict[int, Entry]] = {}
         for name in self.up():
             raft = self.raft(name)
             assert raft.invariants() is None, f"{name}: {raft.invariants()}"
-            logs[name] = raft.entries_from(1)
+            assert broken_configuration(raft.configuration) is None, raft.configuration
+            logs[name] = {entry.index: entry for entry in raft.entries_from(raft.base_index + 1)}
             if raft.role is Role.LEADER:
                 self._check_leader(name, raft, logs[name])
         self._check_matching(logs)
 
-    def _check_leader(self, name: str, raft: Raft, log: tuple[Entry, ...]) -> None:
+    def _check_leader(self, name: str, raft: Raft, log: dict[int, Entry]) -> None:
         known = self.leaders.setdefault(raft.term, name)
         assert known == name, f"election safety: {known} and {name} both lead term {raft.term}"
         for index, (entry, term) in self.committed.items():
-            if raft.term > term:
-                assert log[index - 1 : index] == (entry,), f"leader completeness: {name}, {entry}"
+            if raft.term > term and index > raft.base_index:
+                assert log.get(index) == entry, f"leader completeness: {name}, {entry}"
 
-    def _check_matching(self, logs: dict[str, tuple[Entry, ...]]) -> None:
+    def _check_matching(self, logs: dict[str, dict[int, Entry]]) -> None:
         names = sorted(logs)
         for a, b in pairwise(names):
-            same = [
-                i
-                for i, (x, y) in enumerate(zip(logs[a], logs[b], strict=False))
-                if x.term == y.term
-            ]
-            if same:
-                upto = same[-1] + 1
-                assert logs[a][:upto] == logs[b][:upto], f"log matching: {a} and {b}"
+            both = sorted(logs[a].keys() & logs[b].keys())
+            same = [i for i in both if logs[a][i].term == logs[b][i].term]
+            upto = same[-1] if same else 0
+            for index in both:
+                if index <= upto:
+                    assert logs[a][index] == logs[b][index], f"log matching: {a} and {b}"

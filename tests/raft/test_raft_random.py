@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -14,7 +16,13 @@ from hypothesis.stateful import (
 )
 from raft_net import Net
 
-from clusters.reference.node.raft import COMMIT_BEFORE_QUORUM, InvariantBroken, Role
+from clusters.reference.node.raft import (
+    COMMIT_BEFORE_QUORUM,
+    ChangeRefused,
+    InvariantBroken,
+    Role,
+    Stage,
+)
 
 WIRE_LIMIT = 40  # beyond it the oldest message is lost, so that examples stay small
 PATIENCE = 4  # the least that leaves room for a lease: elections come often
@@ -117,6 +125,43 @@ class Group(RuleBasedStateMachine):
         else:
             self.net.heal()
 
+    @rule(fate=FATE, slack=st.integers(0, 3))
+    def a_log_is_cut(self, fate: int, slack: int) -> None:
+        if name := self.some(fate):
+            member = self.net.members[name]
+            member.compact(len(member.applied) - slack)
+            self.net.check()
+
+    @rule(fate=FATE, what=st.sampled_from(["remove", "demote", "all", "all", "cancel"]))
+    def members_change(self, fate: int, what: str) -> None:
+        net = self.net
+        leaders = [n for n in net.up() if net.raft(n).role is Role.LEADER]
+        if not leaders:
+            return
+        raft, names = net.raft(leaders[0]), list(net.names)
+        if what == "cancel":
+            raft.cancel_change()
+            return
+        gone = [] if what == "all" or len(names) < 3 else [names.pop(fate % len(names))]
+        try:
+            raft.change_peers(names, gone if what == "demote" else ())
+        except ChangeRefused:
+            return
+        net.check()
+
+    @rule(fate=FATE)
+    def a_member_is_wiped(self, fate: int) -> None:
+        """One at a time, and only once the last one is a voter again: more loses data by right."""
+        net = self.net
+        leaders = [n for n in net.up() if net.raft(n).role is Role.LEADER]
+        if len(net.up()) < len(net.names) or not leaders or self.bugs:
+            return
+        raft = net.raft(max(leaders, key=lambda n: net.raft(n).term))
+        whole = frozenset(raft.configuration.voters) == frozenset(net.names)
+        known = raft.entry_term(raft.commit_index) == raft.term
+        if raft.stage is Stage.STABLE and whole and known:
+            net.wipe(net.names[fate % len(net.names)])
+
     def teardown(self) -> None:
         """Whatever happened, a whole group serves again: it was not driven into a corner."""
         if not hasattr(self, "net") or self.bugs:
@@ -128,6 +173,14 @@ class Group(RuleBasedStateMachine):
                 net.restart(name)
         net.settle()
         net.run(20 * PATIENCE)
+        for _ in range(5):  # a change that goes on ends first, and a leader may have to go
+            net.run(4 * PATIENCE)
+            with suppress(ChangeRefused):
+                net.raft(net.leader()).change_peers(net.names)
+        net.run(4 * PATIENCE)
+        final = net.raft(net.leader()).configuration
+        assert frozenset(final.voters) == frozenset(net.names), final
+        assert not final.joint
         net.raft(net.leader()).propose(b"last")
         net.run(3)
         logs = {tuple(net.data(name)) for name in net.names}
