@@ -261,7 +261,7 @@ def _example(
     found = [operations[txn] for txn in dict.fromkeys(_txns(example)) if txn in operations]
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     keys = tuple(key for key in example.get("keys", ()) if isinstance(key, int))
-    telling = Telling(keys=keys, parts=parting(found), names=material.key_names)
+    telling = Telling(keys=keys, parts=_places(example, keys, found), names=material.key_names)
     near = _events_around(material, found)
     events, events_more = event_rows(near, EVENTS_MAX)
     text, steps = clauses(str(example.get("text", "")))
@@ -279,6 +279,18 @@ def _example(
         cycle=ring,
         lanes=timeline,
     )
+
+
+def _places(
+    example: Mapping[str, Any], keys: Sequence[int], rows: Sequence[Mapping[str, Any]]
+) -> dict[int, int]:
+    """Around which positions long lists must be shown: where they contradict each other, or where
+    the element stands that the example is about.
+    """
+    element = example.get("element", example.get("value"))
+    steps = [s for row in rows for s in row["ops"] if s["key"] in keys and s["elements"]]
+    seen = {s["key"]: s["elements"].index(element) for s in steps if element in s["elements"]}
+    return seen | parting(rows)
 
 
 def _named(keys: Collection[int], material: Material) -> list[tuple[str, str]]:

@@ -244,7 +244,10 @@ def _drawn_lanes(lanes: Sequence[tuple[Row, list[list[Bar]]]], top: float) -> It
     y = top
     for first, rows in lanes:
         yield path([(4.0, y), (RIGHT, y)], "g-line")
-        yield text(f"process {first['process']}", LEFT - 10, y + 15, "g-lane", text_anchor="end")
+        name = f"process {first['process']}"
+        if width_px(name) > LEFT - 14:
+            name = str(first["process"])
+        yield text(name, LEFT - 10, y + 15, "g-lane", text_anchor="end")
         names = (str(bar.row["node"]) for row in rows for bar in row)
         nodes = dict.fromkeys(name for name in names if name != UNKNOWN_NODE)
         shown = clipped(" ".join(nodes), LEFT - 16)

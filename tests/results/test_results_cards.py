@@ -35,6 +35,16 @@ def test_what_a_fault_explains_comes_before_cycles() -> None:
     assert [name for name, _ in found] == ["lost-write", "other", "G0"]
 
 
+def test_what_is_no_cycle_comes_before_cycles_that_a_fault_explains_as_well() -> None:
+    told = {"txns": [1, 2], "explained_by": {"text": "during kill of n1"}}
+    cycle = Anomaly(count=1, examples=(told | {"cycle": [{}]},))
+    plain = Anomaly(count=1, examples=(told,))
+
+    found = plainest_first({"G0": cycle, "lost-write": plain})
+
+    assert [name for name, _ in found] == ["lost-write", "G0"]
+
+
 def test_a_headline_names_the_loss_and_the_fault() -> None:
     assert headlines({"G0": CYCLE, "lost-write": LOST}) == [
         "lost-write (7): lost write: an acknowledged append to key 7 (value 31) is in no later "

@@ -10,6 +10,7 @@ import pytest
 from markupsafe import Markup
 
 from results import axis, cycle, lanes
+from results.cards import _places
 from results.cycle import Edge, edges_of
 from results.drawing import tag, text
 from results.lanes import Stage, Tick, Window
@@ -162,6 +163,21 @@ def test_each_process_has_a_lane_and_each_outcome_a_shape_of_its_own() -> None:
     assert {"g-bar-ok", "g-bar-fail", "g-open"} <= set(bars)
     unknown = bars["g-open"].attrib
     assert float(unknown["x"]) + float(unknown["width"]) == lanes.RIGHT, "open to the right"
+
+
+def test_long_numbers_of_processes_stay_inside_the_picture() -> None:
+    said = words(lanes.draw(stage(op(1, ("r", 7, []), process=130_000_009))))
+
+    assert "130000009" in said
+    assert "process 1" in words(lanes.draw(stage(op(1, ("r", 7, [])))))
+
+
+def test_long_lists_are_shown_where_the_element_in_question_stands() -> None:
+    rows = [op(1, ("r", 7, list(range(100, 200))))]
+
+    assert _places({"element": 120}, (7,), rows) == {7: 20}
+    assert _places({"element": 5}, (7,), rows) == {}
+    assert _places({}, (7,), rows) == {}
 
 
 def test_faults_in_force_are_shaded_and_named_and_others_left_out() -> None:
