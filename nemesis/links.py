@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cluster import Grudge, Roles
+from harness.cluster import Grudge, Link, Roles
 from harness.faults import Proof, Scene, Victims
 from nemesis import targets
 
@@ -42,8 +42,6 @@ class LinkFault:
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """Nothing that is sent over a cut link arrives."""
-        if not victims.grudge:
-            return Proof(holds=False, text="no cut link is between machines that can be asked")
         return await _every_link(scene, victims, carries=False)
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
@@ -51,17 +49,31 @@ class LinkFault:
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """What is sent over every link that was cut arrives again."""
+        if not victims.grudge:
+            return Proof(holds=True, text="other faults hold all of its links")
         return await _every_link(scene, victims, carries=True)
 
 
 async def _every_link(scene: Scene, victims: Victims, *, carries: bool) -> Proof:
-    """Whether all links of the grudge carry what is sent, or all don't, by sending."""
+    """Whether all links of the grudge carry what is sent, or all don't, by sending.
+
+    An effect is shown by the links that can be asked, a heal only by every link.
+    """
     seen = await scene.provider.probe_links(victims.grudge)
-    wrong = [link for link in victims.grudge if seen.get(link, not carries) is not carries]
-    verb = "carry" if carries else "drop"
-    if not wrong:
-        return Proof(holds=True, text=f"all {len(victims.grudge)} links {verb} what is sent")
-    named = ", ".join(f"{source} to {destination}" for source, destination in wrong[:_NAMED_LINKS])
-    more = f" and {len(wrong) - _NAMED_LINKS} more" if len(wrong) > _NAMED_LINKS else ""
-    opposite = "does not carry" if carries else "still carries"
-    return Proof(holds=False, text=f"{opposite} what is sent: {named}{more}")
+    asked = [link for link in victims.grudge if link in seen]
+    unasked = [link for link in victims.grudge if link not in seen]
+    wrong = [link for link in asked if seen[link] is not carries]
+    if wrong:
+        opposite = "does not carry" if carries else "still carries"
+        return Proof(holds=False, text=f"{opposite} what is sent: {_named(wrong)}")
+    if not asked:
+        return Proof(holds=None, text="no cut link is between machines that can be asked")
+    if unasked and carries:
+        return Proof(holds=None, text=f"can't be asked: {_named(unasked)}")
+    share = f"{len(asked)} of {len(victims.grudge)}" if unasked else f"all {len(asked)}"
+    return Proof(holds=True, text=f"{share} links {'carry' if carries else 'drop'} what is sent")
+
+
+def _named(links: list[Link]) -> str:
+    named = ", ".join(f"{source} to {destination}" for source, destination in links[:_NAMED_LINKS])
+    return named + (f" and {len(links) - _NAMED_LINKS} more" if len(links) > _NAMED_LINKS else "")

@@ -203,7 +203,8 @@ class Nemesis:
             self._limits.proof_s,
         )
         if not proof.holds:
-            return self._unproven(scene, active, "effect", f"no effect: {proof.text}")
+            lacking = "effect can't be shown" if proof.holds is None else "no effect"
+            return self._unproven(scene, active, "effect", f"{lacking}: {proof.text}")
         active.victims = attrs.evolve(active.victims, boots=proof.boots)
         self._note(scene, active, FaultState.EFFECTIVE, proof.text)
         return True
@@ -241,7 +242,8 @@ class Nemesis:
         if proof.holds:
             await self._close(scene, active, proof)
         elif final:
-            self._unproven(scene, active, "heal", f"not healed: {proof.text}")
+            lacking = "heal can't be shown" if proof.holds is None else "not healed"
+            self._unproven(scene, active, "heal", f"{lacking}: {proof.text}")
         else:
             text = f"fault {active.number} ({_short(active)}) not healed yet: {proof.text}"
             self._write(Note(at_ns=scene.clock.now_ns(), text=text))
@@ -281,7 +283,7 @@ class Nemesis:
         """Look until the proof holds or ``limit_s`` passed; then the last look that was
         finished.
         """
-        last = Proof(holds=False, text="no look at it came to an end")
+        last = Proof(holds=None, text="no look at it came to an end")
         try:
             async with asyncio.timeout(limit_s):
                 while True:
@@ -290,7 +292,7 @@ class Nemesis:
                         return last
                     await asyncio.sleep(self._limits.poll_s)
         except TimeoutError:
-            return Proof(holds=False, text=f"{last.text} (after {limit_s:g} s)")
+            return Proof(holds=last.holds, text=f"{last.text} (after {limit_s:g} s)")
 
     async def _look(self, look: Callable[[], Awaitable[Proof]]) -> Proof:
         """One look; one that fails or takes too long shows nothing."""
@@ -298,9 +300,9 @@ class Nemesis:
             async with asyncio.timeout(self._limits.look_s):
                 return await look()
         except TimeoutError:
-            return Proof(holds=False, text=f"a look took longer than {self._limits.look_s:g} s")
+            return Proof(holds=None, text=f"a look took longer than {self._limits.look_s:g} s")
         except Exception as error:
-            return Proof(holds=False, text=f"the look failed: {_reason(error)}")
+            return Proof(holds=None, text=f"the look failed: {_reason(error)}")
 
     async def _call(self, what: str, work: Awaitable[T], limit_s: float | None = None) -> T:
         """The result of ``work`` within a deadline. Raises ``_Failed`` for whatever goes wrong: a

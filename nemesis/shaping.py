@@ -54,8 +54,6 @@ class ShapingFault:
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """Every shaped link shows it."""
-        if not victims.shapes:
-            return Proof(holds=False, text="no shaped link is between machines that can be asked")
         return await self._every_link(scene, victims, shown=True)
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
@@ -63,17 +61,23 @@ class ShapingFault:
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """No link that was shaped shows it any more."""
+        if not victims.shapes:
+            return Proof(holds=True, text="other faults hold all of its links")
         return await self._every_link(scene, victims, shown=False)
 
     async def _every_link(self, scene: Scene, victims: Victims, *, shown: bool) -> Proof:
         seen = await scene.provider.measure_links(tuple(shape.link for shape in victims.shapes))
-        wrong = [s for s in victims.shapes if self.shows(seen[s.link], s) is not shown]
-        told = wrong or victims.shapes
-        if not told:
-            return Proof(holds=True, text="other faults hold all of its links")
-        source, destination = told[0].link
-        first = f"{source} to {destination}: {self.say(seen[told[0].link])}"
-        held = len(victims.shapes) - len(wrong)
+        asked = [shape for shape in victims.shapes if shape.link in seen]
+        if not asked:
+            return Proof(holds=None, text="no shaped link is between machines that can be asked")
+        wrong = [s for s in asked if self.shows(seen[s.link], s) is not shown]
+        source, destination = link = (wrong or asked)[0].link
+        first = f"{source} to {destination}: {self.say(seen[link])}"
+        held = len(asked) - len(wrong)
         as_it_should = "spoiled" if shown else "as before"
         text = f"{held} of {len(victims.shapes)} links measure {as_it_should} ({first})"
-        return Proof(holds=not wrong, text=text)
+        if wrong:
+            return Proof(holds=False, text=text)
+        # An effect is shown by the links that can be asked, a heal only by every link.
+        whole = shown or len(asked) == len(victims.shapes)
+        return Proof(holds=True if whole else None, text=text)

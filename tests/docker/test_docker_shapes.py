@@ -8,6 +8,7 @@ import docker
 import pytest
 from docker_runs import Run, named, running
 
+from harness.capability import Capability
 from harness.cluster import LinkShape
 
 pytestmark = pytest.mark.docker
@@ -47,13 +48,63 @@ def test_a_machine_that_was_lost_returns_with_its_losses(docker_daemon: docker.A
     async def story(run: Run) -> None:
         await run.provider.lose("n1")
         await run.provider.shape((LinkShape(link=link, loss=0.5),))
-        assert (await run.provider.measure_links((link,)))[link].loss == 1
+        assert await run.provider.measure_links((link,)) == {}
 
         await run.provider.restore("n1")
 
         assert 0.25 < (await run.provider.measure_links((link,)))[link].loss < 0.75
 
     _with_run(named("lossy"), story)
+
+
+def test_a_lossy_link_is_told_from_one_that_is_cut(docker_daemon: docker.APIClient) -> None:
+    lossy, cut, hopeless, whole = ("n1", "n2"), ("n2", "n1"), ("n3", "n1"), ("n1", "n3")
+
+    async def story(run: Run) -> None:
+        await run.provider.cut((cut,))
+        await run.provider.shape(
+            (
+                LinkShape(link=lossy, loss=0.9),
+                LinkShape(link=cut, loss=0.9),
+                LinkShape(link=hopeless, loss=1.0),
+            )
+        )
+
+        seen = await run.provider.probe_links((lossy, cut, hopeless, whole))
+
+        assert seen == {lossy: True, cut: False, whole: True}
+
+    _with_run(named("toldapart"), story)
+
+
+def test_a_delayed_link_is_told_from_one_that_is_cut(docker_daemon: docker.APIClient) -> None:
+    slow, cut = ("n1", "n2"), ("n2", "n1")
+
+    async def story(run: Run) -> None:
+        if Capability.DELAY not in await run.provider.capabilities():
+            pytest.skip("this kernel delays nothing")
+        await run.provider.cut((cut,))
+        await run.provider.shape(tuple(LinkShape(link=a, delay_s=0.5) for a in (slow, cut)))
+
+        assert await run.provider.probe_links((slow, cut)) == {slow: True, cut: False}
+
+    _with_run(named("slow"), story)
+
+
+def test_silence_is_no_answer_where_the_control_is_silent_too(
+    docker_daemon: docker.APIClient,
+) -> None:
+    dead, whole = ("n1", "n2"), ("n3", "n2")
+
+    async def story(run: Run) -> None:
+        address = run.cluster.bind["n1"]["talk"].host
+        rule = ["iptables", "-w", "5", "-I", "INPUT", "1", "-s", address, "-j", "DROP"]
+        made = docker_daemon.exec_create(f"firedrill-{named('dead')}-n2", rule)
+        docker_daemon.exec_start(made["Id"])
+
+        assert await run.provider.probe_links((dead, whole)) == {whole: True}
+
+    _with_run(named("dead"), story)
 
 
 def _with_run(run_id: str, story) -> None:

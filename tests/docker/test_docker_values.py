@@ -13,7 +13,7 @@ from clusters.providers.docker import recipe, subnets
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
-from clusters.providers.remote import bundle, delays, keys, program, rules
+from clusters.providers.remote import bundle, delays, keys, links, program, rules
 from clusters.providers.remote.requirements import Interpreter
 from harness.cluster import LinkShape, PythonTree
 from harness.errors import PlanError, UsageError
@@ -31,6 +31,7 @@ def test_a_cut_is_a_chain_that_drops_by_source_and_spares_the_control_port() -> 
         "*filter\n"
         ":FIREDRILL - [0:0]\n"
         "-A FIREDRILL -p tcp -m tcp --dport 22 -j RETURN\n"
+        "-A FIREDRILL -p tcp -m tcp --sport 22 -j RETURN\n"
         "-A FIREDRILL -s 198.18.7.11/32 -j DROP\n"
         "COMMIT\n"
     )
@@ -45,7 +46,7 @@ def test_a_loss_is_a_chance_in_the_chain_behind_the_cuts() -> None:
     )
     at_n1 = rules.drops_at("n1", (("n3", "n1"),), shapes, ADDRESSES)
 
-    assert rules.chain(at_n1, 22).splitlines()[3:5] == [
+    assert rules.chain(at_n1, 22).splitlines()[4:6] == [
         "-A FIREDRILL -s 198.18.7.12/32 -j DROP",
         "-A FIREDRILL -s 198.18.7.11/32 -m statistic --mode random --probability 0.250000 -j DROP",
     ]
@@ -208,3 +209,10 @@ def test_without_a_daemon_one_sentence_says_where_and_what_to_do(
     assert "\n" not in text
     first = diagnose()[0]
     assert (first.name, first.ok, first.remedy) == ("docker daemon", False, "scripts/start-docker")
+
+
+@pytest.mark.parametrize(
+    ("loss", "rounds"), [(0.0, 3), (0.01, 3), (0.3, 12), (0.9, 132), (0.97, None), (1.0, None)]
+)
+def test_the_more_a_link_loses_the_more_is_sent_over_it(loss: float, rounds: int | None) -> None:
+    assert links.rounds_against(loss) == rounds

@@ -181,7 +181,7 @@ class World:
         await self._verb("probe_links", "network", lambda: None)
         away = [node for node in NODES if self.frozen[node] or self.lost[node]]
         return {
-            link: link not in self.cuts and not any(node in away for node in link) for link in links
+            link: link not in self.cuts for link in links if not any(node in away for node in link)
         }
 
     async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
@@ -194,7 +194,7 @@ class World:
         plain = LinkShape(link=("", ""))
         there_and_back = {
             link: (self.shapes.get(link, plain), self.shapes.get(link[::-1], plain))
-            for link in links
+            for link in carried
         }
         return {
             link: LinkQuality(

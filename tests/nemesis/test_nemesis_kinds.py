@@ -11,7 +11,7 @@ import pytest
 from nemesis_world import EVERY_FAULT, NODES, Stage, World, in_virtual_time
 
 from harness.capability import Capability
-from harness.cluster import NodeStatus, Roles
+from harness.cluster import Link, NodeStatus, Roles
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.faults import PlannedFault
 from harness.records import FaultState
@@ -299,5 +299,50 @@ def test_what_was_only_held_goes_on_as_the_boot_it_was(kind: str) -> None:
         await stage.run()
 
         assert stage.states() == WHOLE_LIFE
+
+    in_virtual_time(scenario)
+
+
+class Unasked(World):
+    """Links of n1 can't be asked while it is ``mute``."""
+
+    mute = True
+
+    async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
+        seen = await super().probe_links(links)
+        return {a: carries for a, carries in seen.items() if not (self.mute and "n1" in a)}
+
+
+LINK_KINDS = ("partition", "loss", "delay", "one-way")
+
+
+@pytest.mark.parametrize("kind", LINK_KINDS)
+def test_links_that_cannot_be_asked_show_no_effect_and_no_heal(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind, "n1"), world=Unasked())
+
+        await stage.run()
+        await stage.heal_all()
+
+        assert "effective" not in stage.states()
+        assert "healed" not in stage.states()
+        assert "effect can't be shown: no" in stage.nemesis.trouble[0]
+        assert "heal can't be shown: no" in stage.nemesis.trouble[1]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("kind", LINK_KINDS)
+def test_an_effect_is_shown_by_the_links_that_answer_and_a_heal_by_all(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(fault(kind, "n2"), world=Unasked())
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE[:-1]
+        stage.world.mute = False  # type: ignore[attr-defined]
+        await stage.heal_all()
+        assert stage.states()[-1] == "healed"
+        assert stage.nemesis.trouble == ()
 
     in_virtual_time(scenario)

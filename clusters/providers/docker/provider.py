@@ -319,10 +319,8 @@ class DockerProvider:
         )
 
     async def probe_links(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
-        """Send datagrams over each of ``wanted`` and tell what arrived. From and to a machine that
-        is lost or frozen nothing does.
-        """
-        return await links.probe(self._stations(), wanted, self._label())
+        """Send datagrams over each of ``wanted`` and tell what arrived, where a control did."""
+        return await links.probe(self._stations(), wanted, self._label(), self._shapes)
 
     async def measure_links(self, wanted: tuple[Link, ...]) -> dict[Link, LinkQuality]:
         """Send many datagrams over each of ``wanted``; count and time them."""
@@ -331,7 +329,12 @@ class DockerProvider:
 
     def _stations(self) -> dict[str, links.Station]:
         return {
-            name: links.Station(lane=node.lane, session=node.session, address=node.address)
+            name: links.Station(
+                lane=node.lane,
+                session=node.session,
+                address=node.address,
+                control_port=CONTROL_PORT,
+            )
             for name, node in self._nodes.items()
             if node.reachable
         }

@@ -2,22 +2,36 @@
 
 Every destination listens, then every source sends, then the listeners are told that it is over:
 nobody waits for a fixed time, and a slow machine is not mistaken for a cut.
+
+Silence alone is no proof of a cut. So behind its datagrams every source dials the destination's
+control port, which no rule drops but every delay delays: once that is answered, the datagrams
+before it have arrived or were dropped. Against loss at random there are so many of them that not
+all get lost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import attrs
 
 from clusters.providers.remote.lanes import Lane, together
 from clusters.providers.remote.session import Running, Session
-from harness.cluster import Link
+from harness.cluster import Link, LinkShape
 from harness.errors import HarnessError
 
-LISTEN_LIMIT_S = 20.0  # longer than sending, which happens meanwhile
+LISTEN_LIMIT_S = 25.0  # longer than sending, which happens meanwhile
 SEND_LIMIT_S = 8.0
 STEP_LIMIT_S = LISTEN_LIMIT_S + 5.0
+# For the answer of a control port: several tries of the kernel, and what the links delay them.
+CONTROL_LIMIT_S = 2.0
+PATIENCE_LIMIT_S = 12.0
+# One datagram may be lost to a full queue, three 20 ms apart are not.
+ROUNDS_MIN = 3
+# More would take longer than a look at a link may. Of 3 % that pass some get through.
+ROUNDS_MAX = 400
+ALL_LOST = 1e-6  # how likely a lossy link may seem cut
 
 _LISTEN = """
 import select, socket, sys
@@ -40,18 +54,37 @@ for said in heard:
     print(said)
 """
 
-# Three rounds: one datagram may be lost to a full queue, three 20 ms apart are not.
+# Each target is HOST:PORT:CONTROL_PORT:ROUNDS. Says the targets whose control port answered, a
+# refusal included: that came from there too.
 _SEND = """
-import socket, sys, time
+import errno, select, socket, sys, time
+said, patience = sys.argv[1].encode("ascii"), float(sys.argv[2])
+targets = {}
+for text in sys.argv[3:]:
+    host, port, control, rounds = text.split(":")
+    targets[text] = (host, int(port)), (host, int(control)), int(rounds)
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for _ in range(3):
-    for target in sys.argv[2:]:
-        host, _, port = target.rpartition(":")
+most = max(rounds for _, _, rounds in targets.values())
+for number in range(most):
+    for target, _, rounds in targets.values():
         try:
-            sender.sendto(sys.argv[1].encode("ascii"), (host, int(port)))
+            if number < rounds:
+                sender.sendto(said, target)
         except OSError:
             pass
-    time.sleep(0.02)
+    time.sleep(min(0.02, 1 / most))
+dialling = {}
+for text, (_, control, _) in targets.items():
+    dial = socket.socket()
+    dial.setblocking(False)
+    dial.connect_ex(control)
+    dialling[dial] = text
+ends = time.perf_counter() + patience
+while dialling and (left := ends - time.perf_counter()) > 0:
+    for dial in select.select([], dialling, [], left)[1]:
+        text = dialling.pop(dial)
+        if dial.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in (0, errno.ECONNREFUSED):
+            print(text)
 """
 
 
@@ -78,13 +111,26 @@ class Listener:
         return tuple(self._running.finish().decode("ascii", "replace").split())
 
 
-def send(session: Session, token: str, targets: Iterable[str]) -> None:
-    """Send ``token`` to every ``host:port`` of ``targets``; returns when all is sent."""
-    session.run(
-        ["python3", "-I", "-c", _SEND, token, *targets],
-        limit_s=SEND_LIMIT_S,
+def send(session: Session, token: str, targets: Iterable[str], patience_s: float) -> set[str]:
+    """Send ``token`` to every ``host:port:control_port:rounds`` of ``targets``; those whose control
+    port answered within ``patience_s`` behind it.
+    """
+    said = session.run(
+        ["python3", "-I", "-c", _SEND, token, str(patience_s), *targets],
+        limit_s=SEND_LIMIT_S + patience_s,
         name="sending probes",
     )
+    return set(said.decode("ascii", "replace").split())
+
+
+def rounds_against(loss: float) -> int | None:
+    """How many datagrams don't all get lost where each does by chance ``loss``; ``None`` where no
+    number that can be sent is enough.
+    """
+    if loss <= 0:
+        return ROUNDS_MIN
+    rounds = math.ceil(math.log(ALL_LOST) / math.log(loss)) if loss < 1 else ROUNDS_MAX + 1
+    return max(ROUNDS_MIN, rounds) if rounds <= ROUNDS_MAX else None
 
 
 @attrs.frozen(kw_only=True)
@@ -94,18 +140,49 @@ class Station:
     lane: Lane
     session: Session
     address: str
+    control_port: int
 
 
 async def probe(
-    stations: Mapping[str, Station], wanted: tuple[Link, ...], label: str
+    stations: Mapping[str, Station],
+    wanted: tuple[Link, ...],
+    label: str,
+    shapes: Iterable[LinkShape] = (),
 ) -> dict[Link, bool]:
-    """Whether datagrams pass each of ``wanted``; links of machines not in ``stations`` don't.
+    """Whether datagrams pass each of ``wanted``, while ``shapes`` are in force.
 
-    ``label`` tells this probe's datagrams from another's. Raises ``HarnessError`` when a machine
-    can't be asked: that is no answer about a link.
+    Left out is what can't be asked: links of machines not in ``stations``, links that lose nearly
+    everything, and silent links on which the control is silent too. ``label`` tells this probe's
+    datagrams from another's. Raises ``HarnessError`` when a machine of ``stations`` does not do its
+    part.
     """
-    tried = [(a, b) for a, b in wanted if a in stations and b in stations]
-    destinations = sorted({destination for _, destination in tried})
+    spoiled = {shape.link: shape for shape in shapes}
+    rounds = {link: rounds_against(_of(spoiled, link).loss) for link in wanted}
+    tried = {
+        link: number
+        for link, number in rounds.items()
+        if number is not None and all(end in stations for end in link)
+    }
+    patience_s = CONTROL_LIMIT_S + 2 * max((s.delay_s for s in spoiled.values()), default=0.0)
+    listeners = await _listen(stations, sorted({destination for _, destination in tried}))
+    answered = await _send(stations, tried, listeners, label, min(patience_s, PATIENCE_LIMIT_S))
+    tokens = await together(
+        stations[name].lane.call("hearing probes", STEP_LIMIT_S, listener.heard)
+        for name, listener in listeners.items()
+    )
+    heard = dict(zip(listeners, tokens, strict=True))
+    arrived = {(a, b): f"{label}/{a}" in heard[b] for a, b in tried}
+    return {link: passed for link, passed in arrived.items() if passed or link in answered}
+
+
+def _of(shapes: Mapping[Link, LinkShape], link: Link) -> LinkShape:
+    return shapes.get(link) or LinkShape(link=link)
+
+
+async def _listen(
+    stations: Mapping[str, Station], destinations: Iterable[str]
+) -> dict[str, Listener]:
+    names = tuple(destinations)
     opened = await together(
         stations[name].lane.call(
             "listening for probes",
@@ -114,23 +191,35 @@ async def probe(
             stations[name].session,
             stations[name].address,
         )
-        for name in destinations
+        for name in names
     )
-    listeners = dict(zip(destinations, opened, strict=True))
-    await together(
+    return dict(zip(names, opened, strict=True))
+
+
+async def _send(
+    stations: Mapping[str, Station],
+    tried: Mapping[Link, int],
+    listeners: Mapping[str, Listener],
+    label: str,
+    patience_s: float,
+) -> frozenset[Link]:
+    """Send over all links; those whose control port answered."""
+    sources = sorted({source for source, _ in tried})
+    targets = {
+        link: f"{listeners[link[1]].target}:{stations[link[1]].control_port}:{rounds}"
+        for link, rounds in tried.items()
+    }
+    said = await together(
         stations[name].lane.call(
             "sending probes",
             STEP_LIMIT_S,
             send,
             stations[name].session,
             f"{label}/{name}",
-            [listeners[to].target for source, to in tried if source == name],
+            [target for (source, _), target in targets.items() if source == name],
+            patience_s,
         )
-        for name in sorted({source for source, _ in tried})
+        for name in sources
     )
-    tokens = await together(
-        stations[name].lane.call("hearing probes", STEP_LIMIT_S, listeners[name].heard)
-        for name in destinations
-    )
-    heard = dict(zip(destinations, tokens, strict=True))
-    return {(a, b): f"{label}/{a}" in heard.get(b, ()) for a, b in wanted}
+    answers = dict(zip(sources, said, strict=True))
+    return frozenset(link for link, target in targets.items() if target in answers[link[0]])

@@ -18,7 +18,6 @@ DATAGRAMS = 400
 SEND_LIMIT_S = 10.0
 # For the last answers, beyond what the links delay them.
 PATIENCE_S = 0.3
-LOST = LinkQuality(loss=1.0, round_trip_s=None)
 
 # Told apart by the token; the large buffer is for a machine too busy to listen for a moment.
 ECHO = """
@@ -85,7 +84,7 @@ for target in targets:
 async def measure(
     stations: Mapping[str, Station], wanted: tuple[Link, ...], label: str, longest_delay_s: float
 ) -> dict[Link, LinkQuality]:
-    """What each of ``wanted`` does to packets; links of machines not in ``stations`` lose all.
+    """What each of ``wanted`` does to packets; links of machines not in ``stations`` are left out.
 
     ``label`` tells this measurement's datagrams from another's; answers are waited for a little
     longer than twice ``longest_delay_s``. Raises ``HarnessError`` when a machine can't be asked.
@@ -116,7 +115,7 @@ async def measure(
         for to, seconds in zip(theirs, times, strict=True):
             share = counted[to].get(f"{label}/{source}", 0) / DATAGRAMS
             found[source, to] = LinkQuality(loss=1 - share, round_trip_s=seconds)
-    return {link: found.get(link, LOST) for link in wanted}
+    return found
 
 
 async def _listen(station: Station) -> Listener:

@@ -35,9 +35,14 @@ class Drop:
 
 
 def chain(drops: Iterable[Drop], control_port: int) -> str:
-    """Text for ``iptables-restore --noflush`` that makes the chain drop exactly ``drops``."""
+    """Text for ``iptables-restore --noflush`` that makes the chain drop exactly ``drops``.
+
+    What goes to a control port is spared, and what comes from one: a machine that dials another's
+    shows that the way is there, whatever is dropped.
+    """
     lines = ["*filter", f":{CHAIN} - [0:0]"]
-    lines.append(f"-A {CHAIN} -p tcp -m tcp --dport {control_port} -j RETURN")
+    for end in ("dport", "sport"):
+        lines.append(f"-A {CHAIN} -p tcp -m tcp --{end} {control_port} -j RETURN")
     for drop in drops:
         chance = f" -m statistic --mode random --probability {drop.share:.6f}"
         lines.append(f"-A {CHAIN} -s {drop.source}/32{chance if drop.share < 1 else ''} -j DROP")
