@@ -1,0 +1,184 @@
+"""Leases and grants as values: the old holder has stopped before the new one may begin."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusters.reference.node.clock import Hlc
+from clusters.reference.node.leases import (
+    CEILING_S,
+    DRIFT,
+    LEASE,
+    LEASE_S,
+    PRIMARY,
+    Grant,
+    Lease,
+    Leases,
+    encode,
+    origin_of,
+)
+from clusters.reference.node.metastorage.store import (
+    Invoke,
+    Metastorage,
+    Operation,
+    encode_invoke,
+)
+from clusters.reference.node.raft.types import Entry
+
+
+class Observer:
+    """A node's view: a monotonic clock of its own rate, and a metastorage replica."""
+
+    def __init__(self, node: str, boot: str = "00000001", rate: float = 1.0) -> None:
+        self.node, self.rate, self.now_s = node, rate, 50.0
+        self.origin = origin_of(node, boot)
+        self.store = Metastorage()
+        self.clock = Hlc(wall_ns=lambda: 10**18, monotonic_s=lambda: self.now_s)
+        self.leases = Leases(
+            node=node,
+            origin=self.origin,
+            clock=self.clock,
+            monotonic_s=lambda: self.now_s,
+            held=self.store.get,
+        )
+        self.store.watch("", self.leases.changed)
+        self.index = 0
+
+    def apply(self, key: str, value: bytes) -> None:
+        self.index += 1
+        data = encode_invoke(Invoke((), (Operation(key, value),)))
+        self.store.apply(Entry(1, self.index, data))
+
+    def renewed(self, node: str, lease: Lease) -> None:
+        self.apply(f"{LEASE}{node}", encode(lease))
+
+    def granted(self, partition: int, grant: Grant) -> None:
+        self.apply(f"{PRIMARY}{partition}", encode(grant))
+
+    def pass_s(self, true_s: float) -> None:
+        self.now_s += true_s * self.rate
+
+
+def test_a_lease_counts_from_when_it_was_sent_and_only_once_it_is_applied() -> None:
+    node = Observer("n1")
+    lease = node.leases.next_renewal()
+    assert not node.leases.holds()
+
+    node.pass_s(0.4)
+    node.renewed("n1", lease)
+
+    assert node.leases.holds()
+    node.pass_s(LEASE_S - 0.41)
+    assert node.leases.holds()
+    node.pass_s(0.02)
+    assert not node.leases.holds()
+
+
+def test_a_renewal_of_another_start_or_that_we_never_sent_gives_nothing() -> None:
+    node = Observer("n1")
+
+    node.renewed("n1", Lease(origin_of("n1", "another!"), 1, 0))
+    node.renewed("n1", Lease(node.origin, 99, 0))
+
+    assert not node.leases.holds()
+
+
+def test_an_earlier_start_is_over_as_soon_as_a_later_one_has_a_lease() -> None:
+    old, new, other = Observer("n1"), Observer("n1", "00000002"), Observer("n2")
+    other.renewed("n1", old.leases.next_renewal())
+    assert not other.leases.over("n1", old.origin)
+
+    other.renewed("n1", new.leases.next_renewal())
+
+    assert other.leases.over("n1", old.origin)
+    assert not other.leases.over("n1", new.origin)
+    other.pass_s(LEASE_S * (1 + DRIFT) + 0.01)
+    assert other.leases.over("n1", new.origin)
+
+
+def test_whose_grant_was_taken_knows_it_before_its_next_renewal_counts() -> None:
+    holder = Observer("n1")
+    mine = Grant("n1", holder.origin, 4)
+    holder.renewed("n1", holder.leases.next_renewal())
+    holder.granted(0, mine)
+    assert holder.leases.mine(0) == mine
+    late = holder.leases.next_renewal()
+
+    holder.granted(0, Grant("n2", "n2~00000001", 5))
+    holder.renewed("n1", late)
+
+    assert holder.leases.holds()
+    assert holder.leases.mine(0) is None
+    assert holder.leases.primary(0) == "n2"
+
+
+def test_a_released_grant_is_nobodys() -> None:
+    node = Observer("n1")
+    node.granted(0, Grant("n1", node.origin, 4, released=True))
+
+    assert node.leases.mine(0) is None
+    assert node.leases.primary(0) is None
+
+
+def test_a_restored_snapshot_keeps_the_revision_that_wrote_a_lease() -> None:
+    one, other = Observer("n1"), Observer("n2")
+    one.renewed("n3", Lease("n3~1", 1, 7))
+    for _ in range(5):
+        one.apply("something", b"else")
+
+    other.store.restore(one.store.snapshot())
+
+    assert other.leases.seen["n3"].revision == one.leases.seen["n3"].revision == 1
+    assert not other.leases.over("n3", "n3~1")
+
+
+def test_a_new_start_begins_above_what_the_earlier_one_may_have_promised() -> None:
+    old, new = Observer("n1"), Observer("n1", "00000002")
+    lease = old.leases.next_renewal()
+    assert lease.ceiling > old.clock.now()
+
+    new.renewed("n1", lease)
+
+    assert new.clock.now() > lease.ceiling
+
+
+def test_clocks_do_not_run_away_over_many_quick_restarts() -> None:
+    ceiling = 0
+    for start in range(50):
+        node = Observer("n1", f"{start:08d}")
+        if ceiling:
+            node.renewed("n1", Lease("n1~before", 1, ceiling))
+        ceiling = node.leases.next_renewal().ceiling
+
+    ahead_s = ((ceiling >> 16) - (Observer("n1").clock.physical() >> 16)) / 1000
+    assert ahead_s < CEILING_S + 50 * 0.11
+
+
+@given(
+    rates=st.tuples(*(st.floats(1 - DRIFT / 2.1, 1 + DRIFT / 2.1) for _ in range(2))),
+    gaps_s=st.lists(st.tuples(st.floats(0, 0.4), st.floats(0, 0.4)), min_size=1, max_size=6),
+    late_s=st.floats(0, 0.5),
+)
+def test_the_holder_has_stopped_when_another_may_take_over(
+    rates: tuple[float, float], gaps_s: list[tuple[float, float]], late_s: float
+) -> None:
+    """Renewals are sent, applied by the holder, and by the other later; clocks drift apart."""
+    holder, other = Observer("n1", rate=rates[0]), Observer("n2", rate=rates[1])
+
+    def pass_s(seconds: float) -> None:
+        holder.pass_s(seconds)
+        other.pass_s(seconds)
+
+    for before_s, underway_s in gaps_s:
+        pass_s(before_s)
+        lease = holder.leases.next_renewal()
+        pass_s(underway_s)
+        holder.renewed("n1", lease)
+    pass_s(late_s)
+    other.renewed("n1", lease)
+
+    for _ in range(200):
+        assert not (other.leases.over("n1", holder.origin) and holder.leases.holds())
+        pass_s(0.01)
+    assert other.leases.over("n1", holder.origin)
