@@ -17,6 +17,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node.admin import ask
+from clusters.reference.node.tx.primary import STALENESS_S
 from clusters.reference.node.wire.messages import AskStatus, NodeReport, PrimaryStatus
 from clusters.reference.system import CLIENT, ReferenceSystem
 from clusters.reference.system import build as build_system
@@ -29,6 +30,7 @@ NAMES = ("n1", "n2", "n3")
 PARTITIONS = 4
 OPENING = 100
 LIMIT_S = 3.0
+MARK = 10_000  # a key beside the accounts
 
 
 @attrs.define
@@ -42,6 +44,9 @@ class Bank:
     rng: random.Random
     commits: int = 0
     over: bool = False
+    looks: int = 0
+    marks: list[tuple[float, int]] = attrs.field(factory=list)
+    refused: dict[str, int] = attrs.field(factory=dict)
 
     async def client(self, node: str) -> ReferenceClient:
         return await self.system.connect(self.cluster, node, 0)
@@ -66,6 +71,47 @@ class Bank:
                 if error.code == "CONNECTION-LOST":
                     return
                 await asyncio.sleep(0.002)
+        await client.close()
+
+    async def snapshots(self, node: str) -> None:
+        """Look at all accounts at one moment, again and again: there is always the same money, and
+        never less than was put down ``STALENESS_S`` before.
+        """
+        client = await self.client(node)
+        while not self.over:
+            begun_s = asyncio.get_running_loop().time()
+            least = max((n for at_s, n in self.marks if at_s < begun_s - STALENESS_S), default=0)
+            try:
+                tx = await client.begin("snapshot", self.deadline_s())
+                held = []
+                for key in self.accounts:
+                    held.append(await tx.read(key))
+                    await asyncio.sleep(self.rng.uniform(0.0, 0.05))
+                mark = await tx.read(MARK)
+                await tx.commit()
+            except StoreError as error:
+                self.refused[error.code] = self.refused.get(error.code, 0) + 1
+                if error.code == "CONNECTION-LOST":
+                    return
+                await asyncio.sleep(0.01)
+                continue
+            assert sum(int(value or 0) for value in held) == PARTITIONS * OPENING  # type: ignore[call-overload]
+            assert int(mark or 0) >= least  # type: ignore[call-overload]
+            self.looks += 1
+        await client.close()
+
+    async def put_marks(self, node: str) -> None:
+        """Count up at ``MARK``, and remember when each count was acknowledged."""
+        client, count = await self.client(node), 0
+        while not self.over:
+            count += 1
+            try:
+                await client.one_shot([(MARK, count)], self.deadline_s())
+            except StoreError:
+                pass
+            else:
+                self.marks.append((asyncio.get_running_loop().time(), count))
+            await asyncio.sleep(0.05)
         await client.close()
 
     async def open_accounts(self) -> None:
@@ -173,6 +219,47 @@ def test_a_coordinator_killed_at_any_moment_leaves_no_lock_and_no_half_transacti
 
     assert left >= 5, "no kill hit a prepared transaction: nothing was shown"
     assert commits > 200
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_snapshots_are_one_moment_and_not_too_old_while_primaries_are_cut_off_and_killed(
+    seed: int,
+) -> None:
+    async def main() -> Bank:
+        made = await bank(seed)
+        work = [
+            asyncio.ensure_future(task)
+            for task in (
+                *(made.transfers(node) for node in NAMES),
+                *(made.snapshots(node) for node in NAMES),
+                made.put_marks("n1"),
+            )
+        ]
+        for number in range(4):
+            await asyncio.sleep(2.0)
+            roles = await made.system.roles(made.cluster)
+            away = roles.leaders.get(number % PARTITIONS, "n2")
+            if away == "n1" or number % 2:
+                others = [name for name in NAMES if name != away]
+                links = [(away, o) for o in others] + [(o, away) for o in others]
+                await made.provider.cut(tuple(sorted(links)))
+                await asyncio.sleep(2.0)
+                await made.provider.cut(())
+            else:
+                await made.provider.kill(away)
+                await asyncio.sleep(1.0)
+                await made.provider.start(away)
+        await asyncio.sleep(2.0)
+        made.over = True
+        await asyncio.gather(*work)
+        await made.provider.teardown()
+        return made
+
+    made = simulate(main(), horizon_s=200.0)
+
+    assert made.looks > 50, made.refused
+    assert made.commits > 100
+    assert len(made.marks) > 50
 
 
 PLAN = """
