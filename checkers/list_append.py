@@ -16,6 +16,7 @@ from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from checkers.lists.inference import INFERENCE
 from checkers.lists.proof import NOBODY
 from checkers.lists.witness import WITNESSES
+from checkers.snapshots import SNAPSHOTS
 from checkers.words import of_finding
 from harness.checking import Anomaly
 from harness.outcome import Outcome
@@ -30,14 +31,14 @@ NO_EVIDENCE = (
 
 @attrs.frozen
 class ListAppend:
-    """Isolation anomalies of list-append histories: those of single keys, then cycles."""
+    """Isolation anomalies of list-append histories: those of single keys, snapshots, cycles."""
 
     name: str = "list-append"
-    kernels: tuple[Kernel, ...] = (WITNESSES, INFERENCE, CYCLES)
+    kernels: tuple[Kernel, ...] = (WITNESSES, INFERENCE, SNAPSHOTS, CYCLES)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Every anomaly, whatever the model; the model decides later what they mean."""
-        findings = tables["lists.findings"]
+        findings = pa.concat_tables([tables["lists.findings"], tables["snapshots.findings"]])
         findings = findings.sort_by([(name, "ascending") for name in findings.column_names])
         shown = _first_of_each(findings)
         cycles = _cycles(tables["cycles.steps"])

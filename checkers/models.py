@@ -95,6 +95,11 @@ _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
 }
 
 
+OF_SNAPSHOTS = frozenset({"fractured-snapshot", "stale-snapshot", "snapshot-went-back"})
+"""Broken promises of snapshot reads, which are looked for only where a system declares them. They
+say nothing about the lattice: what a torn cut rules out shows as a cycle too."""
+
+
 def models() -> tuple[str, ...]:
     """Every model of the lattice, by name."""
     return tuple(sorted(_STRONGER))
@@ -131,6 +136,13 @@ def ruled_out(anomalies: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...
 def breaks(anomaly: str, model: str) -> bool:
     """Whether ``anomaly`` shows that ``model`` does not hold."""
     return not implied_by(model).isdisjoint(_WEAKEST_BROKEN.get(anomaly, ()))
+
+
+def decides(anomaly: str, model: str) -> bool:
+    """Whether ``anomaly`` decides a judgement by ``model``: it rules the model out, or breaks what
+    the system declares of a kind of read, whatever model was asked for.
+    """
+    return anomaly in OF_SNAPSHOTS or breaks(anomaly, model)
 
 
 def promises_real_time(model: str) -> bool:

@@ -22,6 +22,12 @@ _FINDINGS = {
     "lies under a committed append of T{txn}",
     "lost-update": "lost update: T{txn} and T{other} read the same version of key {key} and both "
     "committed an append to it",
+    "fractured-snapshot": "fractured snapshot: T{txn} saw T{other} only in part, without its "
+    "append of {element} to key {key}",
+    "stale-snapshot": "stale snapshot: T{txn} read key {key} without {element}, though T{other} "
+    "was acknowledged longer before than the promised staleness",
+    "snapshot-went-back": "snapshot went back: T{txn} read key {key} without {element}, though an "
+    "earlier snapshot of its process, T{other}, had seen the transaction that appended it",
 }
 
 

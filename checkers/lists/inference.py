@@ -8,21 +8,25 @@ from checkers.kernel import Exchange, Kernel, Setting, Tables
 from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
 from checkers.lists.ops import list_ops
+from checkers.lists.snapshots import snapshots
 from checkers.lists.transactions import internal, lost_updates, own_operations
 from checkers.lists.versions import versions_of
 
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``lists.findings``, ``.edges`` and ``.tails`` of the keys given."""
+    """``lists.findings``, ``.edges`` and ``.tails`` of the keys given, and ``snapshots.seen`` and
+    ``.written``."""
     ops = list_ops(tables, setting)
     versions = versions_of(ops)
     seen = suspects(ops, versions)
     own = own_operations(ops)
     found = [findings(ops, versions, seen), internal(ops, own), lost_updates(ops, versions, own)]
+    stale, of_snapshots = snapshots(ops, versions, tables, setting)
     return {
-        "lists.findings": pa.concat_tables(found),
+        "lists.findings": pa.concat_tables([*found, stale]),
         "lists.edges": edges(ops, versions),
         "lists.tails": tails(ops, versions),
+        **of_snapshots,
     }
 
 
