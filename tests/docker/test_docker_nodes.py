@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import docker
 import pytest
-from docker_runs import NODES, Run, named, owned, running
+from docker_runs import NODES, PORTS, Run, named, owned, running
 
 from clusters.providers.docker.doctor import _netem, _statistic
+from clusters.providers.docker.provider import build
 from harness.capability import Capability
 from harness.cluster import Program
 from harness.errors import HarnessError, UsageError
@@ -324,6 +326,39 @@ def test_a_run_cancelled_while_it_provisions_leaves_nothing(
         assert owned(docker_daemon, named("cancel")) == []
 
 
+@pytest.mark.parametrize("call", ["create_network", "create_container"])
+def test_teardown_waits_for_what_a_cancelled_call_still_makes(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    entered, go, made = threading.Event(), threading.Event(), threading.Event()
+    real = getattr(docker.APIClient, call)
+
+    def slow(*given: object, **named: object) -> object:
+        entered.set()
+        go.wait(3)
+        try:
+            return real(*given, **named)
+        finally:
+            made.set()
+
+    monkeypatch.setattr(docker.APIClient, call, slow)
+
+    async def story() -> None:
+        provider = build(named("late"), {}, Path("unused"))
+        provision = asyncio.ensure_future(provider.provision(("n1",), PORTS))
+        assert await asyncio.to_thread(entered.wait, 20)
+        provision.cancel()
+        await asyncio.wait({provision})
+        asyncio.get_running_loop().call_later(0.5, go.set)
+
+        await provider.teardown()
+
+        assert made.is_set()
+        assert owned(docker_daemon, named("late")) == []
+
+    asyncio.run(story())
+
+
 def test_a_node_that_is_not_there_is_named(docker_daemon: docker.APIClient) -> None:
     async def story(run: Run) -> None:
         with pytest.raises(UsageError, match=r"no node 'n9' in this run \(there are: n1\)"):
@@ -335,8 +370,6 @@ def test_a_node_that_is_not_there_is_named(docker_daemon: docker.APIClient) -> N
 
 
 def test_an_image_that_is_not_there_fails_with_its_name(docker_daemon: docker.APIClient) -> None:
-    from clusters.providers.docker.provider import build
-
     async def story() -> None:
         provider = build(named("image"), {"image": "firedrill-nothing:none"}, Path("unused"))
         try:

@@ -11,6 +11,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -90,16 +91,43 @@ class Machines:
         self._labels = labels.myself().labels(run_id)
         self._network = docker_name(run_id)
         self._closed = threading.Event()
+        self._making = 0
+        self._made = threading.Condition()
 
     def close(self) -> None:
         """Make nothing more. What is being made at this moment is removed by who makes it."""
         self._closed.set()
 
+    def settle(self, limit_s: float) -> bool:
+        """Wait until nothing is being made any more; whether that came within ``limit_s``. To be
+        called after ``close``: a call that nobody awaits any longer goes on all the same.
+        """
+        with self._made:
+            return self._made.wait_for(lambda: self._making == 0, limit_s)
+
+    @contextmanager
+    def _making_one(self, what: str) -> Iterator[None]:
+        """Something is being made; refused once the run has ended."""
+        with self._made:
+            self._refuse_closed()
+            self._making += 1
+        try:
+            with doing(what):
+                yield
+        finally:
+            with self._made:
+                self._making -= 1
+                self._made.notify_all()
+
+    def _refuse_closed(self) -> None:
+        if self._closed.is_set():
+            raise HarnessError(f"run {self._run_id} was torn down meanwhile")
+
     def _still_wanted(self, undo: Callable[[], None]) -> None:
         """Called after something was made: take it back if the run ended meanwhile."""
         if self._closed.is_set():
             undo()
-            raise HarnessError(f"run {self._run_id} was torn down meanwhile")
+        self._refuse_closed()
 
     def owned(self) -> tuple[str, ...]:
         """Names of all containers of this run."""
@@ -118,8 +146,11 @@ class Machines:
 
         Internal: nothing in it reaches beyond the host.
         """
-        with doing("listing networks"):
-            taken = [*subnets.routed(), *_subnets_of(self._client.networks())]
+        with self._making_one("making the run's network"):
+            return self._make_network()
+
+    def _make_network(self) -> IPv4Network:
+        taken = [*subnets.routed(), *_subnets_of(self._client.networks())]
         clash = "every /24 is taken"
         tries = subnets.candidates(self._run_id, taken)
         for subnet, _ in zip(tries, range(SUBNET_TRIES), strict=False):
@@ -144,7 +175,7 @@ class Machines:
 
     def create(self, node: str, address: str, keys: Mapping[str, bytes]) -> None:
         """Make and start the machine of ``node`` at ``address``; ``keys`` are files for sshd."""
-        with doing(f"making the container of {node}"):
+        with self._making_one(f"making the container of {node}"):
             self._client.create_container(
                 self._image,
                 command=list(COMMAND),
@@ -170,7 +201,7 @@ class Machines:
 
     def create_trial(self, node: str) -> None:
         """A container without a network that only sleeps: to try out what containers can do."""
-        with doing("making a container to try things in"):
+        with self._making_one("making a container to try things in"):
             self._client.create_container(
                 self._image,
                 command=["tini", "--", "sleep", "60"],

@@ -58,10 +58,11 @@ CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
 DELAY_LIMIT_S = delays.APPLY_LIMIT_S + 10.0
 COLLECT_LIMIT_S = 25.0
 # Teardown takes at most the sum of these, half a minute, whatever state the machines are in.
-LIST_LIMIT_S = 5.0
-REMOVE_LIMIT_S = 14.0
+SETTLE_LIMIT_S = 4.0  # what takes longer to be made is removed by who makes it
+LIST_LIMIT_S = 4.0
+REMOVE_LIMIT_S = 12.0
 NETWORK_LIMIT_S = 6.0
-CLOSE_LIMIT_S = 5.0
+CLOSE_LIMIT_S = 4.0
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -355,6 +356,7 @@ class DockerProvider:
         if machines is None:
             return
         machines.close()
+        await self._daemon.call("settling", SETTLE_LIMIT_S + 1, machines.settle, SETTLE_LIMIT_S)
         # Lanes of their own: a node's may be full of calls that wait for it.
         left = await self._daemon.call("listing containers", LIST_LIMIT_S, machines.owned)
         await together(
