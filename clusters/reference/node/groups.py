@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
-
-import msgspec
+from collections.abc import Callable, Iterable
 
 from clusters.reference.node import codes, events
+from clusters.reference.node.group import Done, Group, Machine, Outgoing, Send, Waiter, Write
 from clusters.reference.node.members import name_of
 from clusters.reference.node.raft import (
     Configuration,
-    Entry,
     InvariantBroken,
     Mark,
     Message,
@@ -33,134 +30,15 @@ from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.records import Cut, Saved, Update
 from clusters.reference.node.storage.state import GroupState
 from clusters.reference.node.tasks import together
-from clusters.reference.node.wire.messages import Failed, GroupStatus
+from clusters.reference.node.wire.messages import Failed
 
 # What may be on its way to one follower of one group: small enough that the catch-up of a dozen
 # groups together stays below a connection's send queue.
 MAX_APPEND_BYTES = 128 * 1024
 MAX_INFLIGHT = 16
-ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
 MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead of queueing
 
 log = logging.getLogger("node.groups")
-
-Done = Callable[[object], None]
-Send = Callable[[str, tuple[tuple[str, Message], ...]], None]
-
-
-class Machine(Protocol):
-    """A group's state machine: deterministic, in memory, fed committed entries in order."""
-
-    def apply(self, entry: Entry) -> object:
-        """Take one committed entry; the result goes to who proposed it here."""
-
-    def snapshot(self) -> Iterator[bytes]:
-        """The state of this moment in chunks, which are taken while later entries are applied."""
-
-    def restore(self, chunks: Iterable[bytes]) -> None:
-        """Become what ``snapshot`` saw, whatever was before."""
-
-    def foresee(self, entry: Entry) -> object:
-        """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
-
-    def lead_lost(self) -> None:
-        """This member leads no more: forget what only a leader keeps."""
-
-
-class Write(msgspec.Struct, frozen=True):
-    """Something for the log, and what to do once it is durable."""
-
-    group: Group
-    update: Update | None
-    done: Callable[[dict[str, list[tuple[str, Message]]]], None]
-
-
-class Waiter(msgspec.Struct, frozen=True):
-    """Someone waits for the entry of ``term``; ``done`` is called exactly once."""
-
-    term: int
-    deadline_s: float
-    done: Done
-
-
-class Group:
-    """One member of one raft group on this node."""
-
-    def __init__(self, *, name: str, partition: int | None, raft: Raft, machine: Machine) -> None:
-        self.name, self.partition, self.raft, self.machine = name, partition, raft, machine
-        self.applied_index, self.applied_term = raft.applied_index, 0
-        self.fresh_bytes = 0  # applied since the last snapshot
-        self.incoming: Saved | None = None  # installed, and not yet in the log
-        self.waiters: dict[int, Waiter] = {}
-        self.unwritten = 0
-        self.written_index = raft.last_index
-        self.led_term: int | None = None
-
-    @property
-    def serving(self) -> bool:
-        """Leader, and everything of earlier terms is applied here."""
-        return self.raft.role is Role.LEADER and self.applied_term == self.raft.term
-
-    @property
-    def leading(self) -> bool:
-        """Leader, whatever it has applied."""
-        return self.raft.role is Role.LEADER
-
-    def status(self) -> GroupStatus:
-        """For admin."""
-        raft = self.raft
-        return GroupStatus(
-            group=self.name,
-            partition=self.partition,
-            role=str(raft.role),
-            serving=self.serving,
-            term=raft.term,
-            leader=self.leader,
-            voters=tuple(name_of(member) for member in raft.configuration.voters),
-            last_index=raft.last_index,
-            commit_index=raft.commit_index,
-            applied_index=self.applied_index,
-            members=raft.configuration.voters,
-            stage=str(raft.stage),
-            base_index=raft.base_index,
-        )
-
-    @property
-    def leader(self) -> str | None:
-        """The node that leads, where it is known."""
-        return None if self.raft.leader is None else name_of(self.raft.leader)
-
-    def apply(self, committed: Iterable[Entry]) -> None:
-        """Apply and answer whoever waits."""
-        for entry in committed:
-            result = self.machine.apply(entry) if entry.data and not entry.config else None
-            self.fresh_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
-            self.applied_index, self.applied_term = entry.index, entry.term
-            self.answer(entry, result)
-
-    def answer(self, entry: Entry, result: object) -> None:
-        """Tell who waits for ``entry``, if anyone still does."""
-        waiter = self.waiters.get(entry.index)
-        if waiter is not None and waiter.term == entry.term:
-            del self.waiters[entry.index]
-            waiter.done(result)
-
-    def answer_early(self, entries: Iterable[Entry]) -> None:
-        """Only for the planted bug ``ack-before-quorum``: take the outcome for granted."""
-        for entry in entries:
-            result = self.machine.foresee(entry)
-            if result is not None:
-                self.answer(entry, result)
-
-    def expire(self, now_s: float) -> None:
-        """Answer those whose limit is over: their entries may still be committed."""
-        text = f"{self.name}: no quorum in time"
-        self.fail_waiters(codes.COMMIT_TIMEOUT, text, lambda waiter: waiter.deadline_s < now_s)
-
-    def fail_waiters(self, code: str, text: str, chosen: Callable[[Waiter], bool]) -> None:
-        """Answer the chosen waiters with an error."""
-        for index in [i for i, waiter in self.waiters.items() if chosen(waiter)]:
-            self.waiters.pop(index).done(Failed(code, text, self.leader))
 
 
 class Host:
@@ -343,7 +221,7 @@ class Host:
 
     def _flush(self) -> None:
         """Drain every dirty group; one frame a peer leaves."""
-        outgoing: dict[str, list[tuple[str, Message]]] = {}
+        outgoing: Outgoing = {}
         try:
             while self._dirty and not self._failure.done():
                 name = next(iter(self._dirty))
@@ -355,7 +233,7 @@ class Host:
             # A callback of the loop: whatever is wrong here must stop the node, not be logged.
             self.fail(error)
 
-    def _drain(self, group: Group, outgoing: dict[str, list[tuple[str, Message]]]) -> None:
+    def _drain(self, group: Group, outgoing: Outgoing) -> None:
         while group.raft.has_ready():
             ready = group.raft.ready()
             _gather(group, ready.send_now, outgoing)
@@ -399,7 +277,7 @@ class Host:
         self,
         group: Group,
         update: Update | None,
-        done: Callable[[dict[str, list[tuple[str, Message]]]], None],
+        done: Callable[[Outgoing], None],
     ) -> None:
         """Make ``update`` durable behind everything that was asked for before, then call ``done``
         with where messages to send are gathered.
@@ -415,15 +293,13 @@ class Host:
             updates = [write.update for write in batch if write.update is not None]
             if updates:
                 await self.log.append(updates)
-            outgoing: dict[str, list[tuple[str, Message]]] = {}
+            outgoing: Outgoing = {}
             for write in batch:
                 write.done(outgoing)
             for peer, messages in outgoing.items():
                 self.on_send(peer, tuple(messages))
 
-    def _written(
-        self, group: Group, ready: Ready, outgoing: dict[str, list[tuple[str, Message]]]
-    ) -> None:
+    def _written(self, group: Group, ready: Ready, outgoing: Outgoing) -> None:
         group.unwritten -= 1
         _gather(group, ready.send_durable, outgoing)
         if ready.entries:
@@ -454,7 +330,7 @@ class Host:
 def _gather(
     group: Group,
     messages: tuple[tuple[str, Message], ...],
-    outgoing: dict[str, list[tuple[str, Message]]],
+    outgoing: Outgoing,
 ) -> None:
     for peer, message in messages:
         outgoing.setdefault(peer, []).append((group.name, message))

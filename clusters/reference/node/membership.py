@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from clusters.reference.node.groups import Group, Host
+from clusters.reference.node.group import Group
+from clusters.reference.node.groups import Host
 from clusters.reference.node.members import member_of, name_of, replaced
 from clusters.reference.node.metastorage.assignments import Assignment, reassigned
 from clusters.reference.node.metastorage.store import encode_invoke

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from clusters.reference.node.groups import Group, Host
+from clusters.reference.node.group import Group
+from clusters.reference.node.groups import Host
 from clusters.reference.node.raft import Chunk, Mark, Message, Ready
 from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
 from clusters.reference.node.storage.snapshots import Snapshots

@@ -9,7 +9,8 @@ from collections.abc import Coroutine
 from clusters.reference.node import codes, events
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.config import Config, check
-from clusters.reference.node.groups import Group, Host
+from clusters.reference.node.group import Group
+from clusters.reference.node.groups import Host
 from clusters.reference.node.leases import RENEW_S, Leases, origin_of
 from clusters.reference.node.members import member_of, name_of
 from clusters.reference.node.membership import Founding, Keeper, names_of
