@@ -18,14 +18,14 @@ import msgspec
 from msgspec import Meta
 
 from harness.client import Tx
-from harness.clock import substream
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import Phases, UntilOk, next_process
+from harness.generators import Phases, UntilOk
 from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp
 from harness.workload import Workload, WorkloadSetting
-from workloads.keys import KeySpace, replaced
+from workloads.keys import KeySpace
+from workloads.turns import Turns
 
 ADD = "add"
 READ = "r"
@@ -74,10 +74,9 @@ class Bank:
     def main(self) -> Generator:
         """See ``Workload``."""
         transfers = Transfers(
-            seed=self._setting.seed,
+            turns=Turns.of(self._setting.seed, self._setting.concurrency),
             options=self._options,
             banks=self._banks,
-            begun=(0,) * self._setting.concurrency,
         )
         return Phases((UntilOk(tuple(map(self._first_balances, self._banks))), transfers))
 
@@ -147,20 +146,16 @@ async def _balance(tx: Tx, key: int) -> int | None:
 class Transfers:
     """The generator. What a slot draws depends on nothing but its own count of operations."""
 
-    seed: int
+    turns: Turns
     options: Options
     banks: tuple[tuple[int, ...], ...]
-    begun: tuple[int, ...]
-    last_slot: int = -1
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
-        process = next_process(context, self.last_slot)
-        slot = process % context.concurrency
-        draw = substream(self.seed, "ops", slot, self.begun[slot])
-        begun = replaced(self.begun, slot, self.begun[slot] + 1)
-        after = attrs.evolve(self, begun=begun, last_slot=slot)
-        return Operation(process=process, ops=self._transaction(draw), at_ns=context.now_ns), after
+        turn, turns = self.turns.next(context)
+        ops = self._transaction(turn.draw)
+        after = attrs.evolve(self, turns=turns)
+        return Operation(process=turn.process, ops=ops, at_ns=context.now_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""

@@ -17,14 +17,14 @@ import msgspec
 from msgspec import Meta
 
 from harness.client import Tx
-from harness.clock import substream
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import UntilOk, next_process
+from harness.generators import UntilOk
 from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp
 from harness.workload import Workload, WorkloadSetting
 from workloads.keys import KeySpace, replaced
+from workloads.turns import Turns
 
 APPEND = "append"
 READ = "r"
@@ -77,7 +77,6 @@ class ListAppend:
     def __init__(self, options: Options, setting: WorkloadSetting) -> None:
         self._recipe = Recipe(
             options=options,
-            seed=setting.seed,
             concurrency=setting.concurrency,
             space=KeySpace.of(setting, self.name),
         )
@@ -89,7 +88,7 @@ class ListAppend:
         return Appends(
             recipe=recipe,
             pools=fresh_pools(recipe),
-            begun=(0,) * recipe.concurrency,
+            turns=Turns.of(self._setting.seed, recipe.concurrency),
             appended=(0,) * recipe.concurrency,
         )
 
@@ -135,7 +134,6 @@ class Recipe:
     """What stays the same over a run."""
 
     options: Options
-    seed: int
     concurrency: int
     space: KeySpace
 
@@ -166,34 +164,27 @@ def fresh_pools(recipe: Recipe) -> tuple[Pool, ...]:
 
 @attrs.frozen(kw_only=True)
 class Appends:
-    """The generator. Draws are keyed by (slot, the slot's own count), so that what one slot draws
-    does not depend on how the others fare.
-
-    ``begun`` and ``appended`` count operations and elements by slot. The n-th element of a slot is
+    """The generator. ``appended`` counts elements by slot; the n-th of a slot is
     n x concurrency + slot: no two are equal.
     """
 
     recipe: Recipe
     pools: tuple[Pool, ...]
-    begun: tuple[int, ...]
+    turns: Turns
     appended: tuple[int, ...]
-    last_slot: int = -1
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
-        process = next_process(context, self.last_slot)
-        slot = process % context.concurrency
-        draw = substream(self.recipe.seed, "ops", slot, self.begun[slot])
-        number = draw.randrange(len(self.pools))
-        ops, pool, elements = self._transaction(draw, self.pools[number], slot)
+        turn, turns = self.turns.next(context)
+        number = turn.draw.randrange(len(self.pools))
+        ops, pool, elements = self._transaction(turn.draw, self.pools[number], turn.slot)
         after = Appends(
             recipe=self.recipe,
             pools=replaced(self.pools, number, pool),
-            begun=replaced(self.begun, slot, self.begun[slot] + 1),
-            appended=replaced(self.appended, slot, elements),
-            last_slot=slot,
+            turns=turns,
+            appended=replaced(self.appended, turn.slot, elements),
         )
-        return Operation(process=process, ops=ops, at_ns=context.now_ns), after
+        return Operation(process=turn.process, ops=ops, at_ns=context.now_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``. A key's appends count when they are drawn, so nothing changes."""

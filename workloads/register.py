@@ -17,14 +17,14 @@ import msgspec
 from msgspec import Meta
 
 from harness.client import StoreError, Tx
-from harness.clock import substream
 from harness.errors import HarnessBug
 from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import UntilOk, next_process
+from harness.generators import UntilOk
 from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp, OpType
 from harness.workload import Workload, WorkloadSetting
 from workloads.keys import replaced
+from workloads.turns import Turns
 
 READ = "r"
 WRITE = "w"
@@ -69,11 +69,10 @@ class Register:
         """See ``Workload``."""
         options = self._options
         return Accesses(
-            seed=self._setting.seed,
+            turns=Turns.of(self._setting.seed, self._setting.concurrency),
             concurrency=self._setting.concurrency,
             options=options,
             live=tuple(Live(key) for key in range(options.key_count)),
-            begun=(0,) * self._setting.concurrency,
             next_key=options.key_count,
         )
 
@@ -125,22 +124,18 @@ class Accesses:
     The n-th value of a slot is 1 + n x concurrency + slot: no two are equal.
     """
 
-    seed: int
+    turns: Turns
     concurrency: int
     options: Options
     live: tuple[Live, ...]
-    begun: tuple[int, ...]
     next_key: int
-    last_slot: int = -1
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
-        process = next_process(context, self.last_slot)
-        slot = process % context.concurrency
-        count = self.begun[slot]
-        draw = substream(self.seed, "ops", slot, count)
-        place = draw.randrange(len(self.live))
-        step = self._step(draw, place, 1 + count * self.concurrency + slot)
+        turn, turns = self.turns.next(context)
+        place = turn.draw.randrange(len(self.live))
+        fresh = 1 + turn.count * self.concurrency + turn.slot
+        step = self._step(turn.draw, place, fresh)
         live, next_key = self.live[place], self.next_key
         live = attrs.evolve(live, drawn=live.drawn + 1)
         if live.drawn >= self.options.max_ops:
@@ -148,11 +143,10 @@ class Accesses:
         after = attrs.evolve(
             self,
             live=replaced(self.live, place, live),
-            begun=replaced(self.begun, slot, count + 1),
+            turns=turns,
             next_key=next_key,
-            last_slot=slot,
         )
-        return Operation(process=process, ops=(step,), at_ns=context.now_ns), after
+        return Operation(process=turn.process, ops=(step,), at_ns=context.now_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``. Remembers what the live keys were last seen to hold."""

@@ -1,0 +1,49 @@
+"""Whose turn it is: every slot in a circle, each with random draws of its own."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+from harness.clock import substream
+from harness.generator import Context
+from harness.generators import next_process
+from workloads.keys import replaced
+
+
+@attrs.frozen(kw_only=True)
+class Turn:
+    """The ``count``-th operation of ``slot``, which ``process`` does; ``draw`` is for it alone."""
+
+    process: int
+    slot: int
+    count: int
+    draw: Random
+
+
+@attrs.frozen(kw_only=True)
+class Turns:
+    """Operations begun so far, by slot. Draws are keyed by (slot, the slot's own count), so that
+    what one slot draws does not depend on how the others fare.
+    """
+
+    seed: int
+    begun: tuple[int, ...]
+    last_slot: int = -1
+
+    @staticmethod
+    def of(seed: int, concurrency: int) -> Turns:
+        """Nobody had a turn yet."""
+        return Turns(seed=seed, begun=(0,) * concurrency)
+
+    def next(self, context: Context) -> tuple[Turn, Turns]:
+        """The next turn of those who are idle, and what follows it."""
+        process = next_process(context, self.last_slot)
+        slot = process % context.concurrency
+        count = self.begun[slot]
+        turn = Turn(
+            process=process, slot=slot, count=count, draw=substream(self.seed, "ops", slot, count)
+        )
+        after = Turns(seed=self.seed, begun=replaced(self.begun, slot, count + 1), last_slot=slot)
+        return turn, after
