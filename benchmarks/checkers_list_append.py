@@ -1,11 +1,15 @@
 """How long the list-append analysis takes on a sealed run of a strict store.
 
     python benchmarks/checkers_list_append.py [--txns 1000000] [--executor local|spark] [--lag 0]
+        [--copies 1]
 
 Generates Elle's usual history (10 live keys, 32 appends a key, 20 processes, 1 to 4 steps), seals
-it, and prints seconds and peak memory of each stage after the machine's own figure. ``--lag`` lets
-half of the transactions only read, a consistent state that is that many transactions old: one
-component as large as the history.
+it, and prints seconds and peak memory of each stage after the machine's own figure; and how long
+the whole takes beside the least that any checker does, which is to read the files and compare every
+element of every list with the longest list of its key. ``--lag`` lets half of the transactions only
+read, a consistent state that is that many transactions old: one component as large as the history.
+``--copies`` puts that many such histories one after another. The Spark session is started before
+the clock is.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkers.analyze import encode, judge
@@ -30,8 +35,11 @@ from checkers.executors import local
 from checkers.kernel import Setting
 from checkers.list_append import CHECKER
 from checkers.lists.inference import INFERENCE
+from checkers.lists.ops import list_ops
+from checkers.lists.versions import versions_of
 from checkers.lost_write import CHECKER as LOST_WRITE
 from checkers.source import Source
+from harness.checking import Verdict
 from harness.history import schema
 from harness.promise import Declaration, Promise
 
@@ -45,27 +53,67 @@ def main() -> None:
     parser.add_argument("--txns", type=int, default=1_000_000)
     parser.add_argument("--executor", choices=("local", "spark"), default="local")
     parser.add_argument("--lag", type=int, default=0)
+    parser.add_argument("--copies", type=int, default=1)
     options = parser.parse_args()
     calibrate()
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         with timed("generate and write"):
-            source = write(Path(scratch), options.txns, options.lag)
+            source = write(Path(scratch), options.txns, options.lag, options.copies)
+        with timed("baseline: read, compare elements") as baseline:
+            compare_elements(source)
         stages(source) if options.executor == "local" else None
-        with timed(f"whole analysis, {options.executor}"):
-            analysis = judge(
-                source,
-                setting=setting(),
-                checkers=(CHECKER, LOST_WRITE),
-                faults=schema.FAULTS.empty_table(),
-                events=schema.EVENTS.empty_table(),
-                executor=options.executor,
-            )
-    verdict = analysis.verdict
+        with (
+            started(options.executor, Path(scratch)),
+            timed(f"whole analysis, {options.executor}") as whole,
+        ):
+            verdict = analysis_of(source, options.executor)
+    print(f"whole analysis / baseline = {whole[0] / baseline[0]:.1f}")
     found = {**verdict.anomalies, **verdict.observed}
     print(f"verdict: {verdict.outcome}, {len(encode(verdict))} bytes, not {verdict.not_}")
     for name, anomaly in sorted(found.items()):
         steps = [len(e.get("cycle", ())) for e in anomaly.examples]
         print(f"  {name}: {anomaly.count}, steps of the cycles shown: {steps}")
+
+
+def analysis_of(source: Source, executor: str) -> Verdict:
+    """The verdict of the checkers that list-append runs are judged by."""
+    return judge(
+        source,
+        setting=setting(),
+        checkers=(CHECKER, LOST_WRITE),
+        faults=schema.FAULTS.empty_table(),
+        events=schema.EVENTS.empty_table(),
+        executor=executor,
+    ).verdict
+
+
+@contextmanager
+def started(executor: str, scratch: Path) -> Iterator[None]:
+    """A Spark session for the analysis to find, where it needs one."""
+    if executor == "local":
+        yield
+        return
+    from checkers.executors.spark import session
+
+    (scratch / "session").mkdir()
+    with timed("start the session"):
+        manager = session("local[*]", scratch / "session")
+        manager.__enter__()
+    try:
+        yield
+    finally:
+        manager.__exit__(None, None, None)
+
+
+def compare_elements(source: Source) -> None:
+    """Read everything, and compare each element read with the longest list of its key."""
+    for split in range(source.splits):
+        versions_of(
+            list_ops(
+                {"transactions": source.transactions, "micro_ops": source.micro_ops(split)},
+                setting(),
+            )
+        )
 
 
 def calibrate() -> None:
@@ -94,27 +142,46 @@ def stages(source: Source) -> None:
 
 
 @contextmanager
-def timed(what: str) -> Iterator[None]:
-    """Print how long the body took, and the process's peak memory so far."""
-    started = time.perf_counter()
-    yield
+def timed(what: str) -> Iterator[list[float]]:
+    """Print how long the body took, and the process's peak memory so far; the seconds are also put
+    into the list given.
+    """
+    begun = time.perf_counter()
+    seconds: list[float] = []
+    yield seconds
+    seconds.append(time.perf_counter() - begun)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(f"{what:34} {time.perf_counter() - started:8.2f} s   peak {peak_mb:6,} MB", flush=True)
+    print(f"{what:34} {seconds[0]:8.2f} s   peak {peak_mb:6,} MB", flush=True)
 
 
-def write(directory: Path, txns: int, lag: int) -> Source:
+def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
     """A history as sealed files: serial effects, each somewhere within its interval."""
     transactions, steps = simulate(txns, lag)
     path = directory / "transactions.parquet"
-    pq.write_table(pa.table(transactions), path, compression="zstd")
+    with pq.ParquetWriter(path, pa.table(transactions).schema, compression="zstd") as sink:
+        for copy in range(copies):
+            sink.write_table(moved(pa.table(transactions), copy, txns))
     table = pa.table(steps)
     split = schema.splits_of(table.column("key").to_numpy(), SPLITS)
     files = []
     for number in range(SPLITS):
         files.append(directory / f"micro_ops-{number:04}.parquet")
         rows = table.filter(pa.array(split == number))
-        pq.write_table(rows, files[-1], compression="zstd")
+        with pq.ParquetWriter(files[-1], rows.schema, compression="zstd") as sink:
+            for copy in range(copies):
+                sink.write_table(moved(rows, copy, txns))
     return Source.of_files(path, tuple(files))
+
+
+def moved(table: pa.Table, copy: int, txns: int) -> pa.Table:
+    """The same later, by other transactions on other keys."""
+    apart = {"txn": txns, "invoke_index": 2 * txns, "complete_index": 2 * txns}
+    apart |= {"invoke_ns": 1000 * txns + 10**6, "complete_ns": 1000 * txns + 10**6, "key": 10**9}
+    for name, distance in apart.items():
+        if name in table.column_names:
+            column = pc.add(table.column(name), distance * copy)
+            table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def simulate(txns: int, lag: int) -> tuple[dict[str, Any], dict[str, Any]]:

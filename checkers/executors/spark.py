@@ -62,7 +62,7 @@ def run_by_key(
     with (
         tempfile.TemporaryDirectory(prefix="firedrill-spark-") as scratch,
         source.on_disk(Path(scratch)) as files,
-        _session(master or "local[*]", Path(scratch)) as spark,
+        session(master or "local[*]", Path(scratch)) as spark,
     ):
 
         def over_splits(chain: tuple[Kernel, ...], early: Tables) -> Given:
@@ -132,7 +132,7 @@ def _unpacked(rows: pa.Table) -> Iterator[Given]:
 
 
 @contextmanager
-def _session(master: str, scratch: Path) -> Iterator[SparkSession]:
+def session(master: str, scratch: Path) -> Iterator[SparkSession]:
     """A session of our own: loopback only for a local master, no UI, quiet; stopped after use."""
     home = java_home(find_java(), scratch)
     # Without it, workers are whatever python3 PATH holds, which lacks our packages.
