@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
@@ -12,6 +13,7 @@ from docker_runs import NODES, PORTS, Run, named, owned, running
 
 from clusters.providers.docker.doctor import _netem, _statistic
 from clusters.providers.docker.provider import build
+from clusters.providers.remote import program
 from harness.capability import Capability
 from harness.cluster import Program
 from harness.errors import HarnessError, UsageError
@@ -68,6 +70,32 @@ def test_a_killed_program_is_gone_and_comes_back_as_another_boot(
         assert await run.asked("n2", "n1") == "ok"
 
     _with_run(named("kill"), story)
+
+
+def test_a_kill_that_nobody_awaits_any_longer_lands_before_the_next_start(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, real = threading.Event(), program.act
+
+    def slow(*given: Any) -> str:
+        go.wait(5)
+        return real(*given)
+
+    async def story(run: Run) -> None:
+        await run.install("n1")
+        before = await run.provider.start("n1")
+        monkeypatch.setattr(program, "act", slow)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await run.provider.kill("n1")
+        asyncio.get_running_loop().call_later(0.5, go.set)
+
+        after = await run.provider.start("n1")
+
+        assert after.running
+        assert after.boot != before.boot
+
+    _with_run(named("order"), story, ("n1",))
 
 
 def test_a_paused_program_answers_nobody_until_it_is_resumed(

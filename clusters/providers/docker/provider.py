@@ -75,11 +75,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @attrs.define(kw_only=True)
 class _Node:
-    """One machine and what was done on it."""
+    """One machine and what was done on it.
+
+    ``hand`` is one thread: what acts on the program does so in order, also where nobody awaits it
+    any longer. A kill that outlasts its caller must not land after the start that heals it.
+    """
 
     name: str
     address: str
     lane: Lane
+    hand: Lane
     session: Session
     launch: program.Launch | None = None
     process: program.Process | None = None
@@ -150,7 +155,11 @@ class DockerProvider:
                 host_key_line=host_keys[node].public_line,
             )
             self._nodes[node] = _Node(
-                name=node, address=address, lane=Lane(node), session=Session(node, endpoint)
+                name=node,
+                address=address,
+                lane=Lane(node),
+                hand=Lane(node, threads=1),
+                session=Session(node, endpoint),
             )
         await together(
             self._bring_up(machines, node, key, host_keys[node.name]) for node in self._every
@@ -197,13 +206,12 @@ class DockerProvider:
         at = self._node(node)
         if at.launch is None:
             raise HarnessBug(f"{node}: start before install")
-        running = await self.probe(node)
-        if running.running:
-            return running
-        at.process = await at.lane.call(
-            "starting the program", ACT_LIMIT_S, program.start, at.session, at.launch
-        )
+        await at.hand.call("starting the program", ACT_LIMIT_S, self._start, at, at.launch)
         return await self.probe(node)
+
+    def _start(self, at: _Node, launch: program.Launch) -> None:
+        if not tasks.look(self._ours, at.name, at.process, launch).running:
+            at.process = program.start(at.session, launch)
 
     async def stop(self, node: str) -> NodeStatus:
         """SIGTERM, and SIGKILL after ``STOP_GRACE_S``."""
@@ -225,7 +233,7 @@ class DockerProvider:
         at = self._node(node)
         stat = ""
         if at.process is not None and not at.lost:
-            stat = await at.lane.call(
+            stat = await at.hand.call(
                 action, ACT_LIMIT_S, program.act, at.session, at.process, action
             )
         return program.status(node, at.process, stat, exit_text=f"not running after {action}")
@@ -370,6 +378,7 @@ class DockerProvider:
         )
         for node in self._every:
             node.lane.close()
+            node.hand.close()
         self._nodes.clear()
         self._machines = None
 
