@@ -11,12 +11,12 @@ import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
-import attrs
 import msgspec
 
 from clusters.providers.docker import images, subnets, tasks
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import CONTROL_PORT, Limits, Machines
+from clusters.providers.docker.node import Node
 from clusters.providers.remote import (
     delays,
     install,
@@ -73,31 +73,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     processes: int = Limits().processes
 
 
-@attrs.define(kw_only=True)
-class _Node:
-    """One machine and what was done on it.
-
-    ``hand`` is one thread: what acts on the program does so in order, also where nobody awaits it
-    any longer. A kill that outlasts its caller must not land after the start that heals it.
-    """
-
-    name: str
-    address: str
-    lane: Lane
-    hand: Lane
-    session: Session
-    launch: program.Launch | None = None
-    process: program.Process | None = None
-    lost: bool = False
-    frozen: bool = False
-    delayed: bool = False
-
-    @property
-    def reachable(self) -> bool:
-        """Whether a command can reach the machine."""
-        return not (self.lost or self.frozen)
-
-
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> DockerProvider:
     """The entry point. Touches nothing yet; raises ``PlanError`` for an option that is not known.
 
@@ -120,7 +95,7 @@ class DockerProvider:
         self._run_id, self._options = run_id, options
         self._daemon = Lane("docker daemon")
         self._machines: Machines | None = None
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, Node] = {}
         self._grudge: Grudge = ()
         self._shapes: tuple[LinkShape, ...] = ()
         self._cutting = asyncio.Lock()
@@ -154,7 +129,7 @@ class DockerProvider:
                 key=key,
                 host_key_line=host_keys[node].public_line,
             )
-            self._nodes[node] = _Node(
+            self._nodes[node] = Node(
                 name=node,
                 address=address,
                 lane=Lane(node),
@@ -168,7 +143,7 @@ class DockerProvider:
         return subnets.cluster_at(addresses, ports, PLACES.work)
 
     async def _bring_up(
-        self, machines: Machines, node: _Node, key: keys.Key, host_key: keys.Key
+        self, machines: Machines, node: Node, key: keys.Key, host_key: keys.Key
     ) -> None:
         files = {
             "authorized_keys": key.public_line.encode("ascii"),
@@ -181,7 +156,7 @@ class DockerProvider:
         )
         await self._connect(node)
 
-    async def _connect(self, node: _Node) -> None:
+    async def _connect(self, node: Node) -> None:
         await node.lane.call(
             "opening its session",
             CONNECT_LIMIT_S + 5,
@@ -209,7 +184,7 @@ class DockerProvider:
         await at.hand.call("starting the program", ACT_LIMIT_S, self._start, at, at.launch)
         return await self.probe(node)
 
-    def _start(self, at: _Node, launch: program.Launch) -> None:
+    def _start(self, at: Node, launch: program.Launch) -> None:
         if not tasks.look(self._ours, at.name, at.process, launch).running:
             at.process = program.start(at.session, launch)
 
@@ -305,7 +280,7 @@ class DockerProvider:
     async def _apply_everywhere(self) -> None:
         await together(self._apply(node) for node in self._every if node.reachable)
 
-    async def _apply(self, node: _Node) -> None:
+    async def _apply(self, node: Node) -> None:
         addresses = {name: at.address for name, at in self._nodes.items()}
         drops = rules.drops_at(node.name, self._grudge, self._shapes, addresses)
         await node.lane.call(
@@ -383,7 +358,7 @@ class DockerProvider:
         self._machines = None
 
     @property
-    def _every(self) -> tuple[_Node, ...]:
+    def _every(self) -> tuple[Node, ...]:
         return tuple(self._nodes.values())
 
     @property
@@ -392,7 +367,7 @@ class DockerProvider:
             raise HarnessBug("the docker provider was used before provisioning")
         return self._machines
 
-    def _node(self, node: str) -> _Node:
+    def _node(self, node: str) -> Node:
         try:
             return self._nodes[node]
         except KeyError:
