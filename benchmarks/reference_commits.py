@@ -57,6 +57,7 @@ class Measured:
     took_s: list[float]
     failed: int
     seconds: float
+    cpu_s: float
 
     @property
     def rate(self) -> float:
@@ -67,8 +68,21 @@ class Measured:
         cuts = statistics.quantiles(self.took_s, n=100)
         return (
             f"{self.rate:6.0f} commits/s, p50 {cuts[49] * 1e3:5.1f} ms, "
-            f"p99 {cuts[98] * 1e3:5.1f} ms, {self.failed} failed"
+            f"p99 {cuts[98] * 1e3:5.1f} ms, {self.failed} failed, "
+            f"{self.cpu_s / len(self.took_s) * 1e3:.2f} ms of CPU each"
         )
+
+
+def cpu_s(running: Store) -> float:
+    """Seconds of CPU that nodes and clients have used: what is left to the machine's other work
+    does not distort it.
+    """
+    ticks = 0
+    for child in running.processes.children.values():
+        if child.returncode is None:
+            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK") + time.process_time()
 
 
 async def one_shot(client: ReferenceClient, choose: random.Random, deadline_s: float) -> None:
@@ -105,6 +119,7 @@ async def load(
     """
     loop = asyncio.get_running_loop()
     until_s, took_s, failures = loop.time() + seconds, list[float](), list[str]()
+    before_s = cpu_s(running)
 
     async def one(number: int) -> None:
         choose, due_s = random.Random(number), loop.time()
@@ -124,7 +139,7 @@ async def load(
         await client.close()
 
     await asyncio.gather(*(one(number) for number in range(clients)))
-    return Measured(took_s, len(failures), seconds)
+    return Measured(took_s, len(failures), seconds, cpu_s(running) - before_s)
 
 
 async def failover(running: Store) -> float:
