@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Coroutine
 
-from clusters.reference.node import codes, events
+from clusters.reference.node import codes, events, reports
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.config import Config, check
 from clusters.reference.node.group import Group
 from clusters.reference.node.groups import Host
 from clusters.reference.node.leases import RENEW_S, Leases, origin_of
 from clusters.reference.node.members import member_of, name_of
-from clusters.reference.node.membership import Founding, Keeper, names_of
+from clusters.reference.node.membership import Founding, Keeper
 from clusters.reference.node.metadesk import MetaDesk
 from clusters.reference.node.metastorage.assignments import (
     ZONE,
@@ -25,7 +26,6 @@ from clusters.reference.node.metastorage.assignments import (
 )
 from clusters.reference.node.metastorage.store import Change, Metastorage, encode_invoke
 from clusters.reference.node.peers import Peers, Reply
-from clusters.reference.node.placement import partition_of
 from clusters.reference.node.raft import Message
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.runtime.volatile import VolatileDisk
@@ -42,14 +42,8 @@ from clusters.reference.node.tx.finisher import TEND_S, Finisher
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
-    AdminBody,
-    AdminQuestion,
-    AskEvents,
-    AskKey,
     Failed,
-    KeyReport,
     MetaInvoke,
-    NodeReport,
     PeerAnswer,
     PeerBody,
     Renew,
@@ -120,7 +114,7 @@ class Node:
         )
         self.calls = Calls(route=self.leases.primary, ask=self._ask, tell=self._tell)
         identity = await load(self._disk, config.node, runtime.random)
-        self._incarnation = identity.incarnation
+        self.incarnation = identity.incarnation
         self.member = member_of(config.node, identity.incarnation)
         self._founding = Founding(self._disk, identity, config.members)
         await self.log.open()
@@ -160,7 +154,7 @@ class Node:
             partitions=config.partitions,
             calls=self.calls,
             clock=self.clock,
-            admin=self._admin,
+            admin=functools.partial(reports.answer, self),
         )
         listeners: list[Listener] = []
         try:
@@ -171,7 +165,7 @@ class Node:
                 listeners.append(await network.listen(bind.host, bind.port, serve))
             log.info("listening: peers on %s, clients on %s", config.peer_bind, config.client_bind)
             self.events.add(
-                events.NODE_STARTED, f"{config.node} started, incarnation {self._incarnation}"
+                events.NODE_STARTED, f"{config.node} started, incarnation {self.incarnation}"
             )
             await self._work()
         finally:
@@ -392,51 +386,3 @@ class Node:
         )
         text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
         self.events.add(events.START_DECISION, text, partition=number, term=group.raft.term)
-
-    # Admin.
-
-    def _admin(self, question: AdminQuestion) -> AdminBody:
-        if isinstance(question, AskEvents):
-            return self.events.since(question.boot, question.cursor)
-        if isinstance(question, AskKey):
-            return self._key_report(question.key)
-        config, grants = self.config, self.leases.grants
-        return NodeReport(
-            node=config.node,
-            incarnation=self._incarnation,
-            boot=self.runtime.boot,
-            wall_ns=self.runtime.wall_ns(),
-            revision=self.metastorage.revision,
-            partitions=config.partitions,
-            replicas=config.replicas,
-            members=config.members,
-            assignments={p: names_of(a.members) for p, a in self.assignments.items()},
-            groups=tuple(group.status() for group in self.host.groups.values()),
-            primaries=tuple(
-                replica.primary.status(
-                    self.leases.primary(number),
-                    grants[number].epoch if number in grants else 0,
-                )
-                for number, replica in self.replicas.items()
-            ),
-            lease_s=self.leases.left_s,
-            clock=self.clock.last,
-            reachable=self.peers.reachable(),
-            log_bytes=self.log.size_bytes,
-            bugs=config.bugs,
-        )
-
-    def _key_report(self, key: bytes) -> KeyReport:
-        number = partition_of(key, self.config.partitions)
-        replica = self.replicas.get(number)
-        if replica is None:
-            return KeyReport(partition=number, versions=(), holders=())
-        return KeyReport(
-            partition=number,
-            versions=tuple((v.ts, v.value or b"") for v in replica.partition.versions.all_of(key)),
-            holders=tuple(
-                (str(txn), exclusive)
-                for held, txn, exclusive, _ in replica.primary.locks.rows()
-                if held == key
-            ),
-        )

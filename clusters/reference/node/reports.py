@@ -1,0 +1,72 @@
+"""What a node tells of itself, to whoever asks by an admin question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusters.reference.node.membership import names_of
+from clusters.reference.node.placement import partition_of
+from clusters.reference.node.wire.messages import (
+    AdminBody,
+    AdminQuestion,
+    AskEvents,
+    AskKey,
+    KeyReport,
+    NodeReport,
+)
+
+if TYPE_CHECKING:
+    from clusters.reference.node.server import Node
+
+
+def answer(node: Node, question: AdminQuestion) -> AdminBody:
+    """The answer of ``node``: its events since a cursor, one key, or everything it is."""
+    if isinstance(question, AskEvents):
+        return node.events.since(question.boot, question.cursor)
+    if isinstance(question, AskKey):
+        return _key_report(node, question.key)
+    return _node_report(node)
+
+
+def _node_report(node: Node) -> NodeReport:
+    config, grants = node.config, node.leases.grants
+    return NodeReport(
+        node=config.node,
+        incarnation=node.incarnation,
+        boot=node.runtime.boot,
+        wall_ns=node.runtime.wall_ns(),
+        revision=node.metastorage.revision,
+        partitions=config.partitions,
+        replicas=config.replicas,
+        members=config.members,
+        assignments={p: names_of(a.members) for p, a in node.assignments.items()},
+        groups=tuple(group.status() for group in node.host.groups.values()),
+        primaries=tuple(
+            replica.primary.status(
+                node.leases.primary(number),
+                grants[number].epoch if number in grants else 0,
+            )
+            for number, replica in node.replicas.items()
+        ),
+        lease_s=node.leases.left_s,
+        clock=node.clock.last,
+        reachable=node.peers.reachable(),
+        log_bytes=node.log.size_bytes,
+        bugs=config.bugs,
+    )
+
+
+def _key_report(node: Node, key: bytes) -> KeyReport:
+    number = partition_of(key, node.config.partitions)
+    replica = node.replicas.get(number)
+    if replica is None:
+        return KeyReport(partition=number, versions=(), holders=())
+    return KeyReport(
+        partition=number,
+        versions=tuple((v.ts, v.value or b"") for v in replica.partition.versions.all_of(key)),
+        holders=tuple(
+            (str(txn), exclusive)
+            for held, txn, exclusive, _ in replica.primary.locks.rows()
+            if held == key
+        ),
+    )
