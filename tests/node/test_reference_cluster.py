@@ -30,6 +30,9 @@ def keys_of(running: Store, partition: int, count: int = 1) -> list[int]:
     return [next(every) for _ in range(count)]
 
 
+READ_LIMIT_S = 10.0
+
+
 async def begin(running: Store, node: str, limit_s: float = LIMIT_S) -> ReferenceTx:
     client = await running.system.connect(running.cluster, node, 0)
     return await client.begin(READ_WRITE, asyncio.get_running_loop().time() + limit_s)
@@ -42,11 +45,18 @@ async def append(running: Store, node: str, key: int, element: int) -> None:
 
 
 async def read(running: Store, node: str, key: int) -> tuple[int, ...]:
-    tx = await begin(running, node)
-    value = await tx.read(key)
-    await tx.commit()
-    assert value is None or isinstance(value, tuple)
-    return value or ()
+    """What ``node`` reads at ``key``. A refusal is tried again for a while: primaries may move."""
+    async with asyncio.timeout(READ_LIMIT_S):
+        while True:
+            try:
+                tx = await begin(running, node)
+                value = await tx.read(key)
+                await tx.commit()
+            except StoreError:
+                await asyncio.sleep(0.1)
+                continue
+            assert value is None or isinstance(value, tuple)
+            return value or ()
 
 
 async def failing(call: Awaitable[object]) -> StoreError:
