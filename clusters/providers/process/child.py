@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,16 +27,20 @@ _POLL_S = 0.01
 
 @attrs.frozen(kw_only=True)
 class Child:
-    """A started program: who it is, and the handle that reaps it."""
+    """A started program: who it is, and the handle that reaps it.
+
+    Not a process of asyncio's: that one would be killed with the loop, and a cluster that is kept
+    outlives it.
+    """
 
     node: str
     identity: Identity
-    process: asyncio.subprocess.Process
+    process: subprocess.Popen[bytes]
 
     @property
     def exit_text(self) -> str:
         """How it ended, in words; empty while it runs."""
-        code = self.process.returncode
+        code = self.process.poll()
         if code is None:
             return ""
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
@@ -44,12 +51,21 @@ class Child:
 
     async def ended(self, limit_s: float) -> bool:
         """Wait for the end and reap it; whether it came within ``limit_s``."""
+        if self.process.poll() is not None:
+            return True
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        handle = os.pidfd_open(self.process.pid)  # nobody else reaps it: the id is still its own
+        loop.add_reader(handle, over.set)
         try:
             async with asyncio.timeout(limit_s):
-                await self.process.wait()
+                await over.wait()
         except TimeoutError:
             return False
-        return True
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        return self.process.poll() is not None
 
     async def kill(self) -> None:
         """SIGKILL, and wait for the end. Raises ``DeadlineExceeded``."""
@@ -89,18 +105,10 @@ async def spawn(
 
     It runs once the ledger has it on the disk. Raises ``HarnessError``.
     """
-    command = (sys.executable, "-I", "-S", gate.__file__, *argv)
     try:
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                cwd=work,
-                env=dict(env),
-                start_new_session=True,
-            )
+        process = launch(
+            (sys.executable, "-I", "-S", gate.__file__, *argv), env=env, work=work, log=log
+        )
     except OSError as error:
         raise HarnessError(f"{node}: can't start a process: {error.strerror}") from error
     try:
@@ -108,10 +116,35 @@ async def spawn(
         if found is None or process.stdin is None:
             raise HarnessError(f"{node}: process {process.pid} ended before it began, see {log}")
         await ledger.own(node, found.identity)
-        process.stdin.write(b"\n")
-        process.stdin.close()
+        _let_through(process)
     except BaseException:  # cancelled as well: what stands in no ledger must not live
-        if process.returncode is None:
-            process.kill()
+        process.kill()
         raise
     return Child(node=node, identity=found.identity, process=process)
+
+
+def launch(
+    argv: tuple[str, ...],
+    *,
+    env: Mapping[str, str] | None = None,
+    work: Path | None = None,
+    log: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start ``argv`` in a session of its own, its stdin a pipe of ours. Raises ``OSError``."""
+    with (log or Path(os.devnull)).open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            cwd=work,
+            env=None if env is None else dict(env),
+            start_new_session=True,
+        )
+
+
+def _let_through(process: subprocess.Popen[bytes]) -> None:
+    """Open the gate. One that was killed at it is found out by whoever looks at it."""
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin as gate_pipe:
+            gate_pipe.write(b"\n")

@@ -19,7 +19,7 @@ import msgspec
 
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
-from clusters.providers.process.child import Child, spawn
+from clusters.providers.process.child import Child, launch, spawn
 from clusters.providers.process.layout import Layout, argument_vector, copy_log, place
 from clusters.providers.process.ledger import Ledger
 from clusters.providers.process.proxy import LOOPBACK, Mesh
@@ -331,10 +331,7 @@ async def _signals_work() -> bool:
     It waits on a pipe of ours, so that it ends even where we die on the way.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()",
-            stdin=asyncio.subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        process = launch((sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"))
         found = procfs.look(process.pid)
     except OSError:
         return False
