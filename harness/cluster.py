@@ -2,11 +2,12 @@
 
 Order of calls in a run::
 
+    provider.check(names, system.ports)                          (nothing is made yet)
     provider.provision(names, system.ports)  -> Cluster         (machines are up, no store yet)
     provider.install(node, system.program(node, cluster))        for every node
     system.set_up(cluster, provider)                             (it starts the nodes)
     ... drive and break ...
-    system.collect(cluster, clock); provider.collect(node, directory); provider.teardown()
+    provider.collect(node, directory); provider.teardown()      (or provider.leave())
 
 The nemesis decides with values; the provider acts. Every call has a deadline of its own inside.
 """
@@ -132,6 +133,11 @@ class Provider(Protocol):
     async def capabilities(self) -> frozenset[Capability]:
         """What this provider can do on this machine, found by trying."""
 
+    async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
+        """Refuse what ``provision`` would refuse, as far as that can be known before anything is
+        made. Raises ``PlanError`` and ``HarnessError``.
+        """
+
     async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
         """Bring up machines for ``nodes``; nothing of the system runs on them yet."""
 
@@ -194,6 +200,12 @@ class Provider(Protocol):
 
     async def teardown(self) -> None:
         """Remove everything of this run. Idempotent; never waits for a frozen node."""
+
+    async def leave(self) -> None:
+        """Instead of ``teardown``: let the cluster serve on after this process, for a person to
+        look at, until ``firedrill cleanup`` takes it down by the run's name. Raises
+        ``MissingCapability`` where nodes can't outlive this process.
+        """
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):

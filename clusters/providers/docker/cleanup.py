@@ -17,20 +17,25 @@ PASSES_MAX = 5  # the daemon may still be making what a killed controller asked 
 
 @attrs.frozen(kw_only=True)
 class Leftover:
-    """A labelled container or network: its kind, its name, its run and the controller's labels."""
+    """A labelled container or network: its kind, its name, its run and the controller's labels.
+
+    ``marks_kept``: it says that its run was left up on purpose.
+    """
 
     kind: str
     name: str
     run_id: str
     owner: labels.Owner | None
+    marks_kept: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} of run {self.run_id}"
 
 
-def cleanup(run_id: str | None = None) -> list[str]:
+def cleanup(run_id: str | None = None, *, kept: bool = False) -> list[str]:
     """Remove the containers and networks of run ``run_id``, or of every run whose controller is
-    dead; return what was removed, a text each. Blocking.
+    dead, with ``kept`` also of those left up on purpose; return what was removed, a text each.
+    Blocking.
 
     Never touches an object without our labels; without ``run_id`` none whose controller lives or
     can't be seen from here. Idempotent. Raises ``NoDaemon`` and ``DaemonError``.
@@ -39,7 +44,11 @@ def cleanup(run_id: str | None = None) -> list[str]:
     here = labels.myself()
     removed: list[str] = []
     for _ in range(PASSES_MAX):
-        chosen = [item for item in leftovers(client) if _is_ours(item, run_id, here)]
+        found = leftovers(client)
+        spared = frozenset[str]() if kept or run_id is not None else _kept(found)
+        chosen = [
+            item for item in found if item.run_id not in spared and _is_ours(item, run_id, here)
+        ]
         if not chosen:
             break
         for item in chosen:  # containers come first: a network in use can't be removed
@@ -47,6 +56,15 @@ def cleanup(run_id: str | None = None) -> list[str]:
             remove(client, item.name)
         removed += [str(item) for item in chosen if str(item) not in removed]
     return removed
+
+
+def kept_runs() -> tuple[str, ...]:
+    """Identifiers of the runs that were left up on purpose. Blocking; raises as ``cleanup``."""
+    return tuple(sorted(_kept(leftovers(connect()))))
+
+
+def _kept(found: Iterable[Leftover]) -> frozenset[str]:
+    return frozenset(item.run_id for item in found if item.marks_kept)
 
 
 def _is_ours(item: Leftover, run_id: str | None, here: labels.Owner) -> bool:
@@ -69,6 +87,12 @@ def leftovers(client: docker.APIClient) -> list[Leftover]:
 
 def _sorted(kind: str, named: Iterable[tuple[str, dict[str, Any]]]) -> list[Leftover]:
     return [
-        Leftover(kind=kind, name=name, run_id=marks[labels.RUN], owner=labels.owner_of(marks))
+        Leftover(
+            kind=kind,
+            name=name,
+            run_id=marks[labels.RUN],
+            owner=labels.owner_of(marks),
+            marks_kept=labels.KEPT in marks,
+        )
         for name, marks in sorted(named, key=lambda item: item[0])
     ]

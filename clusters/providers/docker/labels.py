@@ -15,6 +15,8 @@ import attrs
 
 RUN = "firedrill.run"
 NODE = "firedrill.node"
+KEPT = "firedrill.kept"
+"""Carried by a container of a run that was left up on purpose; it never runs."""
 _HOST, _BOOT = "firedrill.owner-host", "firedrill.host-boot"
 _PIDS, _PID, _TICKS = (
     "firedrill.owner-pid-namespace",

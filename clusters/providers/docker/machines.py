@@ -212,6 +212,19 @@ class Machines:
             self._still_wanted(lambda: self.remove(self.name(node)))
             self._client.start(self.name(node))
 
+    def mark_kept(self) -> None:
+        """Let it be seen that this run is left up on purpose: labels can't be added later, so a
+        container that is made for it, and never started, carries the word.
+        """
+        with self._making_one("marking the run as kept"):
+            self._client.create_container(
+                self._image,
+                command=["true"],
+                name=self.name("kept"),
+                labels=self._labels | {labels.KEPT: "yes"},
+                host_config=self._host_config("none"),
+            )
+
     def _host_config(self, network: str) -> Any:  # noqa: ANN401 (a dict of the SDK's)
         memory_bytes = self._limits.memory_mib << 20
         return self._client.create_host_config(

@@ -111,12 +111,14 @@ class DockerProvider:
             "trying faults", CREATE_LIMIT_S, tasks.try_capabilities, machines
         )
 
+    async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
+        """Raises ``PlanError`` for more nodes than a network has addresses."""
+        if len(nodes) > subnets.NODES_MAX:
+            limit = f"provider {NAME}: at most {subnets.NODES_MAX}"
+            raise PlanError("cluster.nodes", f"{limit} (got {len(nodes)})")
+
     async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
         """Containers of ``nodes``, each with sshd, at fixed addresses of a network of their own."""
-        if len(nodes) > subnets.NODES_MAX:
-            raise UsageError(
-                f"provider {NAME}: at most {subnets.NODES_MAX} nodes (got {len(nodes)})"
-            )
         machines = await self._ready()
         subnet = await self._daemon.call("making the network", LOOK_LIMIT_S, machines.make_network)
         key = keys.generate()
@@ -347,6 +349,18 @@ class DockerProvider:
             for name in left
         )
         await self._daemon.call("removing the network", NETWORK_LIMIT_S, machines.remove_network)
+        await self._let_go()
+
+    async def leave(self) -> None:
+        """Mark the run as kept, and close the sessions: their keys end with this process, the
+        daemon is the way in from now on.
+        """
+        await self._daemon.call("marking the run as kept", LOOK_LIMIT_S, self._ours.mark_kept)
+        self._ours.close()
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Close the ways to all machines."""
         await together(
             Lane(node.name).call("dropping its session", CLOSE_LIMIT_S, node.session.close)
             for node in self._every

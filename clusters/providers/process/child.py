@@ -100,15 +100,16 @@ async def spawn(
     work: Path,
     log: Path,
     ledger: Ledger,
+    pass_fds: tuple[int, ...] = (),
 ) -> Child:
-    """Start ``argv`` in ``work``, its output appended to ``log``, in a session of its own.
+    """Start ``argv`` in ``work``, its output appended to ``log``, in a session of its own, with the
+    descriptors ``pass_fds``.
 
     It runs once the ledger has it on the disk. Raises ``HarnessError``.
     """
     try:
-        process = launch(
-            (sys.executable, "-I", "-S", gate.__file__, *argv), env=env, work=work, log=log
-        )
+        command = (sys.executable, "-I", "-S", gate.__file__, *argv)
+        process = launch(command, env=env, work=work, log=log, pass_fds=pass_fds)
     except OSError as error:
         raise HarnessError(f"{node}: can't start a process: {error.strerror}") from error
     try:
@@ -129,6 +130,7 @@ def launch(
     env: Mapping[str, str] | None = None,
     work: Path | None = None,
     log: Path | None = None,
+    pass_fds: tuple[int, ...] = (),
 ) -> subprocess.Popen[bytes]:
     """Start ``argv`` in a session of its own, its stdin a pipe of ours. Raises ``OSError``."""
     with (log or Path(os.devnull)).open("ab") as output:
@@ -140,6 +142,7 @@ def launch(
             cwd=work,
             env=None if env is None else dict(env),
             start_new_session=True,
+            pass_fds=pass_fds,
         )
 
 

@@ -11,6 +11,20 @@ from harness.errors import HarnessError
 _KILL_LIMIT_S = 10.0
 
 
+def driven(state_dir: Path) -> bool:
+    """Whether the controller of the run lives. Raises ``MalformedHistory`` for a broken list."""
+    owned = ledger.read(state_dir)
+    return owned is not None and owned.driven
+
+
+def kept(state_dir: Path) -> bool:
+    """Whether the run was left up on purpose and something of it runs. Raises as ``driven``."""
+    owned = ledger.read(state_dir)
+    if owned is None or not owned.kept or owned.boot != procfs.machine_boot():
+        return False
+    return any(procfs.find(identity) for identity in owned.processes.values())
+
+
 def cleanup(state_dir: Path) -> list[str]:
     """Kill every process that the run of ``state_dir`` (its ``undo`` directory) left behind.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import msgspec
 
-from clusters.providers.process.procfs import Identity, machine_boot
+from clusters.providers.process.procfs import Identity, find, look, machine_boot
 from harness.errors import MalformedHistory
 from harness.history.files import sync_directory, write_atomically
 
@@ -15,11 +16,21 @@ FILE = "processes.json"
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """``processes.json``: who was started for the run, by node. ``boot`` is the machine's."""
+    """``processes.json``: who was started for the run, by node. ``boot`` is the machine's.
+
+    ``owner`` is the controller; ``kept`` says that it left all this running on purpose.
+    """
 
     run_id: str
     boot: str
     processes: dict[str, Identity] = {}
+    owner: Identity | None = None
+    kept: bool = False
+
+    @property
+    def driven(self) -> bool:
+        """Whether the controller that wrote this lives."""
+        return bool(self.owner and self.boot == machine_boot() and find(self.owner))
 
 
 class Ledger:
@@ -27,7 +38,10 @@ class Ledger:
 
     def __init__(self, run_id: str, state_dir: Path) -> None:
         self._path = state_dir / FILE
-        self._owned = Owned(run_id=run_id, boot=machine_boot())
+        here = look(os.getpid())
+        self._owned = Owned(
+            run_id=run_id, boot=machine_boot(), owner=here.identity if here else None
+        )
         self._writing = asyncio.Lock()
 
     async def own(self, node: str, identity: Identity) -> None:
@@ -37,6 +51,12 @@ class Ledger:
         async with self._writing:
             processes = self._owned.processes | {node: identity}
             self._owned = msgspec.structs.replace(self._owned, processes=processes)
+            await asyncio.to_thread(_write, self._path, self._owned)
+
+    async def keep(self) -> None:
+        """Return once it is durable that what runs is left on purpose. Raises ``HarnessError``."""
+        async with self._writing:
+            self._owned = msgspec.structs.replace(self._owned, owner=None, kept=True)
             await asyncio.to_thread(_write, self._path, self._owned)
 
     async def close(self) -> None:

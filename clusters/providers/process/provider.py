@@ -20,6 +20,7 @@ import msgspec
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.child import Child, launch, spawn
+from clusters.providers.process.keeping import keep_links
 from clusters.providers.process.layout import Layout, argument_vector, copy_log, place
 from clusters.providers.process.ledger import Ledger
 from clusters.providers.process.proxy import LOOPBACK, Mesh
@@ -80,8 +81,9 @@ class ProcessProvider:
     def __init__(self, run_id: str, options: Options, state_dir: Path) -> None:
         """Touches nothing yet."""
         self._run_id, self._options = run_id, options
-        self._nodes_dir = state_dir.resolve().parent / "nodes"
-        self._ledger = Ledger(run_id, state_dir.resolve())
+        self._state_dir = state_dir.resolve()
+        self._nodes_dir = self._state_dir.parent / "nodes"
+        self._ledger = Ledger(run_id, self._state_dir)
         self._cluster: Cluster | None = None
         self._mesh: Mesh | None = None
         self._programs: dict[str, Program] = {}
@@ -99,6 +101,13 @@ class ProcessProvider:
         if await _delays_work():
             found += [Capability.DELAY]
         return frozenset(found)
+
+    async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
+        """Whether the ports that the plan names are there. Raises ``PlanError``, and
+        ``HarnessError`` for one that is taken.
+        """
+        if self._options.first_port is not None:
+            port_choice.given(self._options.first_port, len(nodes) * len(ports))
 
     async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
         """Directories, ports and proxies for ``nodes``. Raises ``HarnessError`` where ports are
@@ -259,6 +268,17 @@ class ProcessProvider:
             if self._mesh:
                 self._mesh.close()
         await self._ledger.close()
+
+    async def leave(self) -> None:
+        """Let everything run on when this process ends: the links go to a process of their own.
+
+        ``cleanup`` ends it all. Raises ``HarnessError``.
+        """
+        mesh = self._network()
+        self._closing = True
+        await keep_links(mesh, self._state_dir, self._ledger)
+        await self._ledger.keep()
+        mesh.close()
 
     async def _end(self, node: str) -> None:
         """End what runs on ``node``: at once, so that whoever acts on it comes to an end too, and

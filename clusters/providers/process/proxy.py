@@ -40,18 +40,35 @@ class LinkProxy:
     connection more; it is established, and silent, until the cut ends.
     """
 
-    def __init__(self, there: Lane, back: Lane, destination: Address) -> None:
+    def __init__(
+        self,
+        there: Lane,
+        back: Lane,
+        destination: Address,
+        listener: socket.socket | None = None,
+    ) -> None:
+        """``listener``: one that exists already, taken over from another process."""
         self._there, self._back, self._destination = there, back, destination
         self._loop = asyncio.get_running_loop()
         self._splices: dict[Splice, None] = {}
         self._dials: dict[asyncio.Task[None], None] = {}
         self._accepting = False
-        self._listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
+        self._listener = listener or socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self.address = Address(host=LOOPBACK, port=self._listener.getsockname()[1])
         there.tell(self._update)
         back.tell(self._update)
         self._update()
+
+    @property
+    def listens(self) -> int:
+        """The descriptor of its listener."""
+        return self._listener.fileno()
+
+    @property
+    def destination(self) -> Address:
+        """Where connections lead."""
+        return self._destination
 
     @property
     def connections(self) -> int:
@@ -164,6 +181,11 @@ class Mesh:
             raise HarnessError(f"no listener for {destination}: {error.strerror}") from error
         self._proxies.append(proxy)
         return proxy
+
+    @property
+    def proxies(self) -> tuple[LinkProxy, ...]:
+        """Every listener with where it leads."""
+        return tuple(self._proxies)
 
     def cut(self, grudge: Grudge) -> None:
         """Make ``grudge`` the whole set of cut links. Raises ``UsageError`` for a link that is

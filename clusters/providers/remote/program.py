@@ -18,6 +18,8 @@ from harness.errors import HarnessError
 START_LIMIT_S = 10.0
 STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
 ACT_LIMIT_S = STOP_GRACE_S + 10.0
+LOG_LINK = "/run/firedrill-log"
+"""Leads to the program's log, so that whoever comes later finds it without the plan."""
 
 # The shell that becomes the program first writes down its own entry in /proc: pid and start time
 # stay, and are known even of a program that ends at once. A session of its own: no hang-up when SSH
@@ -27,6 +29,7 @@ set -eu
 cd -- "$1"; log=$2; pid_file=$3; shift 3
 mkdir -p -- "$(dirname -- "$pid_file")"
 rm -f -- "$pid_file"
+ln -sfn -- "$log" /run/firedrill-log
 setsid sh -c '
   pid_file=$1; shift
   cat "/proc/$$/stat" >"$pid_file.new"; mv -- "$pid_file.new" "$pid_file"

@@ -81,6 +81,9 @@ class SimProvider:
         """What is simulated."""
         return CAPABILITIES
 
+    async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
+        """Nothing of the machine is needed, so nothing of it can be missing."""
+
     async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
         """Machines named as the nodes. Raises ``HarnessBug`` on a loop that is not virtual."""
         loop = asyncio.get_running_loop()
@@ -194,6 +197,10 @@ class SimProvider:
         for node in self._machines:
             await self._machines[node].kill()
         self._logs.detach()
+
+    async def leave(self) -> None:
+        """Not offered: what is simulated ends with the simulation."""
+        raise MissingCapability("keeping a cluster up", "nodes that outlive the run")
 
 
 def _write(into: Path, name: str, text: str) -> None:

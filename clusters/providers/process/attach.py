@@ -1,0 +1,54 @@
+"""A way for a person into a node of local processes that runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from clusters.providers.process import ledger, procfs
+from clusters.providers.process.procfs import Identity
+from harness.errors import UsageError
+
+
+def running(state_dir: Path, node: str) -> Identity | None:
+    """The process of ``node`` of the run with the ``undo`` directory ``state_dir``, if it runs."""
+    owned = ledger.read(state_dir)
+    if owned is None or owned.boot != procfs.machine_boot():
+        return None
+    identity = owned.processes.get(node)
+    return identity if identity and procfs.find(identity) else None
+
+
+def shell(state_dir: Path, node: str, argv: Sequence[str]) -> int:
+    """Run ``argv``, or the user's shell, where ``node`` works and with what it sees; its exit code.
+
+    Blocks for as long as the user likes. Raises ``UsageError`` where the node does not run, or
+    there is no such command.
+    """
+    identity = running(state_dir, node)
+    if identity is None:
+        raise UsageError(f"node {node!r}: nothing of it runs (see firedrill logs)")
+    command = list(argv) or [os.environ.get("SHELL") or "sh"]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=state_dir.resolve().parent / "nodes" / node / "work",
+            env=os.environ | _environment(identity) | {"FIREDRILL_NODE": node},
+            check=False,
+        )
+    except OSError as error:
+        raise UsageError(f"node {node!r}: can't run {command[0]!r}: {error.strerror}") from error
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+
+
+def _environment(identity: Identity) -> dict[str, str]:
+    """What the node's program was started with, and its process id."""
+    try:
+        content = Path(f"/proc/{identity.pid}/environ").read_bytes()
+    except OSError:  # ended meanwhile
+        content = b""
+    pairs = (item.partition(b"=") for item in content.split(b"\0") if b"=" in item)
+    seen = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    return seen | {"FIREDRILL_PID": str(identity.pid)}

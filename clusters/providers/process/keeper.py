@@ -1,0 +1,48 @@
+"""Run as a module: ``keeper FILE`` carries the links of a cluster that outlives its controller.
+
+The listeners come from the controller, open, so that the addresses that nodes know stay true and no
+dial is refused in between. Every link is whole: faults end with the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from clusters.providers.process.lanes import Lane
+from clusters.providers.process.proxy import LinkProxy
+from harness.cluster import Address
+
+
+class Listener(msgspec.Struct, frozen=True, kw_only=True):
+    """An open listener by its descriptor, and where its connections lead."""
+
+    fd: int
+    destination: Address
+
+
+async def keep(listeners: tuple[Listener, ...]) -> None:
+    """Carry what ``listeners`` take, until this process is ended."""
+    proxies = []
+    for one in listeners:
+        listener = socket.socket(fileno=one.fd)
+        listener.setblocking(False)
+        proxies.append(LinkProxy(Lane(), Lane(), one.destination, listener))
+    await asyncio.Event().wait()
+
+
+def main(argv: list[str]) -> None:
+    """Keep what the file ``argv[0]`` lists."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    listeners = msgspec.json.decode(Path(argv[0]).read_bytes(), type=tuple[Listener, ...])
+    asyncio.run(keep(listeners))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
