@@ -20,6 +20,7 @@ from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.session import Session, say
 from harness.cli.signals import interrupt_on_terminate
+from harness.cli.sim import sim
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome
 
@@ -41,7 +42,7 @@ def cli(session: Session, debug: bool) -> None:
     session.debug = debug
 
 
-for command in (run, check, report, doctor, cleanup):
+for command in (run, sim, check, report, doctor, cleanup):
     cli.add_command(command)
 
 

@@ -1,0 +1,179 @@
+"""``firedrill sim``: the same drill under many seeds, simulated, on all cores."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from harness.cli.campaign import SEED_LIMIT_S, campaign
+from harness.cli.ledger import Ledger, code_digest
+from harness.cli.run import naming_source
+from harness.cli.seeds import SeedResult, plan_key
+from harness.cli.session import Session, runs_option, say
+from harness.cli.sums import overall, totals
+from harness.outcome import EXIT_INTERRUPTED, Outcome
+from harness.plan import MAX_SEED, Plan, load, override
+from harness.text import inert
+from results.store import RunStore
+
+WORKLOADS = ("list-append", "bank")
+FAULTS = ("kill", "partition")
+NOTE_EVERY_S = 15.0
+LINE_CHARS = 400  # of one seed on a terminal; its run has the rest
+# About 500 operations and a handful of faults: a seed is short, so that there can be many.
+DEFAULTS: dict[str, object] = {
+    "name": "sim",
+    "cluster.nodes": 5,
+    "drive.duration_s": 20.0,
+    "drive.rate_per_s": 25.0,
+    "drive.concurrency": 20,
+    "nemesis.mix": list(FAULTS),
+    "nemesis.first_s": 1.5,
+    "nemesis.hold_s": 2.5,
+    "nemesis.quiet_s": 2.0,
+}
+FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
+
+
+@click.command()
+@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
+@click.option("--seed", "first", type=click.IntRange(0, MAX_SEED), default=0, help="The first (0).")
+@click.option(
+    "--workload", "workloads", multiple=True, help="What clients do; seeds take turns among them."
+)
+@click.option("--faults", multiple=True, metavar="KIND[,KIND]", help="The random mix; repeatable.")
+@click.option("--bug", "bugs", multiple=True, help="A planted bug of the store; repeatable.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
+)
+@click.option("--keep-runs", is_flag=True, help="Keep the runs of valid seeds, too.")
+@click.option("--again", is_flag=True, help="Simulate also the seeds whose results are known.")
+@click.option("--jobs", type=click.IntRange(1), help="Seeds at once (as many as cores).")
+@click.option(
+    "--limit",
+    "limit_s",
+    type=click.FloatRange(min=1),
+    default=SEED_LIMIT_S,
+    show_default=True,
+    help="Wall seconds that one seed may take.",
+)
+@runs_option
+@click.pass_obj
+def sim(
+    _session: Session,
+    /,
+    plan: Path | None,
+    seeds: int,
+    first: int,
+    workloads: tuple[str, ...],
+    faults: tuple[str, ...],
+    bugs: tuple[str, ...],
+    sets: tuple[str, ...],
+    keep_runs: bool,
+    again: bool,
+    jobs: int | None,
+    limit_s: float,
+    store: RunStore,
+) -> int:
+    """Simulate PLAN (a TOML file; by default a short drill) under many seeds and judge each.
+
+    A line for every seed that is not valid, with the command that replays it, then the sums. Broken
+    off and started again, it goes on where it was.
+    """
+    given = _given(faults, bugs, sets)
+    with naming_source(plan, given):
+        plans = seed_plans(plan, given, workloads, range(first, first + seeds))
+    ledger = Ledger(store.root, code_digest())
+    known = {} if again else ledger.known()
+    done = [known[key] for key in map(plan_key, plans) if key in known]
+    if done:
+        say(f"{len(done)} of {seeds} seeds are known from {ledger.path}")
+    for result in done:
+        _announce(result)
+    left = [p for p in plans if plan_key(p) not in known]
+    began_s = time.monotonic()
+    work = campaign(left, store.root, keep=keep_runs, seed_limit_s=limit_s, jobs=jobs)
+    finished = _simulate(work, ledger, done, len(left))
+    return _conclude(done, time.monotonic() - began_s, store, interrupted=not finished)
+
+
+def seed_plans(
+    path: Path | None,
+    overrides: Mapping[str, object],
+    workloads: Sequence[str],
+    seeds: Iterable[int],
+) -> list[Plan]:
+    """The plan of every seed: the file (by default a short drill) with ``overrides``; of several
+    ``workloads``, seeds take turns. Raises ``PlanError``.
+    """
+    given = (DEFAULTS if path is None else {}) | dict(overrides) | FIXED
+    turns = workloads or (WORKLOADS if path is None else ())
+    plans = []
+    for seed in seeds:
+        own: dict[str, object] = {"seed": seed}
+        if turns:
+            own["workload.name"] = turns[seed % len(turns)]
+        plan = load(path, given | own)
+        plans.append(load(path, given | own | {"name": f"{plan.name}-{seed}"}))
+    return plans
+
+
+def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
+    """The plan's keys that flags name; later ``--set`` win."""
+    given: dict[str, object] = {}
+    if faults:
+        given["nemesis.mix"] = [kind.strip() for text in faults for kind in text.split(",")]
+    if bugs:
+        given["system.bugs"] = list(bugs)
+    return given | dict(override(text) for text in sets)
+
+
+def _simulate(
+    work: Iterator[SeedResult], ledger: Ledger, done: list[SeedResult], count: int
+) -> bool:
+    """Take every result into ``done`` and the ledger; whether nobody broke it off."""
+    noted_s, fresh = time.monotonic(), 0
+    try:
+        with closing(work):  # type: ignore[type-var]
+            for result in work:
+                ledger.add(result)
+                done.append(result)
+                _announce(result)
+                fresh += 1
+                if time.monotonic() - noted_s >= NOTE_EVERY_S:
+                    noted_s = time.monotonic()
+                    say(f"{fresh} of {count} seeds simulated")
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _announce(result: SeedResult) -> None:
+    """One line for a seed that is not valid, and one for what replays it."""
+    if result.outcome is Outcome.VALID:
+        return
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(result.anomalies.items()))
+    why = found or "; ".join(result.reasons)
+    line = f"seed {result.seed} ({result.workload}): {result.outcome.value.upper()}: {why}"
+    click.echo(inert(line, LINE_CHARS))
+    if result.run:
+        click.echo(f"  firedrill replay {shlex.quote(result.run)}")
+
+
+def _conclude(
+    done: Sequence[SeedResult], wall_s: float, store: RunStore, *, interrupted: bool
+) -> int:
+    for line in totals(done, wall_s):
+        click.echo(line)
+    outcome = overall(done)
+    if interrupted:
+        click.echo("interrupted: the same command goes on where it was")
+        return outcome.exit_code if outcome is Outcome.VIOLATION else EXIT_INTERRUPTED
+    click.echo(f"{outcome.value.upper()}: {outcome.meaning}: {store.root}")
+    return outcome.exit_code
