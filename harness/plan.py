@@ -32,6 +32,7 @@ MAX_RATE_PER_S = 1_000_000.0
 MIN_DEADLINE_S = 0.001  # below the timer's own noise every operation would be late
 MAX_DEADLINE_S = 600.0
 MAX_LIMIT_S = 3_600.0  # no phase around the drive may take longer than an hour
+MAX_DISK_MIB = 1 << 24  # 16 TiB
 MAX_SCHEDULE = 10_000  # faults in one plan
 MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
 DEFAULT_MIX = ("kill", "partition")
@@ -95,11 +96,14 @@ class CheckPlan(_Table, frozen=True, kw_only=True):
 
 
 class LimitsPlan(_Table, frozen=True, kw_only=True):
-    """The longest that the phases around the drive may take."""
+    """The longest that the phases around the drive may take, and the most that the run directory
+    may hold: a run that holds more is ended early.
+    """
 
     ready_s: _LimitS = 60.0
     quiesce_s: _LimitS = 60.0
     final_reads_s: _LimitS = 30.0
+    disk_mib: Annotated[int, Meta(ge=1, le=MAX_DISK_MIB)] = 10_240
 
 
 class Plan(_Table, frozen=True, kw_only=True):

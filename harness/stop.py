@@ -1,0 +1,65 @@
+"""Ending a run before its time, and tasks that were told to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SETTLE_LIMIT_S = 5.0  # for tasks that were told to end
+
+
+class Stop:
+    """The wish to end a run early: set once, seen at every phase.
+
+    ``cut_short`` says that something was left out for it, ``over`` that nothing can be any more.
+    ``reason`` is why it was asked for where that was not the user: a budget, a limit. ``budget_s``
+    seconds after the run began, it is asked for by itself, because of ``budget_text``.
+    """
+
+    def __init__(self, budget_s: float | None = None, budget_text: str = "") -> None:
+        self._event = asyncio.Event()
+        self.cut_short = self.over = False
+        self.reason = ""
+        self.budget_s, self.budget_text = budget_s, budget_text
+
+    def ask(self, reason: str = "") -> None:
+        """Ask for an orderly end: heal, collect, seal."""
+        if not self.asked:
+            self.reason = reason
+        self._event.set()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the end was asked for."""
+        return self._event.is_set()
+
+    def skips(self) -> bool:
+        """Whether the next piece of work is to be left out; if so, the run is cut short."""
+        self.cut_short |= self.asked
+        return self.asked
+
+    async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of ``work``, or ``None`` as soon as the end is asked for (work is
+        cancelled).
+        """
+        task = asyncio.ensure_future(work)
+        asked = asyncio.ensure_future(self._event.wait())
+        try:
+            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            self.cut_short = True
+            return None
+        finally:
+            await end(task)
+            await end(asked)
+
+
+async def end(task: asyncio.Future[Any]) -> None:
+    """Cancel ``task`` and wait, within a limit, until it is over; its result is left in it."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=SETTLE_LIMIT_S)
