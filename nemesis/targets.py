@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import random
 import re
+from collections.abc import Mapping
 
 import attrs
 
@@ -42,6 +43,7 @@ class Form(enum.StrEnum):
     MAJORITY = "majority"
     ALL = "all"
     LEADER = "leader"
+    PRIMARY = "primary"
     FOLLOWER = "follower"
     VOTERS_MAJORITY = "majority of voters"
     VOTERS_MINORITY = "minority of voters"
@@ -62,7 +64,7 @@ _WORDS = {
 }
 _PARTITION_FORMS = {
     "leader": Form.LEADER,
-    "primary": Form.LEADER,
+    "primary": Form.PRIMARY,
     "follower": Form.FOLLOWER,
     "other voter": Form.FOLLOWER,
     "majority": Form.VOTERS_MAJORITY,
@@ -168,7 +170,9 @@ def _choose(
             return _known(roles.metastorage_leader, nodes)
         case Form.FIRST_HALF:
             return tuple(sorted(nodes[: len(nodes) // 2]))
-        case Form.LEADER | Form.FOLLOWER | Form.VOTERS_MAJORITY | Form.VOTERS_MINORITY:
+        case (
+            Form.LEADER | Form.PRIMARY | Form.FOLLOWER | Form.VOTERS_MAJORITY | Form.VOTERS_MINORITY
+        ):
             return _of_partition(target, roles, nodes, stream)
         case _:
             count = _how_many(target.form, len(nodes))
@@ -182,7 +186,7 @@ def _of_partition(
     if target.partition is not None:
         candidates = _candidates(target.form, target.partition, roles, nodes)
     else:
-        told = sorted(roles.leaders if target.form is Form.LEADER else roles.voters)
+        told = sorted(_holders(target.form, roles) or roles.voters)
         every = (_candidates(target.form, partition, roles, nodes) for partition in told)
         some = [found for found in every if found]
         candidates = stream.choice(some) if some else ()
@@ -199,13 +203,22 @@ def _candidates(
 
     Without a known leader nobody can be told to follow.
     """
+    if form in (Form.LEADER, Form.PRIMARY):
+        return _known(_holders(form, roles).get(partition), nodes)
     leader = roles.leaders.get(partition)
-    if form is Form.LEADER:
-        return _known(leader, nodes)
     voters = tuple(sorted(n for n in roles.voters.get(partition, ()) if n in nodes))
     if form is Form.FOLLOWER:
         return tuple(n for n in voters if n != leader) if leader is not None else ()
     return voters
+
+
+def _holders(form: Form, roles: Roles) -> Mapping[int, str]:
+    """Who holds the role of ``form`` by partition; nobody, where it is not one node's role. A store
+    that tells of no primaries has its leaders for them.
+    """
+    if form is Form.PRIMARY:
+        return roles.primaries or roles.leaders
+    return roles.leaders if form is Form.LEADER else {}
 
 
 def _how_many(form: Form, nodes: int) -> int:
@@ -214,6 +227,7 @@ def _how_many(form: Form, nodes: int) -> int:
     counts = {
         Form.ONE: min(1, nodes),
         Form.LEADER: min(1, nodes),
+        Form.PRIMARY: min(1, nodes),
         Form.FOLLOWER: min(1, nodes),
         Form.MINORITY: minority,
         Form.VOTERS_MINORITY: minority,
@@ -230,7 +244,8 @@ def _known(node: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _roles_of(chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
     """Every role that somebody of ``chosen`` holds."""
-    held = [f"leader of partition {p}" for p, n in sorted(roles.leaders.items()) if n in chosen]
+    held = [f"primary of partition {p}" for p, n in sorted(roles.primaries.items()) if n in chosen]
+    held += [f"leader of partition {p}" for p, n in sorted(roles.leaders.items()) if n in chosen]
     if roles.metastorage_leader in chosen:
         held.append(Form.METASTORAGE_LEADER.value)
     held += [

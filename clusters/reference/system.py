@@ -205,7 +205,9 @@ class ReferenceSystem:
         return await connect(self._network, address.host, address.port, CONNECT_LIMIT_S)
 
     async def roles(self, cluster: Cluster) -> Roles:
-        """Who says of itself that it leads; of two, who says so in the higher term."""
+        """Who says of itself that it leads, or is primary; of two, who says so in the higher term
+        or epoch.
+        """
         return roles_of(await self._reports(cluster))
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
@@ -266,16 +268,24 @@ class ReferenceSystem:
 
 
 def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
-    """Leaders by their own word, the higher term before the lower; voters by assignment."""
+    """Leaders by their own word, the higher term before the lower; primaries under a lease that
+    holds, the higher epoch first; voters by assignment.
+    """
     best: dict[int | None, tuple[int, str]] = {}
+    primaries: dict[int, tuple[int, str]] = {}
     voters: dict[int, tuple[str, ...]] = {}
     for node in sorted(reports):
         voters.update(reports[node].assignments)
         for group in reports[node].groups:
             if group.role == Role.LEADER:
                 best[group.partition] = max(best.get(group.partition, (0, "")), (group.term, node))
+        for held in reports[node].primaries:
+            if held.serving:
+                known = primaries.get(held.partition, (0, ""))
+                primaries[held.partition] = max(known, (held.epoch, node))
     return Roles(
         leaders={p: node for p, (_, node) in best.items() if p is not None},
+        primaries={p: node for p, (_, node) in primaries.items()},
         voters=voters,
         metastorage_leader=best[None][1] if None in best else None,
     )

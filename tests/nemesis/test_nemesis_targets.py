@@ -36,8 +36,8 @@ def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | Non
         ("follower of partition 0", Target(form=Form.FOLLOWER, partition=0)),
         ("leader of any partition", Target(form=Form.LEADER)),
         ("metastorage leader", Target(form=Form.METASTORAGE_LEADER)),
-        ("primary of partition 3", Target(form=Form.LEADER, partition=3)),
-        ("primary of any partition", Target(form=Form.LEADER)),
+        ("primary of partition 3", Target(form=Form.PRIMARY, partition=3)),
+        ("primary of any partition", Target(form=Form.PRIMARY)),
         ("other voter of partition 3", Target(form=Form.FOLLOWER, partition=3)),
         ("majority of partition 3", Target(form=Form.VOTERS_MAJORITY, partition=3)),
         ("its majority", Target(form=Form.VOTERS_MAJORITY)),
@@ -91,6 +91,32 @@ def test_leaders_are_resolved_with_every_role_that_they_hold() -> None:
     )
     assert resolve("metastorage leader") == targets.Hit(
         nodes=("n1",), roles=("metastorage leader", "follower of partition 3")
+    )
+
+
+def test_a_primary_is_who_holds_the_lease_also_where_somebody_else_leads() -> None:
+    roles = Roles(leaders={3: "n2", 1: "n2"}, primaries={3: "n1"})
+
+    assert resolve("primary of partition 3", roles=roles) == targets.Hit(
+        nodes=("n1",), roles=("primary of partition 3",)
+    )
+    assert resolve("leader of partition 3", roles=roles) == targets.Hit(
+        nodes=("n2",), roles=("leader of partition 1", "leader of partition 3")
+    )
+    assert resolve("primary of any partition", roles=roles) == targets.Hit(
+        nodes=("n1",), roles=("primary of partition 3",)
+    )
+
+
+def test_a_partition_whose_lease_nobody_holds_has_no_primary_though_it_has_a_leader() -> None:
+    roles = Roles(leaders={3: "n2", 1: "n2"}, primaries={3: "n1"})
+
+    assert resolve("primary of partition 1", roles=roles) is None
+
+
+def test_in_a_store_without_leases_the_leaders_are_the_primaries() -> None:
+    assert resolve("primary of partition 0") == targets.Hit(
+        nodes=("n4",), roles=("leader of partition 0",)
     )
 
 

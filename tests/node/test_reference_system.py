@@ -136,12 +136,12 @@ def group(
     )
 
 
-def primary(partition: int) -> PrimaryStatus:
+def primary(partition: int, *, epoch: int = 1, serving: bool = True) -> PrimaryStatus:
     return PrimaryStatus(
         partition=partition,
         primary="n1",
-        epoch=1,
-        serving=True,
+        epoch=epoch,
+        serving=serving,
         locks=0,
         waiting=0,
         open=0,
@@ -177,6 +177,10 @@ def report(node: str, *groups: GroupStatus) -> NodeReport:
     )
 
 
+def with_primaries(told: NodeReport, *primaries: PrimaryStatus) -> NodeReport:
+    return msgspec.structs.replace(told, primaries=primaries)
+
+
 def test_of_two_who_say_that_they_lead_the_higher_term_is_believed() -> None:
     reports = {
         "n1": report("n1", group(0, "leader", 4), group(None, "leader", 2)),
@@ -184,7 +188,22 @@ def test_of_two_who_say_that_they_lead_the_higher_term_is_believed() -> None:
         "n3": report("n3", group(0, "follower", 5), group(None, "follower", 2)),
     }
 
-    assert roles_of(reports) == Roles(leaders={0: "n2"}, voters={0: NODES}, metastorage_leader="n1")
+    told = roles_of(reports)
+
+    assert told.leaders == {0: "n2"}
+    assert told.metastorage_leader == "n1"
+    assert told.voters == {0: NODES}
+
+
+def test_the_primary_is_who_serves_under_the_newest_lease_whoever_leads() -> None:
+    reports = {
+        "n1": with_primaries(report("n1", group(0, "leader", 5)), primary(0, serving=False)),
+        "n2": with_primaries(report("n2", group(0, "follower", 5)), primary(0, epoch=3)),
+        "n3": with_primaries(report("n3", group(0, "follower", 5)), primary(0, epoch=2)),
+    }
+
+    assert roles_of(reports) == Roles(leaders={0: "n1"}, primaries={0: "n2"}, voters={0: NODES})
+    assert roles_of({"n1": reports["n1"]}).primaries == {}
 
 
 def test_a_partition_that_nobody_leads_is_absent() -> None:
