@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -15,7 +16,15 @@ import pyarrow.parquet as pq
 from checkers.executors import local
 from checkers.executors.results import Given, apply, describe, of
 from checkers.kernel import Checker, Exchange, Kernel, Part, Setting, Tables
-from checkers.models import OF_SNAPSHOTS, STRICT_SERIALIZABLE, canonical, decides, ruled_out
+from checkers.models import (
+    OF_REPLICAS,
+    OF_SNAPSHOTS,
+    STRICT_SERIALIZABLE,
+    canonical,
+    decides,
+    ruled_out,
+)
+from checkers.replicas import CHECKER as REPLICAS
 from checkers.source import Source
 from harness import plugins
 from harness.checking import Anomaly, Verdict
@@ -25,6 +34,7 @@ from harness.history.load import load
 from harness.outcome import Outcome, worst
 from harness.promise import Declaration
 from harness.rundir import Manifest, RunDirectory
+from harness.statelog import read_states
 
 EXECUTORS = ("local", "spark")
 EVIDENCE = "evidence"
@@ -57,12 +67,15 @@ def analyze(
     """
     history = load(run)
     declaration = history.manifest.declaration
+    states = read_states(run.root, history.manifest.checksums)
+    told = (REPLICAS,) if states["states"].num_rows else ()
     analysis = judge(
         Source.of_files(history.transactions_file, history.micro_op_files),
         setting=_setting(history.manifest, canonical(model or declared_model(declaration)), run),
-        checkers=checkers_named(_with_evidence(history.manifest.checkers)),
+        checkers=(*checkers_named(_with_evidence(history.manifest.checkers)), *told),
         faults=history.faults(),
         events=history.events(),
+        states=states,
         executor=executor,
         spark_master=spark_master,
     )
@@ -77,16 +90,18 @@ def judge(
     checkers: tuple[Checker, ...],
     faults: pa.Table,
     events: pa.Table,
+    states: Tables = MappingProxyType({}),
     executor: str = "local",
     spark_master: str | None = None,
 ) -> Analysis:
-    """Judge tables, from wherever they come."""
+    """Judge tables, from wherever they come. ``states`` are those of ``harness.statelog``."""
     kernels = [kernel for checker in checkers for kernel in checker.kernels]
     given = _by_key(executor, spark_master)(kernels, source, setting)
     tables = {
         "transactions": source.transactions,
         "faults": faults,
         "events": events,
+        **states,
         **given.tables,
     }
     last = apply(of(kernels, Exchange.ONE_PLACE), tables, setting)
@@ -200,7 +215,11 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
 
 
 def _reason(name: str, anomaly: Anomaly, model: str) -> str:
-    broken = "what snapshots promise" if name in OF_SNAPSHOTS else model
+    broken = model
+    if name in OF_SNAPSHOTS:
+        broken = "what snapshots promise"
+    elif name in OF_REPLICAS:
+        broken = "what replicas owe each other"
     return f"{name} ({anomaly.count}) breaks {broken}: {anomaly.examples[0]['text']}"
 
 

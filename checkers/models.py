@@ -100,6 +100,21 @@ OF_SNAPSHOTS = frozenset({"fractured-snapshot", "stale-snapshot", "snapshot-went
 say nothing about the lattice: what a torn cut rules out shows as a cycle too."""
 
 
+OF_REPLICAS = frozenset(
+    {
+        "diverged-logs",
+        "diverged-replicas",
+        "forgotten-state",
+        "lock-left",
+        "lost-entries",
+        "stale-primary",
+        "two-leaders",
+        "went-back",
+    }
+)
+"""What no store of replicated logs may show, whatever model it promises to clients."""
+
+
 def models() -> tuple[str, ...]:
     """Every model of the lattice, by name."""
     return tuple(sorted(_STRONGER))
@@ -140,9 +155,10 @@ def breaks(anomaly: str, model: str) -> bool:
 
 def decides(anomaly: str, model: str) -> bool:
     """Whether ``anomaly`` decides a judgement by ``model``: it rules the model out, or breaks what
-    the system declares of a kind of read, whatever model was asked for.
+    the system declares of a kind of read or what replicas owe each other, whatever model was asked
+    for.
     """
-    return anomaly in OF_SNAPSHOTS or breaks(anomaly, model)
+    return anomaly in OF_SNAPSHOTS | OF_REPLICAS or breaks(anomaly, model)
 
 
 def promises_real_time(model: str) -> bool:

@@ -32,6 +32,8 @@ from harness.plan import Plan, dumps
 from harness.progress import Progress
 from harness.records import PhaseMark, Record
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.statelog import QUIET_LIMIT_S, StateLog
+from harness.states import TellsStates
 from harness.tasks import together
 from harness.workload import Workload
 
@@ -118,6 +120,8 @@ async def execute(
         raise
     finally:
         session.finish()
+        vouched = manifest.checksums | session.checksums
+        manifest = msgspec.structs.replace(manifest, checksums=vouched)
         trouble = (*session.trouble, *session.nemesis.trouble)
         manifest = msgspec.structs.replace(manifest, interrupted=stop.cut_short, trouble=trouble)
         write_manifest(run, manifest)
@@ -172,6 +176,10 @@ class _Session:
         self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
         self.writer = ChunkWriter(run.chunks)
         self.nemesis = parts.make_nemesis(self.writer.append)
+        self.states: StateLog | None = None
+        if isinstance(parts.system, TellsStates):
+            self.states = StateLog(run, parts.system, self.clock)
+        self.checksums: dict[str, str] = {}
         self.trouble: list[str] = []
 
     def enter(self, phase: str) -> None:
@@ -181,12 +189,20 @@ class _Session:
 
     def finish(self) -> None:
         """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
-        acts: tuple[Callable[[], None], ...] = (lambda: self.enter("seal"), self.writer.close)
+        acts: tuple[Callable[[], None], ...] = (
+            self._close_states,
+            lambda: self.enter("seal"),
+            self.writer.close,
+        )
         for act in acts:
             try:
                 act()
             except FiredrillError as error:
                 self.trouble.append(f"ending the history: {error}")
+
+    def _close_states(self) -> None:
+        if self.states is not None:
+            self.checksums = self.states.close()
 
     async def live(self) -> None:
         """Everything between the first container and the last; what was brought up is removed."""
@@ -276,6 +292,8 @@ class _Session:
         """Fetch the store's events and show the active faults, until cancelled."""
         while True:
             await self._fetch_events(cluster)
+            if self.states is not None:
+                await self.states.sample(cluster)
             self.progress.faults(self.nemesis.active())
             await asyncio.sleep(EVENT_POLL_S)
 
@@ -286,6 +304,9 @@ class _Session:
     async def _collect(self, cluster: Cluster) -> None:
         """Last events and every node's logs; a node that does not give them is trouble, no more."""
         await self._attempt("collect events", COLLECT_LIMIT_S, self._fetch_events(cluster))
+        if self.states is not None:
+            states = self.states.finish(cluster, patient=not self.stop.asked)
+            await self._attempt("collect states", QUIET_LIMIT_S + COLLECT_LIMIT_S, states)
         await together(
             self._attempt(
                 f"collect logs of {node}",

@@ -41,6 +41,7 @@ from clusters.reference.node.wire.messages import (
     GroupStatus,
     NodeReport,
 )
+from clusters.reference.node.wire.states import AskStates, ReplicaReport, StateReport
 from harness.client import READ_WRITE, ErrorMeaning
 from harness.clock import RunClock
 from harness.cluster import Address, Cluster, PortSpec, Program, Provider, PythonTree, Roles
@@ -48,11 +49,13 @@ from harness.errors import HarnessError, PlanError
 from harness.plan import options as convert
 from harness.promise import Declaration, Promise
 from harness.records import EventKind, StoreEvent
+from harness.states import LogMark, Recovered, ReplicaState
 from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
 CONNECT_LIMIT_S = 1.0
 ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others up
+WHOLE_LIMIT_S = 5.0  # digests of everything that a node holds take it a moment
 POLL_S = 0.1
 CONFIG_FILE = "node.json"
 USUAL_REPLICAS = 3  # one may be lost
@@ -219,6 +222,16 @@ class ReferenceSystem:
             self._cursors[node] = cursor
         return [event for _, events in answers for event in events]
 
+    async def states(
+        self, cluster: Cluster, node: str, *, whole: bool
+    ) -> tuple[ReplicaState, ...] | None:
+        """See ``harness.states.TellsStates``."""
+        limit_s = WHOLE_LIMIT_S if whole else ADMIN_LIMIT_S
+        report = await self._ask(cluster, node, AskStates(whole), limit_s)
+        if not isinstance(report, StateReport):
+            return None
+        return tuple(_state(report, replica) for replica in report.replicas)
+
     async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
         """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
         loop = asyncio.get_running_loop()
@@ -257,14 +270,25 @@ class ReferenceSystem:
         return (batch.boot, batch.cursor), mapped(node, batch, asked_ns, clock.now_ns())
 
     async def _ask(
-        self, cluster: Cluster, node: str, question: AskStatus | AskEvents
+        self,
+        cluster: Cluster,
+        node: str,
+        question: AskStatus | AskEvents | AskStates,
+        limit_s: float = ADMIN_LIMIT_S,
     ) -> AdminBody | None:
         """The node's answer, or ``None`` where there is none in time."""
         address = cluster.client[node][CLIENT]
         try:
-            return await ask(self._network, address.host, address.port, question, ADMIN_LIMIT_S)
+            return await ask(self._network, address.host, address.port, question, limit_s)
         except (ConnectionLost, BadMessage, TimeoutError):
             return None
+
+
+def _state(report: StateReport, replica: ReplicaReport) -> ReplicaState:
+    told = msgspec.structs.asdict(replica)
+    told["recovered"] = Recovered(**msgspec.structs.asdict(replica.recovered))
+    told["log"] = tuple(LogMark(mark.index, mark.term, mark.digest) for mark in replica.log)
+    return ReplicaState(node=report.node, life=report.member, boot=report.boot, **told)
 
 
 def roles_of(reports: Mapping[str, NodeReport]) -> Roles:

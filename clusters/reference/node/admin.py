@@ -144,7 +144,7 @@ async def show(network: Network, host: str, port: int, key: bytes | None) -> Ite
             lines += describe(answer)
         elif isinstance(answer, EventBatch):
             lines += describe_events(answer)
-        else:
+        elif isinstance(answer, KeyReport):
             lines += describe_key(key or b"", answer)
     return iter(lines)
 

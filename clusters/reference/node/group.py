@@ -12,6 +12,7 @@ from clusters.reference.node.members import name_of
 from clusters.reference.node.raft import Entry, Message, Raft, Role
 from clusters.reference.node.storage.records import Saved, Update
 from clusters.reference.node.wire.messages import Failed, GroupStatus
+from clusters.reference.node.wire.states import Recovered
 
 ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
 
@@ -35,6 +36,9 @@ class Machine(Protocol):
 
     def foresee(self, entry: Entry) -> object:
         """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
+
+    def content(self) -> Iterable[object]:
+        """The state as rows that are equal on every member that has applied the same."""
 
     def lead_lost(self) -> None:
         """This member leads no more: forget what only a leader keeps."""
@@ -68,6 +72,7 @@ class Group:
         self.unwritten = 0
         self.written_index = raft.last_index
         self.led_term: int | None = None
+        self.recovered = Recovered(raft.term, raft.hard_state.vote, raft.last_index)
 
     @property
     def serving(self) -> bool:

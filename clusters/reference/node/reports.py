@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusters.reference.node.membership import names_of
 from clusters.reference.node.placement import partition_of
+from clusters.reference.node.states import state_report
 from clusters.reference.node.wire.messages import (
     AdminBody,
     AdminQuestion,
@@ -14,6 +15,7 @@ from clusters.reference.node.wire.messages import (
     KeyReport,
     NodeReport,
 )
+from clusters.reference.node.wire.states import AskStates
 
 if TYPE_CHECKING:
     from clusters.reference.node.server import Node
@@ -25,6 +27,8 @@ def answer(node: Node, question: AdminQuestion) -> AdminBody:
         return node.events.since(question.boot, question.cursor)
     if isinstance(question, AskKey):
         return _key_report(node, question.key)
+    if isinstance(question, AskStates):
+        return state_report(node, whole=question.whole)
     return _node_report(node)
 
 

@@ -128,6 +128,10 @@ class Metastorage:
     def foresee(self, entry: Entry) -> None:
         """Nothing: metastorage never answers before it applies."""
 
+    def content(self) -> Iterable[object]:
+        """Keys with value and revision."""
+        return ((key, held) for key, held in self._keys.items())
+
     def lead_lost(self) -> None:
         """A leader keeps nothing of its own."""
 

@@ -74,6 +74,11 @@ class Voter:
         return self._hard.term
 
     @property
+    def hard_state(self) -> HardState:
+        """Term and vote, durable or on their way to the disk."""
+        return self._hard
+
+    @property
     def role(self) -> Role:
         """What this member is now."""
         return self._role

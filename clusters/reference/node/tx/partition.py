@@ -109,6 +109,16 @@ class Partition:
             return Committed(command.ts)
         return None
 
+    def content(self) -> Iterable[object]:
+        """Newest versions, what is prepared, outcomes. Older versions are left out: when they go
+        may differ after a restored snapshot.
+        """
+        yield self.epoch, self.max_ts, self.horizon
+        yield from self.prepared.values()
+        yield from self.outcomes.items()
+        for key, versions in self.versions.dump():
+            yield key, versions[-1]
+
     def lead_lost(self) -> None:
         """What only a primary keeps is kept by the primary."""
         self.on_lead_lost()

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from clusters.reference.node.raft.types import Message
+from clusters.reference.node.wire.states import AskStates, StateReport
 
 PROTOCOL = 2
 
@@ -425,10 +426,10 @@ class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
     holders: tuple[tuple[str, bool], ...]
 
 
-AdminQuestion = AskStatus | AskEvents | AskKey
-ClientBody = Begin | Get | Put | Commit | Rollback | OneShot | AskStatus | AskEvents | AskKey
+AdminQuestion = AskStatus | AskEvents | AskKey | AskStates
+ClientBody = Begin | Get | Put | Commit | Rollback | OneShot | AdminQuestion
 ReplyBody = Begun | Value | Done | Ended | Results | Failed
-AdminBody = NodeReport | EventBatch | KeyReport
+AdminBody = NodeReport | EventBatch | KeyReport | StateReport
 
 
 class ClientRequest(msgspec.Struct, frozen=True, array_like=True):
