@@ -1,4 +1,4 @@
-"""How long the store served nobody, fault by fault; decides nothing."""
+"""How long the store served nobody, fault by fault, and what each fault met; decides nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from checkers.attribution import windows
 from checkers.columns import OK, TYPES, Ints, codes, ints
+from checkers.fault_effects import effects, summary
 from checkers.kernel import Kernel, Lookup, Part, Setting, Tables
 
 
@@ -25,11 +26,18 @@ class Availability:
         ok = codes(table, "type", TYPES) == OK
         done = np.sort(ints(table, "complete_ns")[ok])
         start_ns, end_ns = _drive(setting, ints(table, "invoke_ns"), done)
+        found = effects(table, tables["faults"], tables["events"])
+        rows = zip(windows(tables["faults"]), found, strict=True)
         return Part(
             availability={
                 "drive": {"start_ns": start_ns, "end_ns": end_ns} | _gap(done, start_ns, end_ns),
-                "windows": [_window(row, done) for row in windows(tables["faults"])],
+                "windows": [
+                    _window(row, done)
+                    | {"open_at_injection": effect.open, "takeovers": list(effect.takeovers)}
+                    for row, effect in rows
+                ],
             }
+            | ({"effects": summary(found)} if found else {})
         )
 
 
