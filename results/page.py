@@ -14,13 +14,13 @@ from harness.outcome import Outcome
 from harness.records import FaultState, OpType
 from harness.rundir import Origin
 from harness.text import inert
-from results import availability, cards, plots, series, tabulate
-from results.cards import Card, Event, seconds
+from results import availability, cards, faults, plots, series, tabulate
+from results.cards import Card, Event
+from results.faults import FaultRow
 from results.material import Material, NodeFiles
 from results.tabulate import Grid
 
 EVENTS_MAX = 150
-FAULTS_MAX = 300
 REASON_CHARS = 320  # in the banner; what is longer stands below in full
 PLAN_LINES_MAX = 600
 MARKS = {
@@ -39,24 +39,6 @@ HEADINGS = {
 }
 UNJUDGED = "this run was not analyzed yet; check it to get a verdict"
 UNPROVEN = frozenset({FaultState.UNPROVEN, FaultState.SKIPPED})
-
-
-@attrs.frozen(kw_only=True)
-class FaultRow:
-    """A fault as the table shows it."""
-
-    number: int
-    kind: str
-    target: str
-    hit: str
-    roles: str
-    state: str
-    proven: bool
-    planned: str
-    injected: str
-    effective: str
-    healed: str
-    proofs: tuple[tuple[str, str], ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -123,8 +105,8 @@ def page(material: Material) -> Page:
         picture=picture,
         picture_notes=notes,
         latency=_latency(material),
-        faults=_faults(material),
-        faults_more=max(0, len(material.faults) - FAULTS_MAX),
+        faults=faults.rows(material),
+        faults_more=max(0, len(material.faults) - faults.FAULTS_MAX),
         availability=availability.grids(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
@@ -262,40 +244,6 @@ def _latency(material: Material) -> Grid | None:
     )
     title = "Latency" if material.origin else "Latency from the intended start"
     return Grid(title=title, columns=columns, rows=tuple(rows))
-
-
-def _faults(material: Material) -> tuple[FaultRow, ...]:
-    """A row a fault. It was planned for an offset into the drive phase; faults count from 0 in
-    the order of the schedule.
-    """
-    drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
-    schedule = _table(material.plan, "nemesis").get("schedule", [])
-    found = []
-    for row in material.faults[:FAULTS_MAX]:
-        number = row["fault"]
-        planned_ns = None
-        if drive_ns is not None and 0 <= number < len(schedule):
-            planned_ns = drive_ns + int(schedule[number]["at_s"] * cards.NS)
-        found.append(_fault(row, seconds(planned_ns)))
-    return tuple(found)
-
-
-def _fault(row: dict[str, Any], planned: str) -> FaultRow:
-    proofs = (("effect", row["proof"]), ("healing", row["heal_proof"]), ("reason", row["reason"]))
-    return FaultRow(
-        number=row["fault"],
-        kind=row["kind"],
-        target=row["target"],
-        hit=", ".join(row["nodes"] or ()),
-        roles=", ".join(row["roles"] or ()),
-        state=row["state"],
-        proven=row["state"] == FaultState.HEALED,
-        planned=planned,
-        injected=seconds(row["injected_ns"]),
-        effective=seconds(row["effective_ns"]),
-        healed=seconds(row["healed_ns"]),
-        proofs=tuple((name, text) for name, text in proofs if text),
-    )
 
 
 def _headed(statistics: dict[str, Any]) -> dict[str, Any]:

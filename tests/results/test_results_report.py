@@ -31,7 +31,9 @@ from harness.records import (
     StoreEvent,
 )
 from harness.rundir import RunDirectory
+from results import faults
 from results import page as pages
+from results.material import gather
 from results.report import write_report
 
 HOSTILE = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>\x1b[31m\u202e\0'
@@ -236,6 +238,31 @@ def test_an_unproven_fault_stands_out(tmp_path: Path) -> None:
     assert "1 not proven or not healed" in page.text
     assert [c["class"] for c in page.named("span") if "bad" in c.get("class", "")] == ["chip bad"]
     assert "every link still carried bytes" in page.text
+
+
+def test_what_each_fault_met_and_who_took_over_stands_beside_it(tmp_path: Path) -> None:
+    verdict = valid()
+    first, second, *_ = verdict.availability["windows"]
+    roles = ("leader of partition 3", "metastorage leader")
+    first |= {
+        "open_at_injection": 9,
+        "takeovers": [
+            {"role": roles[0], "node": "n4", "after_ns": 812_000_000},
+            {"role": roles[1], "node": "n5", "after_ns": 1_290_000_000},
+        ],
+    }
+    second |= {
+        "open_at_injection": 0,
+        "takeovers": [{"role": roles[0], "node": None, "after_ns": None}],
+    }
+
+    page = report(build(tmp_path / "run", **SMALL), verdict)
+
+    assert "leader of partition 3 by n4 after 0.812 s" in page.text
+    assert "metastorage leader by n5 after 1.290 s" in page.text
+    assert "leader of partition 3 by nobody while it was in force" in page.text
+    rows = faults.rows(gather(RunDirectory(tmp_path / "run")))
+    assert [(row.met, row.taken_over) for row in rows] == [("9", "1.290"), ("0", "nobody")]
 
 
 def test_a_run_that_was_not_analyzed_says_so(tmp_path: Path) -> None:

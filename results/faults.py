@@ -1,0 +1,115 @@
+"""The table of faults: what was hit, what it met, who took over, and what proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from harness.records import FaultState
+from results.cards import NS, seconds
+from results.material import Material
+from results.tabulate import DASH, cell
+
+FAULTS_MAX = 300
+NOBODY = "nobody"
+
+
+@attrs.frozen(kw_only=True)
+class FaultRow:
+    """A fault as the table shows it. ``met``: transactions open when it struck, at least;
+    ``taken_over``: when the last of the roles that its targets held had somebody else.
+    """
+
+    number: int
+    kind: str
+    target: str
+    hit: str
+    roles: str
+    state: str
+    proven: bool
+    planned: str
+    injected: str
+    effective: str
+    healed: str
+    met: str
+    taken_over: str
+    proofs: tuple[tuple[str, str], ...]
+
+
+def rows(material: Material) -> tuple[FaultRow, ...]:
+    """A row a fault, ``FAULTS_MAX`` at most. It was planned for an offset into the drive phase;
+    faults count from 0 in the order of the schedule.
+    """
+    drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
+    nemesis = material.plan.get("nemesis")
+    schedule = nemesis.get("schedule", []) if isinstance(nemesis, Mapping) else []
+    effects = _effects(material)
+    found = []
+    for row in material.faults[:FAULTS_MAX]:
+        number = row["fault"]
+        planned_ns = None
+        if drive_ns is not None and 0 <= number < len(schedule):
+            planned_ns = drive_ns + int(schedule[number]["at_s"] * NS)
+        found.append(_row(row, seconds(planned_ns), effects.get(number, {})))
+    return tuple(found)
+
+
+def _effects(material: Material) -> dict[int, Mapping[str, Any]]:
+    """What the verdict says of each fault, by its number; nothing, where it was never injected or
+    the verdict has another shape.
+    """
+    windows = material.verdict.availability.get("windows") if material.verdict else None
+    if not isinstance(windows, list | tuple):
+        return {}
+    found = [window for window in windows if isinstance(window, Mapping)]
+    return {w["fault"]: w for w in found if isinstance(w.get("fault"), int)}
+
+
+def _row(row: dict[str, Any], planned: str, effect: Mapping[str, Any]) -> FaultRow:
+    takeovers = list(_takeovers(effect))
+    proofs = (
+        ("effect", row["proof"]),
+        ("healing", row["heal_proof"]),
+        ("reason", row["reason"]),
+        ("taken over", "; ".join(map(_told, takeovers))),
+    )
+    return FaultRow(
+        number=row["fault"],
+        kind=row["kind"],
+        target=row["target"],
+        hit=", ".join(row["nodes"] or ()),
+        roles=", ".join(row["roles"] or ()),
+        state=row["state"],
+        proven=row["state"] == FaultState.HEALED,
+        planned=planned,
+        injected=seconds(row["injected_ns"]),
+        effective=seconds(row["effective_ns"]),
+        healed=seconds(row["healed_ns"]),
+        met=cell("open", effect.get("open_at_injection")),
+        taken_over=_last(takeovers),
+        proofs=tuple((name, text) for name, text in proofs if text),
+    )
+
+
+def _takeovers(effect: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    told = effect.get("takeovers")
+    for takeover in told if isinstance(told, list | tuple) else ():
+        if isinstance(takeover, Mapping):
+            yield takeover
+
+
+def _told(takeover: Mapping[str, Any]) -> str:
+    role, node = takeover.get("role"), takeover.get("node")
+    if not node:
+        return f"{role} by {NOBODY} while it was in force"
+    return f"{role} by {node} after {cell('after_ns', takeover.get('after_ns'))} s"
+
+
+def _last(takeovers: list[Mapping[str, Any]]) -> str:
+    if not takeovers:
+        return DASH
+    waits = [takeover.get("after_ns") for takeover in takeovers]
+    known = [wait for wait in waits if isinstance(wait, int)]
+    return cell("after_ns", max(known)) if len(known) == len(waits) else NOBODY
