@@ -17,7 +17,7 @@ class Footing:
     def __init__(self, txn: TxnId, number: int, deadline_s: float) -> None:
         self.txn, self.number, self.deadline_s = txn, number, deadline_s
         self.proposed = self.over = False
-        self.ts = 0
+        self.ts = self.asked = 0
         self.since_s = asyncio.get_running_loop().time()
         self._grant: asyncio.Future[bool] | None = None
         self._end: asyncio.Event | None = None
@@ -26,21 +26,29 @@ class Footing:
         """Its command is on the way to the log."""
         self.ts, self.proposed = ts, True
 
+    def ask(self) -> int:
+        """The number of one more request for a lock. A coordinator that gave up an answer asks
+        again, and who still waits for the request before waits for nothing.
+        """
+        self._answer(granted=False)
+        self.asked += 1
+        return self.asked
+
     async def wait(self, limit_s: float) -> bool:
         """Whether the lock that it waits for was granted in time, and it is not over."""
-        self._grant = asyncio.get_running_loop().create_future()
+        grant = self._grant = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(limit_s):
-                return await self._grant
+                return await grant
         except TimeoutError:
             return False
         finally:
-            self._grant = None
+            if self._grant is grant:
+                self._grant = None
 
     def granted(self) -> None:
         """It has the lock that it waited for."""
-        if self._grant is not None and not self._grant.done():
-            self._grant.set_result(True)
+        self._answer(granted=True)
 
     async def ended(self, limit_s: float) -> bool:
         """Whether it is over in time."""
@@ -56,10 +64,13 @@ class Footing:
     def end(self) -> None:
         """It is over here, and whoever waits hears it."""
         self.over = True
-        if self._grant is not None and not self._grant.done():
-            self._grant.set_result(False)
+        self._answer(granted=False)
         if self._end is not None:
             self._end.set()
+
+    def _answer(self, *, granted: bool) -> None:
+        if self._grant is not None and not self._grant.done():
+            self._grant.set_result(granted)
 
 
 class Footings:

@@ -308,11 +308,15 @@ class Primary:
         return footing
 
     async def _acquire(self, footing: Footing, key: bytes, *, exclusive: bool) -> Failed | None:
-        """Get the lock, or why not."""
+        """Get the lock, or why not. Of several requests of one transaction the last counts: it
+        waits for one key at a time.
+        """
+        request = footing.ask()
+        self._grant(self.locks.withdraw(footing.txn))
         answer = self.locks.acquire(footing.txn, key, exclusive=exclusive)
         if answer is Answer.WAITING:
             granted = await footing.wait(min(LOCK_WAIT_S, footing.deadline_s - _now_s()))
-            if footing.over or not self.serving:
+            if footing.over or not self.serving or footing.asked != request:
                 return Failed(codes.LOST, f"{footing.txn} has lost its locks while it waited")
             if not granted:
                 self._grant(self.locks.withdraw(footing.txn))

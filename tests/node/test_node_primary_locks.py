@@ -1,0 +1,100 @@
+"""A primary whose coordinators ask again for what they did not hear of."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import attrs
+
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.wire.messages import Failed, Fine, Finish, Hold, Lock, Locked, TxnId
+
+KEY = b"key"
+FIRST = Hold(0, 0)
+EPOCH = 1
+
+
+@attrs.frozen
+class Granted:
+    epoch: int = EPOCH
+
+
+class Forever:
+    """The leases, and the raft group, of a primary that nobody threatens."""
+
+    serving = True
+
+    def mine(self, partition: int) -> Granted:
+        return Granted()
+
+    def holds(self) -> bool:
+        return True
+
+
+def primary() -> Primary:
+    async def propose(command: object, limit_s: float) -> object:
+        raise AssertionError(f"locks alone write nothing: {command}")
+
+    always: Any = Forever()
+    made = Primary(
+        number=0, partition=Partition(), group=always, propose=propose, clock=always, leases=always
+    )
+    made.epoch = EPOCH
+    return made
+
+
+def txn(age: int) -> TxnId:
+    """The greater ``age``, the younger."""
+    return TxnId(age, "n1~1", 1)
+
+
+OLD, YOUNG = txn(1), txn(2)
+
+
+def lock(whose: TxnId, *, exclusive: bool = False) -> Lock:
+    return Lock(0, whose, FIRST, KEY, exclusive, 10_000)
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_who_asks_again_for_what_he_waits_for_waits_once() -> None:
+    async def scene() -> tuple[object, object, Primary]:
+        here = primary()
+        await here.serve(lock(YOUNG, exclusive=True))
+        unheard = asyncio.ensure_future(here.serve(lock(OLD)))
+        await settle()
+        again = asyncio.ensure_future(here.serve(lock(OLD)))
+        await settle()
+        assert await here.serve(Finish(0, YOUNG, 0)) == Fine()
+        return await unheard, await again, here
+
+    unheard, again, here = asyncio.run(scene())
+
+    assert isinstance(unheard, Failed)
+    assert isinstance(again, Locked)
+    assert here.locks.held(OLD) == (KEY,)
+    assert here.locks.broken() is None
+
+
+def test_who_asks_again_differently_waits_for_the_last_that_he_asked() -> None:
+    async def scene() -> tuple[object, object, Primary]:
+        here = primary()
+        await here.serve(lock(YOUNG, exclusive=True))
+        unheard = asyncio.ensure_future(here.serve(lock(OLD)))
+        await settle()
+        again = asyncio.ensure_future(here.serve(lock(OLD, exclusive=True)))
+        await settle()
+        await here.serve(Finish(0, YOUNG, 0))
+        return await unheard, await again, here
+
+    unheard, again, here = asyncio.run(scene())
+
+    assert isinstance(unheard, Failed)
+    assert isinstance(again, Locked)
+    assert here.locks.writer(KEY) == OLD
+    assert here.locks.broken() is None
