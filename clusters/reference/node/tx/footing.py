@@ -36,7 +36,8 @@ class Footing:
 
     async def wait(self, limit_s: float) -> bool:
         """Whether the lock that it waits for was granted in time, and it is not over."""
-        grant = self._grant = asyncio.get_running_loop().create_future()
+        grant: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._grant = grant
         try:
             async with asyncio.timeout(limit_s):
                 return await grant
