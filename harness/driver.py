@@ -23,7 +23,7 @@ from harness.errors import HarnessBug, UsageError
 from harness.flight import DEADLINE, INTERRUPTED, Ending, Flight, Slot, attempt
 from harness.generator import Context, Generator, Operation, Wait
 from harness.records import Complete, Invoke, Note, OpType, Record
-from harness.workload import Workload
+from harness.workload import WHOLE, Share, Workload
 
 ROLLBACK_LIMIT_S = 1.0  # best effort: a store drops a transaction with its connection too
 CLOSE_LIMIT_S = 1.0
@@ -48,20 +48,25 @@ class Driver:
         concurrency: int,
         op_deadline_s: float,
         observe: Callable[[Complete], None] | None = None,
+        share: Share = WHOLE,
     ) -> None:
         """``write`` hands a record to the operating system before it returns; if it raises, so does
-        ``drive``. ``observe`` sees every completion after it was written.
+        ``drive``. ``observe`` sees every completion after it was written. ``concurrency`` counts
+        the slots of the whole run, of which ``share`` are this driver's.
         """
-        if concurrency < 1:
-            raise UsageError(f"driver: concurrency must be at least 1 (got {concurrency})")
+        if not 0 <= share.number < share.of <= concurrency:
+            expected = f"at least 1, and one a driver process: {share.of}"
+            raise UsageError(f"driver: concurrency must be {expected} (got {concurrency})")
         if not op_deadline_s > 0:
             raise UsageError(f"driver: op_deadline_s must be more than 0 (got {op_deadline_s})")
         self._clock, self._system, self._cluster = clock, system, cluster
         self._workload, self._write, self._observe = workload, write, observe
         self._op_deadline_s = op_deadline_s
         self._loop = asyncio.get_running_loop()
-        self._slots = [Slot(number=n, process=n) for n in range(concurrency)]
-        self._free = list(range(concurrency))  # numbers of idle slots, ascending
+        self._concurrency = concurrency
+        numbers = range(share.number, concurrency, share.of)
+        self._slots = {n: Slot(number=n, process=n) for n in numbers}
+        self._free = list(numbers)  # numbers of idle slots, ascending
         self._flights: dict[int, Flight] = {}  # by the index of their invoke
         self._abandoned: dict[int, asyncio.Task[None]] = {}  # cancelled, not ended yet
         self._closing: dict[int, asyncio.Task[None]] = {}
@@ -103,7 +108,7 @@ class Driver:
 
     async def close(self) -> None:
         """Drop every connection. Bounded; never raises what a client raises."""
-        for slot in self._slots:
+        for slot in self._slots.values():
             self._disconnect(slot)
         left = [*self._closing.values(), *self._abandoned.values()]
         for task in self._abandoned.values():
@@ -138,7 +143,7 @@ class Driver:
     def _context(self) -> Context:
         free = tuple([self._slots[number].process for number in self._free])
         now_ns = self._clock.now_ns()
-        return Context(now_ns=now_ns, free=free, concurrency=len(self._slots))
+        return Context(now_ns=now_ns, free=free, concurrency=self._concurrency)
 
     def _reached(self, at_ns: int) -> bool:
         """Whether the loop's time has come. Compared on the loop's axis: rounded to nanoseconds, a
@@ -191,8 +196,8 @@ class Driver:
 
     def _launch(self, operation: Operation) -> Invoke:
         """Record the invocation, then send the operation on its way."""
-        slot = self._slots[operation.process % len(self._slots)]
-        if slot.process != operation.process or slot.number not in self._free:
+        slot = self._slots.get(operation.process % self._concurrency)
+        if slot is None or slot.process != operation.process or slot.number not in self._free:
             raise HarnessBug(f"generator chose process {operation.process}, which is not idle")
         at_ns = max(self._clock.now_ns(), operation.at_ns, self._last_ns)
         self._last_ns = at_ns = max(at_ns, self._last_complete_ns + 1)
@@ -350,7 +355,7 @@ class Driver:
     def _node(self, slot: Slot) -> str:
         """The node of the slot's process: every new process of a slot goes one node further."""
         nodes = self._cluster.nodes
-        incarnation = slot.process // len(self._slots)
+        incarnation = slot.process // self._concurrency
         return nodes[(slot.number + incarnation) % len(nodes)]
 
     def _release(self, slot: Slot) -> None:
@@ -358,7 +363,7 @@ class Driver:
         self._wake()
 
     def _end_process(self, slot: Slot) -> None:
-        slot.process += len(self._slots)
+        slot.process += self._concurrency
         self._disconnect(slot)
 
     def _disconnect(self, slot: Slot) -> None:

@@ -35,7 +35,7 @@ from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.statelog import QUIET_LIMIT_S, StateLog
 from harness.states import TellsStates
 from harness.tasks import together
-from harness.workload import Workload
+from harness.workload import Workload, whole
 
 T = TypeVar("T")
 
@@ -264,7 +264,7 @@ class _Session:
         until_ns = started_ns + int(self.plan.drive.duration_s * NS_PER_S)
         breaking = asyncio.ensure_future(self.nemesis.run(scene, started_ns))
         try:
-            generator = paced(self.workload.main(), self.plan.drive.rate_per_s, self.plan.seed)
+            generator = paced(whole(self.workload), self.plan.drive.rate_per_s, self.plan.seed)
             await self.stop.unless(driver.drive(generator, until_ns))
         finally:
             if not breaking.done() and not self.stop.asked:

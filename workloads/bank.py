@@ -20,7 +20,7 @@ from msgspec import Meta
 from harness.client import Tx
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import Phases, UntilOk
+from harness.generators import UntilOk
 from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp
 from harness.workload import Workload, WorkloadSetting
@@ -71,14 +71,17 @@ class Bank:
         self._options, self._setting = options, setting
         self._banks = space.first(options.accounts)
 
+    def first(self) -> Generator:
+        """See ``Workload``. Every account gets its balance."""
+        return UntilOk(tuple(map(self._first_balances, self._banks)))
+
     def main(self) -> Generator:
         """See ``Workload``."""
-        transfers = Transfers(
+        return Transfers(
             turns=Turns.of(self._setting.seed, self._setting.concurrency),
             options=self._options,
             banks=self._banks,
         )
-        return Phases((UntilOk(tuple(map(self._first_balances, self._banks))), transfers))
 
     def final(self, keys: tuple[int, ...]) -> Generator:
         """See ``Workload``. A bank is read as a whole, also where only a part was touched."""

@@ -19,7 +19,7 @@ from msgspec import Meta
 from harness.client import Tx
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import UntilOk
+from harness.generators import Nothing, UntilOk
 from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp
 from harness.workload import Workload, WorkloadSetting
@@ -79,8 +79,13 @@ class ListAppend:
             options=options,
             concurrency=setting.concurrency,
             space=KeySpace.of(setting, self.name),
+            max_appends=max(1, options.max_appends // setting.drivers),
         )
         self._setting = setting
+
+    def first(self) -> Generator:
+        """See ``Workload``. An empty store will do."""
+        return Nothing()
 
     def main(self) -> Generator:
         """See ``Workload``."""
@@ -131,11 +136,14 @@ def _as_list(key: int, value: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """What stays the same over a run."""
+    """What stays the same over a run. Driver processes don't count each other's appends, so that
+    ``max_appends`` of a key is the plan's, shared among them.
+    """
 
     options: Options
     concurrency: int
     space: KeySpace
+    max_appends: int
 
 
 @attrs.frozen
@@ -150,7 +158,7 @@ class Pool:
         """After an append to the key at ``position``, which may have been its last."""
         count = self.appends[position] + 1
         keys = self.keys
-        if count >= recipe.options.max_appends:
+        if count >= recipe.max_appends:
             fresh = recipe.space.next(self.number, max(keys))
             keys, count = replaced(keys, position, fresh), 0
         return Pool(self.number, keys, replaced(self.appends, position, count))

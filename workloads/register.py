@@ -19,7 +19,7 @@ from msgspec import Meta
 from harness.client import StoreError, Tx
 from harness.errors import HarnessBug
 from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import UntilOk
+from harness.generators import Nothing, UntilOk
 from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp, OpType
 from harness.workload import Workload, WorkloadSetting
@@ -65,9 +65,14 @@ class Register:
     def __init__(self, options: Options, setting: WorkloadSetting) -> None:
         self._options, self._setting = options, setting
 
+    def first(self) -> Generator:
+        """See ``Workload``. An empty store will do."""
+        return Nothing()
+
     def main(self) -> Generator:
         """See ``Workload``."""
-        options = self._options
+        shared = max(1, self._options.max_ops // self._setting.drivers)
+        options = msgspec.structs.replace(self._options, max_ops=shared)
         return Accesses(
             turns=Turns.of(self._setting.seed, self._setting.concurrency),
             concurrency=self._setting.concurrency,

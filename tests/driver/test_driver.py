@@ -27,7 +27,7 @@ from harness.errors import HarnessBug, HarnessError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Limit, Repeat, Stagger, UntilOk
 from harness.records import Complete, Invoke, MicroOp, Note, OpType, Record
-from harness.workload import Workload, WorkloadSetting
+from harness.workload import Workload, WorkloadSetting, whole
 from workloads.list_append import build
 
 DEADLINE_S = 2.0
@@ -142,7 +142,7 @@ def check_shape(records: list[Record]) -> None:
 def test_what_is_acknowledged_is_in_the_store_and_every_invoke_ends_once() -> None:
     async def main() -> None:
         r = rig(concurrency=8)
-        await r.drive(r.workload.main(), for_s=5.0)
+        await r.drive(whole(r.workload), for_s=5.0)
         await r.drive(r.workload.final(r.driver.touched_keys()))
 
         check_shape(r.records)
@@ -481,7 +481,7 @@ def test_whatever_goes_wrong_ok_happened_and_fail_did_not(seed: int) -> None:
 
     async def main() -> None:
         r = rig(trouble=trouble, concurrency=6, latency_s=0.02)
-        driving = asyncio.ensure_future(r.drive(r.workload.main(), for_s=10.0))
+        driving = asyncio.ensure_future(r.drive(whole(r.workload), for_s=10.0))
         await asyncio.wait({driving}, timeout=draw.uniform(1.0, 15.0))
         driving.cancel()
         await asyncio.wait({driving})
@@ -508,7 +508,7 @@ def test_the_same_seed_on_a_virtual_clock_gives_the_same_records() -> None:
 
     async def main() -> None:
         r = rig(trouble=trouble_at("commit", "WHATEVER", times=5), concurrency=5)
-        await r.drive(r.workload.main(), for_s=3.0)
+        await r.drive(whole(r.workload), for_s=3.0)
         histories.append(r.records)
 
     run(main())
@@ -521,7 +521,7 @@ def test_the_same_seed_on_a_virtual_clock_gives_the_same_records() -> None:
 def test_it_drives_on_a_real_loop_too() -> None:
     async def main() -> None:
         r = rig(concurrency=4, latency_s=0.0005)
-        await r.drive(r.workload.main(), for_s=0.2)
+        await r.drive(whole(r.workload), for_s=0.2)
         await r.drive(r.workload.final(r.driver.touched_keys()))
         await r.driver.close()
 

@@ -15,7 +15,7 @@ from harness.errors import HarnessBug, PlanError
 from harness.generator import Operation
 from harness.generators import Limit, Reply, simulate
 from harness.records import Complete, Invoke, MicroOp, OpType
-from harness.workload import Workload, WorkloadSetting
+from harness.workload import Workload, WorkloadSetting, whole
 from workloads.bank import build
 
 PARTITIONS = 3
@@ -47,7 +47,7 @@ def unsteady(operation: Operation, draw: random.Random) -> Reply:
 
 
 def invokes(workload: Workload, count: int = 1000) -> list[Invoke]:
-    history = simulate(Limit(count, workload.main()), quick, seed=1, concurrency=6)
+    history = simulate(Limit(count, whole(workload)), quick, seed=1, concurrency=6)
     return [event for event in history if isinstance(event, Invoke)]
 
 
@@ -90,7 +90,7 @@ def test_each_bank_is_set_up_once_and_holds_the_total() -> None:
 
 def test_nothing_begins_before_every_set_up_was_acknowledged() -> None:
     for seed in range(20):
-        history = simulate(Limit(200, made().main()), unsteady, seed=seed, concurrency=6)
+        history = simulate(Limit(200, whole(made())), unsteady, seed=seed, concurrency=6)
         first = next(
             n for n, e in enumerate(history) if isinstance(e, Invoke) and e.ops[0].f != "w"
         )
@@ -184,7 +184,7 @@ def test_final_reads_see_every_bank_that_was_touched_until_each_was_ok() -> None
 
 def test_what_a_slot_draws_does_not_depend_on_how_operations_end() -> None:
     def shapes(seed: int) -> list[list[Any]]:
-        history = simulate(made().main(), unsteady, seed=seed, concurrency=6, until_ns=3 * NS_PER_S)
+        history = simulate(whole(made()), unsteady, seed=seed, concurrency=6, until_ns=3 * NS_PER_S)
         drawn = [e for e in history if isinstance(e, Invoke) and e.ops[0].f != "w"]
         return [[i.ops for i in drawn if i.process % 6 == slot][:20] for slot in range(6)]
 
