@@ -13,10 +13,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkers import standing
 from checkers.executors import local
 from checkers.executors.results import Given, apply, describe, of
 from checkers.kernel import Checker, Exchange, Kernel, Part, Setting, Tables
 from checkers.models import (
+    OF_NODES,
     OF_REPLICAS,
     OF_SNAPSHOTS,
     STRICT_SERIALIZABLE,
@@ -38,6 +40,8 @@ from harness.statelog import read_states
 
 EXECUTORS = ("local", "spark")
 EVIDENCE = "evidence"
+_TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
+"""What parts say apart from anomalies, by the field of part and verdict."""
 
 ByKey = Callable[[Iterable[Kernel], Source, Setting], Given]
 
@@ -72,10 +76,14 @@ def analyze(
     analysis = judge(
         Source.of_files(history.transactions_file, history.micro_op_files),
         setting=_setting(history.manifest, canonical(model or declared_model(declaration)), run),
-        checkers=(*checkers_named(_with_evidence(history.manifest.checkers)), *told),
+        checkers=(
+            *checkers_named(_with_evidence(history.manifest.checkers)),
+            *standing.CHECKERS,
+            *told,
+        ),
         faults=history.faults(),
         events=history.events(),
-        states=states,
+        beside=states | standing.tables(run, history.manifest),
         executor=executor,
         spark_master=spark_master,
     )
@@ -90,18 +98,20 @@ def judge(
     checkers: tuple[Checker, ...],
     faults: pa.Table,
     events: pa.Table,
-    states: Tables = MappingProxyType({}),
+    beside: Tables = MappingProxyType({}),
     executor: str = "local",
     spark_master: str | None = None,
 ) -> Analysis:
-    """Judge tables, from wherever they come. ``states`` are those of ``harness.statelog``."""
+    """Judge tables, from wherever they come. ``beside`` are those that are no history: what
+    replicas told, lines of logs, how the controller fared.
+    """
     kernels = [kernel for checker in checkers for kernel in checker.kernels]
     given = _by_key(executor, spark_master)(kernels, source, setting)
     tables = {
         "transactions": source.transactions,
         "faults": faults,
         "events": events,
-        **states,
+        **beside,
         **given.tables,
     }
     last = apply(of(kernels, Exchange.ONE_PLACE), tables, setting)
@@ -156,6 +166,8 @@ def _setting(manifest: Manifest, model: str, run: RunDirectory) -> Setting:
         trouble=manifest.trouble,
         phases=manifest.phases,
         cut_ns=manifest.cut_ns,
+        aimed_kinds=tuple(kind.kind for kind in standing.arsenal(manifest) if kind.of_nodes),
+        may_end=tuple(kind.kind for kind in standing.arsenal(manifest) if kind.may_end),
     )
 
 
@@ -188,14 +200,13 @@ def _part(
 
 def _combined(parts: list[Part], setting: Setting) -> Analysis:
     found: dict[str, Anomaly] = {}
-    statistics: dict[str, Any] = {}
-    availability: dict[str, Any] = {}
     tables: dict[str, pa.Table] = {}
+    told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
     for part in parts:
         found |= part.anomalies
-        statistics |= part.statistics
-        availability |= part.availability
         tables |= part.tables
+        for name in _TOLD:
+            told[name] |= getattr(part, name)
     deciding = {name: a for name, a in sorted(found.items()) if decides(name, setting.model)}
     weakest, above = ruled_out(found)
     outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
@@ -208,8 +219,7 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
         also_not=above,
         observed={name: a for name, a in sorted(found.items()) if name not in deciding},
         reasons=(*reasons, *(reason for part in parts for reason in part.reasons)),
-        statistics=statistics,
-        availability=availability,
+        **told,
     )
     return Analysis(verdict=verdict, tables=tables)
 
@@ -220,6 +230,8 @@ def _reason(name: str, anomaly: Anomaly, model: str) -> str:
         broken = "what snapshots promise"
     elif name in OF_REPLICAS:
         broken = "what replicas owe each other"
+    elif name in OF_NODES:
+        broken = "the promise stays-up"
     return f"{name} ({anomaly.count}) breaks {broken}: {anomaly.examples[0]['text']}"
 
 

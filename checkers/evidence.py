@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import attrs
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers.columns import OK, TYPES, codes, ints
 from checkers.kernel import Kernel, Lookup, Part, Setting, Tables
 from checkers.statistics import STEPS, steps_by_f
 from checkers.words import seconds
 from harness.outcome import Outcome
+
+ERRORS_SHOWN = 3
 
 
 @attrs.frozen
@@ -25,6 +30,7 @@ class Evidence:
         """``valid`` or ``unknown``."""
         reasons = (
             *_incomplete(setting),
+            *_unreached(tables),
             *_vacuous(tables, setting),
             *_not_recovered(tables, setting),
             *_unproven(tables),
@@ -40,6 +46,21 @@ def _incomplete(setting: Setting) -> Iterator[str]:
         yield f"the history is incomplete: a prefix of the run{cut}"
     if setting.interrupted:
         yield "the run was interrupted before its end"
+
+
+def _unreached(tables: Tables) -> Iterator[str]:
+    """A cluster that nobody got through to has kept no promise, and broken none."""
+    table = tables["transactions"]
+    if not table.num_rows or np.any(codes(table, "type", TYPES) == OK):
+        return
+    connecting = table.filter(pc.equal(table["phase"].cast(pa.string()).fill_null(""), "connect"))
+    if 2 * connecting.num_rows > table.num_rows:
+        counted = Counter(code or "no code" for code in connecting["error"].to_pylist())
+        told = ", ".join(f"{code} {count}" for code, count in counted.most_common(ERRORS_SHOWN))
+        yield (
+            f"the cluster was unreachable: no transaction succeeded, and {connecting.num_rows} of "
+            f"{table.num_rows} got no connection ({told})"
+        )
 
 
 def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:

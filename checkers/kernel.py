@@ -53,7 +53,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     ``model`` is what was asked for. ``by_index`` orders operations by index instead of time:
     imported histories have no other trustworthy axis. ``state``, ``interrupted``, ``trouble`` and
-    ``phases`` are the manifest's.
+    ``phases`` are the manifest's. ``aimed_kinds`` are the kinds of faults that were possible and
+    take nodes, ``may_end`` those that nodes may not survive.
     """
 
     model: str
@@ -65,6 +66,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     trouble: tuple[str, ...] = ()
     phases: tuple[tuple[str, int], ...] = ()
     cut_ns: int | None = None
+    aimed_kinds: tuple[str, ...] = ()
+    may_end: tuple[str, ...] = ()
 
 
 class Exchange(enum.StrEnum):
@@ -109,14 +112,22 @@ class Part:
     reasons: tuple[str, ...] = ()
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     availability: Mapping[str, Any] = attrs.field(factory=dict)
+    coverage: Mapping[str, Any] = attrs.field(factory=dict)
+    controller: Mapping[str, Any] = attrs.field(factory=dict)
+    node_logs: Mapping[str, Any] = attrs.field(factory=dict)
     tables: Tables = attrs.field(factory=dict)
 
 
 class Checker(Protocol):
     """One promise, or one part of the report. Found by its entry point, named ``CHECKER``."""
 
-    name: str
-    kernels: tuple[Kernel, ...]
+    @property
+    def name(self) -> str:
+        """The name of its entry point, or of what it says."""
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """What it needs to have run."""
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Say it, from the tables that the kernels gave; called once, in one place."""

@@ -115,6 +115,10 @@ OF_REPLICAS = frozenset(
 """What no store of replicated logs may show, whatever model it promises to clients."""
 
 
+OF_NODES = frozenset({"node-exit", "panic"})
+"""What breaks the promise that nodes stay up, whatever model was asked for."""
+
+
 def models() -> tuple[str, ...]:
     """Every model of the lattice, by name."""
     return tuple(sorted(_STRONGER))
@@ -155,10 +159,10 @@ def breaks(anomaly: str, model: str) -> bool:
 
 def decides(anomaly: str, model: str) -> bool:
     """Whether ``anomaly`` decides a judgement by ``model``: it rules the model out, or breaks what
-    the system declares of a kind of read or what replicas owe each other, whatever model was asked
-    for.
+    the system declares of a kind of read, what replicas owe each other or that nodes stay up,
+    whatever model was asked for.
     """
-    return anomaly in OF_SNAPSHOTS | OF_REPLICAS or breaks(anomaly, model)
+    return anomaly in OF_SNAPSHOTS | OF_REPLICAS | OF_NODES or breaks(anomaly, model)
 
 
 def promises_real_time(model: str) -> bool:

@@ -31,7 +31,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"})
     Only ``anomalies`` that rule out ``model`` decide the outcome; the rest stands under
     ``observed``. ``reasons`` says in sentences why the outcome is what it is. ``statistics`` holds
     counts per f, type and error; ``availability`` the gaps and the time to the first ok per fault
-    window.
+    window; ``coverage`` how often each kind of fault hit each role; ``controller`` whether the
+    controller kept up; ``node_logs`` what they said that somebody must see.
     """
 
     outcome: Outcome
@@ -43,3 +44,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"})
     reasons: tuple[str, ...] = ()
     statistics: dict[str, Any] = {}
     availability: dict[str, Any] = {}
+    coverage: dict[str, Any] = {}
+    controller: dict[str, Any] = {}
+    node_logs: dict[str, Any] = {}

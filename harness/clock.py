@@ -45,6 +45,11 @@ class RunClock:
             await asyncio.sleep(delay_s)
 
 
+def cpu_s() -> float:
+    """Seconds of CPU that this process has used, all of its threads, in user and kernel mode."""
+    return time.process_time()
+
+
 def substream(seed: int, purpose: str, *parts: int | str) -> random.Random:
     """A random stream of its own for (seed, purpose, parts), equal on every machine and hash seed.
 

@@ -17,11 +17,25 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
     staleness_s: float | None = None
 
 
+class LogPattern(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of a node's log that somebody must see.
+
+    ``regex`` is searched in each line (bytes as Latin-1, no flags). ``breaks`` says that such a
+    line is a broken promise of its own: a panic. Others are told, and decide nothing.
+    """
+
+    name: str
+    regex: str
+    breaks: bool = False
+
+
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     """A system's promises in the mode that a run used. Stored in the manifest, so a run stands
     alone.
 
     ``transaction_scope`` bounds the keys of one transaction: ``partition`` or ``cluster``.
+    ``logs`` are what to look for in the nodes' logs; a system that declares any promises that its
+    nodes stay up, unless a fault ends them.
     """
 
     system: str
@@ -29,3 +43,5 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[Promise, ...]
     transaction_scope: str = "cluster"
     durable: bool = True
+    # Not ``()``: what is unset is not written, so that the digests of older manifests hold.
+    logs: tuple[LogPattern, ...] | msgspec.UnsetType = msgspec.UNSET

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from harness.arsenal import FaultKind
 from harness.promise import Declaration
 
 SCHEMA_VERSION = 1
@@ -34,7 +35,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256.
     ``interrupted`` says that the user ended the run early; ``trouble`` what went wrong around the
     store (a fault unproven, a quiesce that timed out), each a sentence: any makes the run
-    inconclusive. ``origin`` is unset for what was recorded here.
+    inconclusive. ``origin`` is unset for what was recorded here, ``arsenal`` (the faults that were
+    possible) for what was recorded elsewhere.
     """
 
     schema_version: int
@@ -54,6 +56,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     checksums: dict[str, str] = {}
     # Not ``None``: what is unset is not written, so that the digests of older manifests hold.
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
+    arsenal: tuple[FaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 @attrs.frozen
@@ -91,6 +94,11 @@ class RunDirectory:
     def events(self) -> Path:
         """One row an event of the store."""
         return self.root / "events.parquet"
+
+    @property
+    def controller(self) -> Path:
+        """How late the controller's loop ran, and how much CPU it used, second by second."""
+        return self.root / "controller.parquet"
 
     @property
     def undo(self) -> Path:

@@ -47,6 +47,7 @@ class Txn:
     finish: int | None = None
     error: str | None = None
     kind: str = "read-write"
+    phase: Any = None
 
 
 @attrs.frozen
@@ -120,6 +121,7 @@ def records(txns: list[Txn], faults: list[Fault] | None = None) -> list[Record]:
             at_ns=finish,
             ops=ops,
             error=txn.error,
+            phase=txn.phase,
         )
         timed += [(start, 0, invoke), (finish, 1, complete)]
     for number, fault in enumerate(faults or []):

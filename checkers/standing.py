@@ -1,0 +1,28 @@
+"""What every run of ours is judged by, whatever its workload: no workload may do without it."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from checkers import controller, coverage, node_logs, stays_up
+from checkers.kernel import Checker
+from harness.arsenal import FaultKind
+from harness.pulse import read_pulse
+from harness.rundir import Manifest, RunDirectory
+
+CHECKERS: tuple[Checker, ...] = (stays_up.CHECKER, coverage.CHECKER, controller.CHECKER)
+
+
+def tables(run: RunDirectory, manifest: Manifest) -> dict[str, pa.Table]:
+    """What ``CHECKERS`` look at beside the history: ``log_lines`` and ``controller``."""
+    patterns = node_logs.patterns_of(manifest.declaration) or ()
+    return {
+        "log_lines": node_logs.scan(run, patterns),
+        "controller": read_pulse(run, manifest.checksums),
+    }
+
+
+def arsenal(manifest: Manifest) -> tuple[FaultKind, ...]:
+    """The kinds of faults that were possible; none where nobody wrote them down."""
+    return () if isinstance(manifest.arsenal, msgspec.UnsetType) else manifest.arsenal

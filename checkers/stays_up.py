@@ -1,0 +1,125 @@
+"""The promise ``stays-up``: a node ends only when a fault, or a person, ends it.
+
+``node-exit`` is a program that ended though no verb of the run ended it, as the provider saw it;
+``panic`` a line of a log that the system itself declares to be one. Both are explained, and then no
+anomaly, only by a fault in force on that very node of a kind that says of itself that nodes may
+not survive it (a disk that fails).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+import pyarrow.compute as pc
+
+from checkers.attribution import windows
+from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from checkers.node_logs import patterns_of
+from checkers.words import seconds
+from harness.checking import Anomaly
+from harness.records import EventKind
+
+LAST_LINES = 5  # of findings in a node's logs, told beside its exit
+NODE_EXIT, PANIC = "node-exit", "panic"
+
+Row = dict[str, Any]
+
+
+@attrs.frozen
+class StaysUp:
+    """Judges only systems that declare what their logs say."""
+
+    name: str = "stays-up"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """``node-exit`` and ``panic``, and under ``node_logs`` everything that was found."""
+        if patterns_of(setting.declaration) is None:
+            return Part()
+        lines = tables["log_lines"].to_pylist()
+        risky = [w for w in windows(tables["faults"]) if w["kind"] in setting.may_end]
+        events = tables["events"]
+        exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value)).to_pylist()
+        found = {
+            NODE_EXIT: [_exit(row, lines) for row in exits if not _explained(row, risky)],
+            PANIC: [_panic(row) for row in _panics(lines, risky)],
+        }
+        counts = {NODE_EXIT: len(found[NODE_EXIT]), PANIC: _count(lines, risky)}
+        return Part(
+            anomalies={
+                name: Anomaly(count=counts[name], examples=tuple(examples[:EXAMPLES_MAX]))
+                for name, examples in found.items()
+                if examples
+            },
+            node_logs=_summary(lines),
+        )
+
+
+def _explained(row: Row, risky: Iterable[Row]) -> bool:
+    """Whether a fault that nodes may not survive was in force on the node when it ended."""
+    first_ns, last_ns = row["at_ns"] - row["uncertainty_ns"], row["at_ns"]
+    return any(
+        row["node"] in (window["nodes"] or ())
+        and window["start_ns"] <= last_ns
+        and (window["end_ns"] is None or window["end_ns"] >= first_ns)
+        for window in risky
+    )
+
+
+def _exit(row: Row, lines: list[Row]) -> Row:
+    """An exit in words, with what the node's logs have to say about anything."""
+    said = sorted(
+        (line for line in lines if line["node"] == row["node"]),
+        key=lambda line: (line["file"], line["line"]),
+    )
+    between = f"between {seconds(row['at_ns'] - row['uncertainty_ns'])} and {seconds(row['at_ns'])}"
+    example: Row = {
+        "text": f"stays-up: {row['node']} {row['text']} ({between})",
+        "txns": [],
+        "keys": [],
+        "node": row["node"],
+        "at_ns": row["at_ns"],
+    }
+    return example | ({"log": [_told(line) for line in said[-LAST_LINES:]]} if said else {})
+
+
+def _panics(lines: Iterable[Row], risky: Iterable[Row]) -> Iterator[Row]:
+    """Lines that are a broken promise. They have no time on the axis: any risk explains them."""
+    excused = {node for window in risky for node in window["nodes"] or ()}
+    return (line for line in lines if line["breaks"] and line["node"] not in excused)
+
+
+def _count(lines: list[Row], risky: list[Row]) -> int:
+    totals = {(r["node"], r["file"], r["pattern"]): r["total"] for r in _panics(lines, risky)}
+    return sum(totals.values())
+
+
+def _panic(row: Row) -> Row:
+    return {
+        "text": f"stays-up: the log of {row['node']} has a line of kind {row['pattern']!r}: "
+        f"{_told(row)}",
+        "txns": [],
+        "keys": [],
+        "node": row["node"],
+    }
+
+
+def _told(row: Row) -> str:
+    return f"{row['file']}:{row['line']}: {row['text']}"
+
+
+def _summary(lines: Iterable[Row]) -> dict[str, Any]:
+    """By node and pattern how many lines there are and the first of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in lines:
+        here = found.setdefault(row["node"], {}).setdefault(
+            row["pattern"], {"lines": 0, "first": _told(row), "files": {}}
+        )
+        here["files"][row["file"]] = row["total"]
+        here["lines"] = sum(here["files"].values())
+    return found
+
+
+CHECKER = StaysUp()

@@ -1,0 +1,182 @@
+"""Nodes that end, or panic, without a fault that explains it; and what does explain it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from checker_histories import STRICT, Fault, a, ok, r, records
+
+from checkers.analyze import analyze, encode
+from checkers.node_logs import FILE_BYTES, KEPT_MAX, scan
+from harness.arsenal import FaultKind
+from harness.checking import Verdict
+from harness.errors import MalformedHistory
+from harness.history.chunks import ChunkWriter
+from harness.history.manifest import write_manifest
+from harness.history.seal import seal
+from harness.promise import LogPattern
+from harness.records import EventKind, PhaseMark, Record, StoreEvent
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+
+MS = 1_000_000
+GOOD = [ok(a(1, 1)), ok(r(1, 1)), ok(a(1, 2), start=90 * MS, finish=91 * MS)]
+PATTERNS = (
+    LogPattern(name="panic", regex="^panic: |^Traceback ", breaks=True),
+    LogPattern(name="error", regex=" ERROR "),
+)
+
+
+def exit_of(
+    node: str, at_ns: int, text: str = "ended without being told to: exited with 3"
+) -> Record:
+    return StoreEvent(
+        kind=EventKind.NODE_EXITED,
+        node=node,
+        wall_ns=at_ns,
+        boot="b1",
+        at_ns=at_ns,
+        uncertainty_ns=5 * MS,
+        text=text,
+    )
+
+
+def write(
+    root: Path,
+    *events: Record,
+    logs: dict[str, bytes] | None = None,
+    faults: list[Fault] | None = None,
+    arsenal: tuple[FaultKind, ...] = (FaultKind(kind="kill"),),
+    patterns: tuple[LogPattern, ...] | None = PATTERNS,
+) -> RunDirectory:
+    root.mkdir(parents=True)
+    run = RunDirectory(root)
+    run.plan.write_text("[check]\nmin_ok = 1\n")
+    declared = STRICT
+    if patterns is not None:
+        declared = msgspec.structs.replace(STRICT, logs=patterns)
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id="paper",
+        state="running",
+        versions={},
+        machine={},
+        declaration=declared,
+        workload="list-append",
+        checkers=("list-append", "statistics", "evidence"),
+        arsenal=arsenal,
+    )
+    write_manifest(run, manifest)
+    writer = ChunkWriter(run.chunks)
+    writer.append(PhaseMark(name="drive", at_ns=0))
+    for record in (*records(GOOD, faults), *events):
+        writer.append(record)
+    writer.close()
+    seal(run, partition_of=lambda key: key % 2)
+    for node, content in (logs or {}).items():
+        run.node(node).mkdir(parents=True)
+        (run.node(node) / "node.log").write_bytes(content)
+    return run
+
+
+def judged(run: RunDirectory) -> Verdict:
+    found = analyze(run, executor="local")
+    assert encode(found) == encode(analyze(run, executor="local"))
+    return found
+
+
+def test_an_exit_that_nobody_asked_for_breaks_stays_up_and_shows_the_log(tmp_path: Path) -> None:
+    log = b"fine\n2026 ERROR disk: no space\npanic: index 7\n"
+
+    found = judged(write(tmp_path / "run", exit_of("n2", 50 * MS), logs={"n2": log}))
+
+    assert found.outcome == "violation"
+    (example,) = found.anomalies["node-exit"].examples
+    assert example["text"] == (
+        "stays-up: n2 ended without being told to: exited with 3 (between 0.045 s and 0.050 s)"
+    )
+    assert example["log"] == [
+        "nodes/n2/node.log:2: 2026 ERROR disk: no space",
+        "nodes/n2/node.log:3: panic: index 7",
+    ]
+    assert found.anomalies["panic"].count == 1
+    assert any("breaks the promise stays-up" in reason for reason in found.reasons)
+    assert found.not_ == (), "a node that ends says nothing about the lattice"
+
+
+def test_a_line_of_level_error_is_told_and_decides_nothing(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", logs={"n1": b"x ERROR a\ny ERROR b\n", "n2": b"fine\n"})
+
+    found = judged(run)
+
+    assert found.outcome == "valid"
+    assert found.node_logs["n1"]["error"]["lines"] == 2
+    assert found.node_logs["n1"]["error"]["first"] == "nodes/n1/node.log:1: x ERROR a"
+    assert "n2" not in found.node_logs
+
+
+def test_a_system_that_declares_nothing_of_its_nodes_is_not_judged_by_them(tmp_path: Path) -> None:
+    event = exit_of("n2", 50 * MS)
+
+    found = judged(write(tmp_path / "run", event, logs={"n2": b"panic: x\n"}, patterns=None))
+
+    assert found.outcome == "valid"
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "explained"),
+    [("torn-disk", ("n2",), True), ("torn-disk", ("n3",), False), ("kill", ("n2",), False)],
+)
+def test_only_a_fault_on_that_node_that_it_may_not_survive_explains_an_end(
+    tmp_path: Path, kind: str, nodes: tuple[str, ...], explained: bool
+) -> None:
+    arsenal = (FaultKind(kind="kill"), FaultKind(kind="torn-disk", may_end=True))
+    fault = Fault(kind, "one", 20 * MS, 60 * MS, nodes)
+    run = write(
+        tmp_path / "run",
+        exit_of("n2", 50 * MS),
+        logs={"n2": b"panic: EIO\n"},
+        faults=[fault],
+        arsenal=arsenal,
+    )
+
+    assert (judged(run).outcome == "valid") is explained
+
+
+def test_a_fault_that_was_healed_before_explains_nothing(tmp_path: Path) -> None:
+    fault = Fault("torn-disk", "one", 10 * MS, 20 * MS, ("n2",))
+    arsenal = (FaultKind(kind="torn-disk", may_end=True),)
+
+    run = write(tmp_path / "run", exit_of("n2", 50 * MS), faults=[fault], arsenal=arsenal)
+
+    assert judged(run).anomalies["node-exit"].count == 1
+
+
+def test_logs_may_hold_anything_and_cost_little(tmp_path: Path) -> None:
+    hostile = b"\x1b[31m\0\xff<script>" * 200_000 + b"panic: not at the beginning of a line\n"
+    many = b"".join(b"panic: %d \xff\n" % i for i in range(500))
+    run = write(tmp_path / "run", logs={"n1": hostile + many})
+
+    rows = scan(run, PATTERNS).to_pylist()
+
+    assert len(rows) == KEPT_MAX
+    assert rows[0]["line"] == 2, "the long line is one line"
+    assert {row["total"] for row in rows} == {500}
+    assert len(hostile + many) < FILE_BYTES
+
+
+def test_a_pattern_that_is_no_expression_is_named(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", patterns=(LogPattern(name="odd", regex="(", breaks=True),))
+
+    with pytest.raises(MalformedHistory, match="'odd'"):
+        analyze(run, executor="local")
+
+
+def test_links_in_a_nodes_directory_are_not_followed(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"panic: of somebody else\n")
+    run = write(tmp_path / "run", logs={"n1": b""})
+    (run.node("n1") / "other.log").symlink_to(secret)
+
+    assert scan(run, PATTERNS).num_rows == 0
