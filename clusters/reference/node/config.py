@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     ``peers``: how this node dials each other member. ``partitions`` and ``replicas`` must be the
     same on all members; the first leader of metastorage makes them the cluster's. ``data_dir`` is
-    relative to the working directory. A heartbeat is sent every tick, and a follower asks for votes
+    relative to the working directory. A node beats every tick, and a follower asks for votes
     after ``election_ticks`` to twice that without one. A group is saved and its log cut once it has
     applied ``snapshot_bytes``, or as much as its last snapshot takes. With ``power_loss`` a kill
     loses what was not synced.

@@ -63,8 +63,12 @@ class Waiter(msgspec.Struct, frozen=True):
 class Group:
     """One member of one raft group on this node."""
 
-    def __init__(self, *, name: str, partition: int | None, raft: Raft, machine: Machine) -> None:
+    def __init__(
+        self, *, name: str, partition: int | None, raft: Raft, machine: Machine, opened_tick: int
+    ) -> None:
+        """``opened_tick``: of the host, when ``raft`` began to count its own."""
         self.name, self.partition, self.raft, self.machine = name, partition, raft, machine
+        self.opened_tick = opened_tick
         self.applied_index, self.applied_term = raft.applied_index, 0
         self.fresh_bytes = 0  # applied since the last snapshot
         self.incoming: Saved | None = None  # installed, and not yet in the log

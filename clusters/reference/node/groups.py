@@ -2,7 +2,8 @@
 
 Steps only mark a group dirty. Once a turn of the loop everything dirty is drained: messages leave
 as one frame a peer, and what must be durable goes to the one log together with what other groups
-want durable. So heartbeats of all groups to one peer travel together, and a sync is shared.
+want durable, so that a sync is shared. That a leader lives is told once for all of them, by pair of
+nodes (``pairs``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from clusters.reference.node import codes, events
 from clusters.reference.node.group import Done, Group, Machine, Outgoing, Send, Waiter, Write
@@ -30,7 +31,7 @@ from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.records import Cut, Saved, Update
 from clusters.reference.node.storage.state import GroupState
 from clusters.reference.node.tasks import together
-from clusters.reference.node.wire.messages import Failed
+from clusters.reference.node.wire.messages import Claim, Failed
 
 # What may be on its way to one follower of one group: small enough that the catch-up of a dozen
 # groups together stays below a connection's send queue.
@@ -59,6 +60,7 @@ class Host:
         self.log, self._events, self._bugs = log, event_log, bugs
         self._rng, self._tick_s, self._election_ticks = rng, tick_s, election_ticks
         self.groups: dict[str, Group] = {}
+        self.ticks = 0
         self._dirty: dict[str, Group] = {}  # insertion order, so that a flush is reproducible
         self._flush_due = False
         self._unwritten: list[Write] = []
@@ -102,7 +104,9 @@ class Host:
             base=base,
             snapshot=None if saved is None else saved.mark,
         )
-        group = Group(name=name, partition=partition, raft=raft, machine=machine)
+        group = Group(
+            name=name, partition=partition, raft=raft, machine=machine, opened_tick=self.ticks
+        )
         self.groups[name] = group
         if state is None and founders:
             # A restart must find the founders of this moment, not who is assigned by then.
@@ -141,6 +145,33 @@ class Host:
                     self.fail(error)
                     return
                 self.touch(group)
+
+    def led(self, member: str) -> Mapping[str, int]:
+        """The groups led here in which ``member`` has answered, with their terms."""
+        return {
+            name: group.raft.term
+            for name, group in self.groups.items()
+            if group.raft.answers(member)
+        }
+
+    def follows(self, member: str, name: str, term: int) -> bool:
+        """``member`` leads group ``name`` in ``term``, says its node; whether that is so here."""
+        group = self.groups.get(name)
+        return group is not None and group.raft.leader_lives(member, term)
+
+    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
+        """``follows`` was true at ``member`` for what was sent at ``tick``, in all these groups."""
+        for name, term in claims:
+            group = self.groups.get(name)
+            if group is not None:
+                group.raft.vouched(member, term, tick - group.opened_tick)
+
+    def unpair(self, member: str, names: Iterable[str] | None) -> None:
+        """It is not any more, in these groups or in all."""
+        for name in self.groups if names is None else names:
+            group = self.groups.get(name)
+            if group is not None:
+                group.raft.unpair(member)
 
     def propose(self, group: Group, data: bytes, limit_s: float, done: Done) -> int | None:
         """Append ``data`` to the group's log; ``done`` gets what ``apply`` returned, or ``Failed``.
@@ -205,9 +236,12 @@ class Host:
         # before it has read what its peers sent meanwhile.
         while True:
             await asyncio.sleep(self._tick_s)
+            self.ticks += 1
             for group in list(self.groups.values()):
+                role = group.raft.role
                 group.raft.tick()
-                self.touch(group)
+                if group.raft.role is not role or group.raft.has_ready():
+                    self.touch(group)
                 if group.waiters:
                     group.expire(asyncio.get_running_loop().time())
             self.on_tick()

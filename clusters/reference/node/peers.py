@@ -10,18 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, TypeGuard
 
 from clusters.reference.node import codes
 from clusters.reference.node.clock import MAX_AHEAD_S, Hlc
 from clusters.reference.node.members import member_of, name_of
+from clusters.reference.node.pairs import Following, Leading
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.messages import (
     PROTOCOL,
     BadMessage,
+    Beat,
+    Beaten,
+    Claim,
     Codec,
     Failed,
     Hello,
@@ -39,7 +43,7 @@ from clusters.reference.node.wire.messages import (
 
 DIAL_LIMIT_S = 1.0
 HELLO_LIMIT_S = 2.0
-PING_EVERY_S = 0.3
+PING_EVERY_S = 0.3  # where no beat does it
 SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
 REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
 FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
@@ -67,6 +71,26 @@ class Local(Protocol):
         """What ``peer``, in this life, knows of a cluster."""
 
 
+class Groups(Protocol):
+    """The raft groups of this node, whose members' heartbeats travel together."""
+
+    def led(self, member: str) -> Mapping[str, int]:
+        """The groups that this node leads and in which ``member`` has said that it follows, with
+        their terms.
+        """
+
+    def follows(self, member: str, name: str, term: int) -> bool:
+        """``member`` says that it leads group ``name`` in ``term``; whether that is so here."""
+
+    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
+        """The node of ``member`` says that it followed in these groups when the beat of ``tick``
+        arrived.
+        """
+
+    def unpair(self, member: str, names: Iterable[str] | None) -> None:
+        """Nobody says so any more, of these groups or of all."""
+
+
 class Address(Protocol):
     """Where a peer listens."""
 
@@ -86,9 +110,29 @@ class Link:
         self.peer, self._clock = peer, clock
         self.connection: Connection | None = None
         self.incarnation = ""  # of who is at the other end
-        self.heard_s = 0.0
+        self.leading = Leading()
+        self.heard_s = self.pinged_s = 0.0
+        self.told: tuple[str, ...] | None = None  # who founded the cluster
         self._next_id = 0
         self._open: dict[int, asyncio.Future[PeerAnswer]] = {}
+
+    @property
+    def member(self) -> str:
+        """Who was last at the other end."""
+        return member_of(self.peer, self.incarnation)
+
+    def up(self, connection: Connection, incarnation: str) -> None:
+        """``connection`` leads to the peer in this life; it was told nothing yet."""
+        self.connection, self.incarnation = connection, incarnation
+        self.leading, self.told = Leading(), None
+        self.heard_s = asyncio.get_running_loop().time()
+
+    def ping(self, founders: tuple[str, ...], beat: Beat | None = None) -> None:
+        """Send a ping, with what the peer was not told yet."""
+        self.pinged_s = asyncio.get_running_loop().time()
+        news = None if founders == self.told else founders
+        if self.send(Ping(self._clock.now(), news, beat)):
+            self.told = founders
 
     def send(self, frame: PeerFrame) -> bool:
         """Whether it was queued; a link that is down drops it."""
@@ -157,11 +201,12 @@ class Peers:
         rng: random.Random,
         clock: Hlc,
         local: Local,
+        groups: Groups,
     ) -> None:
         """``addresses``: how each other node is dialed."""
         self._hello = Hello(node, incarnation)
         self._addresses, self._network, self._rng = dict(addresses), network, rng
-        self._local, self._clock = local, clock
+        self._local, self._groups, self._clock = local, groups, clock
         self.links = {peer: Link(peer, clock) for peer in self._addresses}
         self._accepted: dict[Connection, float] = {}
 
@@ -174,26 +219,25 @@ class Peers:
         leads to another life of that node, raft repeats itself.
         """
         link = self.links.get(name_of(member))
-        if link is not None and member == member_of(link.peer, link.incarnation):
+        if link is not None and member == link.member:
             for batch in in_frames(messages):
                 link.send(RaftBatch(batch))
 
     def lives(self) -> dict[str, str]:
         """The members that were last seen at the other ends of the links, by name."""
-        return {
-            peer: member_of(peer, link.incarnation)
-            for peer, link in self.links.items()
-            if link.incarnation
-        }
+        return {peer: link.member for peer, link in self.links.items() if link.incarnation}
 
     def ping_all(self) -> None:
         """Tell every peer now what pings tell."""
-        ping = self._ping()
         for link in self.links.values():
-            link.send(ping)
+            link.ping(self._local.founders())
 
-    def _ping(self) -> Ping:
-        return Ping(self._clock.now(), self._local.founders())
+    def beat(self, tick: int) -> None:
+        """Tell every peer that this node lives and leads; once a tick."""
+        founders = self._local.founders()
+        for link in self.links.values():
+            if link.connection is not None:
+                link.ping(founders, link.leading.beat(tick, self._groups.led(link.member)))
 
     def reachable(self) -> tuple[str, ...]:
         """Peers with a live link."""
@@ -213,9 +257,11 @@ class Peers:
         connection.send(encode(self._hello))
         loop = asyncio.get_running_loop()
         self._accepted[connection] = loop.time()
+        following = Following()
         try:
             while True:
-                self._take(hello, connection, decode(Codec.peer, await connection.recv()))
+                frame = decode(Codec.peer, await connection.recv())
+                self._take(hello, connection, following, frame)
                 self._accepted[connection] = loop.time()
         except BadMessage as error:
             log.warning("dropping %s: %s", hello.node, error)
@@ -226,15 +272,27 @@ class Peers:
         """Whether a node of this cluster introduced itself, and speaks this protocol."""
         return isinstance(hello, Hello) and hello.node in self.links and hello.protocol == PROTOCOL
 
-    def _take(self, hello: Hello, connection: Connection, frame: PeerFrame) -> None:
+    def _take(
+        self, hello: Hello, connection: Connection, following: Following, frame: PeerFrame
+    ) -> None:
         if isinstance(frame, RaftBatch):
             self._local.raft(frame.messages)
         elif isinstance(frame, PeerRequest):
             self._serve_request(connection, frame)
         elif isinstance(frame, Ping):
             self._clock.receive(frame.ts)
-            self._local.heard(hello.node, hello.incarnation, frame.founders)
-            connection.send(encode(Pong()))
+            if frame.founders is not None:
+                self._local.heard(hello.node, hello.incarnation, frame.founders)
+            connection.send(encode(Pong(self._beaten(hello, following, frame))))
+
+    def _beaten(self, hello: Hello, following: Following, ping: Ping) -> Beaten | None:
+        """The answer to the beat in ``ping``, if there is one."""
+        if ping.beat is None:
+            return None
+        member = member_of(hello.node, hello.incarnation)
+        return following.take(
+            ping.beat, lambda group, term: self._groups.follows(member, group, term)
+        )
 
     def _serve_request(self, connection: Connection, frame: PeerRequest) -> None:
         def reply(body: PeerAnswer) -> None:
@@ -264,6 +322,7 @@ class Peers:
                 reason = "no introduction in time"
             finally:
                 link.down(reason)
+                self._groups.unpair(link.member, None)
             log.debug("link to %s: %s", link.peer, reason)
             await asyncio.sleep(REDIAL_S * (1 + self._rng.random()))
 
@@ -279,9 +338,8 @@ class Peers:
         except BaseException:
             connection.close()
             raise
-        link.heard_s = asyncio.get_running_loop().time()
-        link.connection, link.incarnation = connection, hello.incarnation
-        link.send(self._ping())
+        link.up(connection, hello.incarnation)
+        link.ping(self._local.founders())
 
     async def _read_answers(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
@@ -290,14 +348,24 @@ class Peers:
             link.heard_s = loop.time()
             if isinstance(frame, PeerReply):
                 link.answered(frame)
+            elif isinstance(frame, Pong) and frame.beaten is not None:
+                self._vouched(link, frame.beaten)
+
+    def _vouched(self, link: Link, answer: Beaten) -> None:
+        claims, refused = link.leading.answered(answer)
+        self._groups.vouched(link.member, answer.tick, claims)
+        if refused:
+            self._groups.unpair(link.member, refused)
 
     async def _watch(self) -> None:
         """Ping, and close what has been silent for too long."""
         while True:
             await asyncio.sleep(PING_EVERY_S)
-            since_s = asyncio.get_running_loop().time() - SILENCE_S
-            self.ping_all()
+            now_s = asyncio.get_running_loop().time()
+            since_s = now_s - SILENCE_S
             for link in self.links.values():
+                if link.pinged_s <= now_s - PING_EVERY_S:
+                    link.ping(self._local.founders())
                 if link.connection is not None and link.heard_s < since_s:
                     link.down(f"silent for {SILENCE_S:g} s")
             for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:

@@ -137,6 +137,7 @@ class Node:
             rng=runtime.random,
             clock=self.clock,
             local=self,
+            groups=self.host,
         )
         self.host.on_send = self.peers.send_raft
         self.saver = Saver(
@@ -301,6 +302,7 @@ class Node:
     # Leases and primaries.
 
     def _tick(self) -> None:
+        self.peers.beat(self.host.ticks)
         self._seed_metastorage()
         self._keeper.tick()
         if self._tenure is None:

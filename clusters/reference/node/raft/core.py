@@ -52,6 +52,29 @@ class Raft(Voter):
         elif self._leadership.heartbeat_due(self._now):
             self._send_now.extend(self._leadership.heartbeats(self._now, self._commit))
 
+    def leader_lives(self, leader: str, term: int) -> bool:
+        """The node of ``leader`` says that it still leads ``term``: as good as a heartbeat of this
+        group, if this member follows it in that term. Whether it does.
+        """
+        if self._leadership is not None or (leader, term) != (self._leader, self.term):
+            return False
+        self._leader_seen = self._timer_started = self._now
+        return True
+
+    def answers(self, follower: str) -> bool:
+        """Whether ``follower`` has answered this leader, so that its node may vouch for it."""
+        return self._leadership is not None and self._leadership.answers(follower)
+
+    def vouched(self, follower: str, term: int, tick: int) -> None:
+        """Another member's ``leader_lives`` was true for what was sent here at ``tick``."""
+        if self._leadership is not None and term == self.term:
+            self._leadership.vouched(follower, tick)
+
+    def unpair(self, follower: str) -> None:
+        """Nobody vouches for ``follower`` any more: it is sent heartbeats again."""
+        if self._leadership is not None:
+            self._leadership.unpair(follower)
+
     def propose(self, data: bytes) -> tuple[int, int]:
         """Append an entry; returns its (term, index). Raises ``NotLeader``.
 
@@ -224,6 +247,7 @@ class Raft(Voter):
             match_index=index,
             hint_index=hint,
             context=message.context,
+            commit=self._commit,
         )
         self._send_durable.append((message.sender, reply))
 

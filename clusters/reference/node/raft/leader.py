@@ -49,13 +49,16 @@ class Leadership:
         return now - self._beat_tick >= self._config.heartbeat_ticks
 
     def heartbeats(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
-        """An append without entries for everyone, right behind what was sent last.
+        """An append without entries, right behind what was sent last, for everyone but those whose
+        node vouches for them and who have nothing to learn.
 
         It is more than a sign of life: a follower that missed the last message refuses it, and so
         a loss is found without another timer.
         """
         self._beat_tick = now
         for name, progress in self._peers.items():
+            if progress.paired and progress.settled(self._log.last_index, commit):
+                continue
             yield name, self._append(progress, now, commit, with_entries=False)
 
     def replicate(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
@@ -118,6 +121,8 @@ class Leadership:
         if progress is None:
             return
         progress.heard_tick = max(progress.heard_tick, reply.context)
+        progress.commit_index = max(progress.commit_index, reply.commit)
+        progress.answers = True
         if reply.refused:
             progress.refused(reply.match_index, reply.hint_index)
         else:
@@ -131,6 +136,24 @@ class Leadership:
         progress.heard_tick = max(progress.heard_tick, reply.context)
         if progress.transfer is not None and progress.transfer.mark.index == reply.index:
             progress.transfer.answered(reply.offset)
+
+    def answers(self, name: str) -> bool:
+        """Whether ``name`` follows, by its own word: then its node may vouch for it."""
+        progress = self._peers.get(name)
+        return progress is not None and progress.answers
+
+    def vouched(self, name: str, tick: int) -> None:
+        """The node of ``name`` says that it followed when what was sent at ``tick`` arrived."""
+        progress = self._peers.get(name)
+        if progress is not None:
+            progress.heard_tick = max(progress.heard_tick, tick)
+            progress.paired = progress.answers
+
+    def unpair(self, name: str) -> None:
+        """Nobody vouches for ``name``: it has to answer for itself."""
+        progress = self._peers.get(name)
+        if progress is not None:
+            progress.answers = progress.paired = False
 
     def quorum_index(self) -> int:
         """The greatest index that is durable on a majority; our own disk counts like another."""

@@ -32,26 +32,38 @@ class Progress:
     While ``probing`` is off, appends are sent ahead of their answers (pipelined) up to the limit
     in flight, and ``next_index`` runs ahead. A refusal turns probing on: one message at a time
     until the logs are found to match. With a ``transfer`` no entries are sent at all.
+
+    ``answers``: it has answered this leader since its node was last out of reach. ``paired``: its
+    node vouches for it, so that a follower with nothing to learn is sent nothing.
     """
 
     __slots__ = (
+        "answers",
+        "commit_index",
         "heard_tick",
         "inflight",
         "match_index",
         "next_index",
+        "paired",
         "probing",
         "transfer",
         "waiting",
     )
 
     def __init__(self, next_index: int) -> None:
-        self.match_index = 0
+        self.match_index = self.commit_index = 0
+        self.answers = self.paired = False
         self.next_index = next_index
         self.probing = False
         self.waiting = False
         self.inflight: deque[int] = deque()
         self.heard_tick = -1
         self.transfer: Transfer | None = None
+
+    def settled(self, last_index: int, commit: int) -> bool:
+        """Whether it has everything, and knows what of it is committed."""
+        done = self.match_index == last_index and self.commit_index >= commit
+        return done and self.transfer is None
 
     def may_send(self, max_inflight: int) -> bool:
         """Whether another message with entries may leave now."""

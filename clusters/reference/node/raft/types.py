@@ -82,7 +82,8 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append?"):
 
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
     """Accepted: everything up to ``match_index`` is durable here. Refused: the entry before those
-    sent, repeated as ``match_index``, is not here; ``hint_index`` is where to try next.
+    sent, repeated as ``match_index``, is not here; ``hint_index`` is where to try next. ``commit``
+    is what the follower knows to be committed.
     """
 
     sender: str
@@ -91,6 +92,7 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
     match_index: int
     hint_index: int
     context: int
+    commit: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk?"):

@@ -79,6 +79,11 @@ class Voter:
         return self._hard
 
     @property
+    def now(self) -> int:
+        """How many ticks have passed."""
+        return self._now
+
+    @property
     def role(self) -> Role:
         """What this member is now."""
         return self._role

@@ -9,7 +9,7 @@ import msgspec
 from clusters.reference.node.raft.types import Message
 from clusters.reference.node.wire.states import AskStates, StateReport
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
@@ -53,17 +53,43 @@ class Hold(msgspec.Struct, frozen=True, array_like=True):
 NO_HOLD = Hold(0, 0)
 
 
+Claim = tuple[str, int]
+"""A group and a term of it."""
+
+
+class Beat(msgspec.Struct, frozen=True, array_like=True):
+    """A node's heartbeat to another, for all the groups that it leads and the other one follows in:
+    those that were ``begun`` on this connection and not ``ended``. ``tick`` is the sender's.
+    """
+
+    tick: int
+    begun: tuple[Claim, ...] = ()
+    ended: tuple[str, ...] = ()
+
+
+class Beaten(msgspec.Struct, frozen=True, array_like=True):
+    """Answers the beat of ``tick``: all that it claims is so, and goes on to be, except what was
+    ``refused``.
+    """
+
+    tick: int
+    refused: tuple[Claim, ...] = ()
+
+
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
     """Keeps the link known to be alive and clocks together, and tells who founded the sender's
-    cluster, if it knows.
+    cluster, none where it does not know, ``None`` where it told before on this connection.
     """
 
     ts: int
-    founders: tuple[str, ...] = ()
+    founders: tuple[str, ...] | None
+    beat: Beat | None = None
 
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     """Answers a ping."""
+
+    beaten: Beaten | None = None
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock"):
