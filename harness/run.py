@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Protocol
 
 import attrs
 import msgspec
@@ -31,19 +31,29 @@ from harness.history.seal import seal
 from harness.plan import Plan, dumps
 from harness.progress import Progress
 from harness.records import PhaseMark, Record
+from harness.room import over_cap
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.statelog import QUIET_LIMIT_S, StateLog
 from harness.states import TellsStates
+from harness.stop import SETTLE_LIMIT_S, Stop, end
 from harness.tasks import together
 from harness.workload import Workload, whole
 
-T = TypeVar("T")
+__all__ = ["Guard", "Parts", "Stop", "execute"]
 
 EVENT_POLL_S = 0.5  # a killed node takes the events since the last poll with it
+ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
 HEAL_LIMIT_S = 60.0
 COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
 TEARDOWN_LIMIT_S = 60.0
-SETTLE_LIMIT_S = 5.0  # for tasks that were told to end
+KEEP_LIMIT_S = 30.0
+
+
+class Guard(Protocol):
+    """Who heals when this process is gone. See ``harness.cli.guard``."""
+
+    def release(self) -> None:
+        """Nothing is left to heal."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +61,10 @@ class Parts:
     """What the wiring puts together for ``execute``: the four plugins of a run.
 
     ``make_nemesis`` gets the sink of the history, since faults are recorded in it. ``wall_ns`` is
-    the wall clock where that is virtual too; the machine's by default.
+    the wall clock where that is virtual too; the machine's by default. ``keep``, where it is given,
+    is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
+    argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
+    left up on purpose.
     """
 
     provider: Provider
@@ -61,47 +74,8 @@ class Parts:
     versions: dict[str, str]
     machine: dict[str, Any]
     wall_ns: Callable[[], int] | None = None
-
-
-class Stop:
-    """The user's wish to end a run early: set once, seen at every phase.
-
-    ``cut_short`` says that something was left out for it, ``over`` that nothing can be any more.
-    """
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-        self.cut_short = self.over = False
-
-    def ask(self) -> None:
-        """Ask for an orderly end: heal, collect, seal."""
-        self._event.set()
-
-    @property
-    def asked(self) -> bool:
-        """Whether the end was asked for."""
-        return self._event.is_set()
-
-    def skips(self) -> bool:
-        """Whether the next piece of work is to be left out; if so, the run is cut short."""
-        self.cut_short |= self.asked
-        return self.asked
-
-    async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of ``work``, or ``None`` as soon as the end is asked for (work is
-        cancelled).
-        """
-        task = asyncio.ensure_future(work)
-        asked = asyncio.ensure_future(self._event.wait())
-        try:
-            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            self.cut_short = True
-            return None
-        finally:
-            await end(task)
-            await end(asked)
+    keep: Callable[[bool], Awaitable[bool]] | None = None
+    guard: Guard | None = None
 
 
 async def execute(
@@ -114,18 +88,34 @@ async def execute(
     """
     manifest, session = _begin(plan, run, parts, progress, stop)
     try:
-        await session.live()
+        return await _recorded(session, manifest, parts)
+    except BaseException:
+        session.broke_off = True
+        raise
+    finally:
+        await session.leave_or_tear_down()
+
+
+async def _recorded(session: _Session, manifest: Manifest, parts: Parts) -> Manifest:
+    """Live, and seal what was recorded, however that went."""
+    stop = session.stop
+    try:
+        with session.within_budget():
+            await session.live()
     except BaseException as error:  # cancelled as well: what is sealed then is no whole run
         session.trouble.append(f"the run broke off: {str(error) or type(error).__name__}")
         raise
     finally:
         session.finish()
+        if stop.cut_short and stop.reason:
+            session.trouble.append(stop.reason)
         vouched = manifest.checksums | session.checksums
         manifest = msgspec.structs.replace(manifest, checksums=vouched)
         trouble = (*session.trouble, *session.nemesis.trouble)
-        manifest = msgspec.structs.replace(manifest, interrupted=stop.cut_short, trouble=trouble)
-        write_manifest(run, manifest)
-        manifest = seal(run, partition_of=parts.system.partition_of)
+        interrupted = stop.cut_short and not stop.reason
+        manifest = msgspec.structs.replace(manifest, interrupted=interrupted, trouble=trouble)
+        write_manifest(session.run, manifest)
+        manifest = seal(session.run, partition_of=parts.system.partition_of)
     return manifest
 
 
@@ -171,6 +161,8 @@ class _Session:
         self, *, plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
     ) -> None:
         self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
+        self.keep, self.guard = parts.keep, parts.guard
+        self.broke_off = self.ended = False
         self.provider, self.system, self.workload = parts.provider, parts.system, parts.workload
         loop = asyncio.get_running_loop()
         self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
@@ -204,14 +196,53 @@ class _Session:
         if self.states is not None:
             self.checksums = self.states.close()
 
+    @contextlib.contextmanager
+    def within_budget(self) -> Iterator[None]:
+        """Ask for the end when the run's time is over."""
+        if self.stop.budget_s is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(self.stop.budget_s, self.stop.ask, self.stop.budget_text)
+        try:
+            yield
+        finally:
+            alarm.cancel()
+
     async def live(self) -> None:
-        """Everything between the first container and the last; what was brought up is removed."""
+        """Everything between the first container and the last; what was brought up is removed,
+        unless it may be kept.
+        """
         try:
             cluster = await self.stop.unless(self._bring_up())
             if cluster is not None:
                 await self._exercise(cluster)
         finally:
-            await self._attempt("teardown", TEARDOWN_LIMIT_S, self.provider.teardown())
+            if self.keep is None:
+                await self._tear_down()
+
+    async def leave_or_tear_down(self) -> None:
+        """End what ``live`` left up, now that the history is sealed: or leave it for good."""
+        if self.ended:
+            return
+        known = len(self.trouble)
+        try:
+            if self.keep is not None and await self.keep(self.broke_off):
+                self.ended = await self._attempt("keeping", KEEP_LIMIT_S, self.provider.leave())
+                if self.ended and self.guard:
+                    self.guard.release()
+        finally:
+            if not self.ended:
+                await self._tear_down()
+            for text in self.trouble[known:]:  # the manifest is written
+                self.progress.note(text)
+
+    async def _tear_down(self) -> None:
+        """Remove what was brought up. Where that fails the guard is not released, and goes on."""
+        self.ended = True
+        done = await self._attempt("teardown", TEARDOWN_LIMIT_S, self.provider.teardown())
+        if done and self.guard:
+            self.guard.release()
 
     async def _bring_up(self) -> Cluster:
         """Machines, programs, a cluster that serves."""
@@ -290,12 +321,25 @@ class _Session:
 
     async def _watch(self, cluster: Cluster) -> None:
         """Fetch the store's events and show the active faults, until cancelled."""
+        loop = asyncio.get_running_loop()
+        look_s = loop.time() + ROOM_POLL_S
         while True:
             await self._fetch_events(cluster)
+            if loop.time() >= look_s:
+                self._watch_room()
+                look_s = loop.time() + ROOM_POLL_S
             if self.states is not None:
                 await self.states.sample(cluster)
             self.progress.faults(self.nemesis.active())
             await asyncio.sleep(EVENT_POLL_S)
+
+    def _watch_room(self) -> None:
+        """End a run that outgrows its directory. A walk over some hundred files takes a few
+        milliseconds.
+        """
+        if full := over_cap(self.plan, self.run.root):
+            self.progress.note(full)
+            self.stop.ask(full)
 
     async def _fetch_events(self, cluster: Cluster) -> None:
         for event in await self.system.events(cluster, self.clock):
@@ -324,24 +368,19 @@ class _Session:
         elif not task.cancelled() and (error := task.exception()):
             self.trouble.append(f"{what} broke off: {error}")
 
-    async def _attempt(self, what: str, limit_s: float, work: Coroutine[Any, Any, None]) -> None:
+    async def _attempt(self, what: str, limit_s: float, work: Coroutine[Any, Any, None]) -> bool:
         """Await ``work``; when it fails or outlasts its limit, that is trouble, and the run goes
-        on.
+        on. Whether it was done.
         """
         try:
             async with asyncio.timeout(limit_s):
                 await work
+            return True
         except TimeoutError:
             self.trouble.append(f"{what}: not done within {limit_s:g} s")
         except FiredrillError as error:
             self.trouble.append(f"{what}: {error}")
+        return False
 
     def _deadline(self, limit_s: float) -> float:
         return asyncio.get_running_loop().time() + limit_s
-
-
-async def end(task: asyncio.Future[Any]) -> None:
-    """Cancel ``task`` and wait, within a limit, until it is over; its result is left in it."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=SETTLE_LIMIT_S)

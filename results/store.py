@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -76,6 +77,25 @@ class RunStore:
             (self.root / LATEST).unlink(missing_ok=True)
             if left := self.runs():
                 self._point_latest(left[-1].root)
+
+    def remove(self, run: RunDirectory) -> None:
+        """Delete ``run`` with all that is in it; ``latest`` then means the newest that is left.
+
+        Its name goes first, so that a deletion that is broken off leaves no half run. Raises
+        ``HarnessError``.
+        """
+        doomed = self.root / f".{run.root.name}.removing"
+        try:
+            run.root.rename(doomed)
+            shutil.rmtree(doomed)
+            link = self.root / LATEST
+            if link.is_symlink() and not link.exists():
+                link.unlink()
+                if left := self.runs():
+                    self._point_latest(left[-1].root)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise HarnessError(f"cannot remove run {run.root}: {reason}") from error
 
     def runs(self) -> tuple[RunDirectory, ...]:
         """Every run of the store, oldest first; nothing where there is no store."""

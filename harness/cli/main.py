@@ -13,11 +13,13 @@ from collections.abc import Sequence
 import click
 
 from harness.cli import streams
+from harness.cli.attach import logs, shell
 from harness.cli.check import check
 from harness.cli.cleanup import cleanup
 from harness.cli.doctor import doctor
 from harness.cli.report import report
 from harness.cli.run import run
+from harness.cli.runs import runs
 from harness.cli.session import Session, say
 from harness.cli.signals import interrupt_on_terminate
 from harness.cli.sim import sim
@@ -42,7 +44,7 @@ def cli(session: Session, debug: bool) -> None:
     session.debug = debug
 
 
-for command in (run, sim, check, report, doctor, cleanup):
+for command in (run, sim, check, report, doctor, shell, logs, runs, cleanup):
     cli.add_command(command)
 
 

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import secrets
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from harness.cli import judging
-from harness.cli.display import choose
+from harness.cli import duration
+from harness.cli.drill import Budget, Keep, Wishes, one
+from harness.cli.repeat import MAX_REPEAT, Bounds, campaign
 from harness.cli.session import Session, executor_option, runs_option
-from harness.cli.signals import stopping
-from harness.errors import FiredrillError, Interrupted, MissingCapability, PlanError
-from harness.history.manifest import read_manifest
-from harness.outcome import EXIT_INTERRUPTED, Outcome
+from harness.errors import MissingCapability, PlanError
 from harness.plan import MAX_SEED, Plan, load, override
-from harness.rundir import RunDirectory
 from results.store import RunStore
 
 SCHEDULE_FORM = "AT_S:KIND:TARGET[:HOLD_S]"
 
 
-@click.command()
+class _Keeping(click.Command):
+    """Lets ``--keep`` stand alone: click would take the next word, which is the plan."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As ``click.Command``."""
+        return super().parse_args(ctx, ["--keep=failed" if a == "--keep" else a for a in args])
+
+
+@click.command(cls=_Keeping)
 @click.argument("plan", required=False, type=click.Path(path_type=Path))
 @click.option("--name", help="Name of the run; part of its identifier.")
 @click.option("--seed", type=int, help="Seed of every random choice (drawn when not given).")
@@ -45,6 +49,22 @@ SCHEDULE_FORM = "AT_S:KIND:TARGET[:HOLD_S]"
 @executor_option
 @runs_option
 @click.option("--no-report", is_flag=True, help="Write the verdict, but no report.")
+@click.option(
+    "--keep",
+    type=click.Choice([when.value for when in Keep]),
+    default=Keep.NEVER.value,
+    help="Leave the cluster up where the run failed (--keep), or in any case (--keep=always).",
+)
+@click.option(
+    "--repeat", type=click.IntRange(1, MAX_REPEAT), default=1, metavar="N", help="Make N runs."
+)
+@click.option("--until-failure", is_flag=True, help="End with the first run that failed.")
+@click.option(
+    "--time-budget",
+    callback=duration.seconds,
+    metavar="TIME",
+    help="For all runs together: 90s, 30m, 8h. Ends what is under way then.",
+)
 @click.pass_obj
 def run(
     session: Session,
@@ -52,23 +72,31 @@ def run(
     plan: Path | None,
     store: RunStore,
     no_report: bool,
+    keep: str,
+    repeat: int,
+    until_failure: bool,
+    time_budget: float | None,
     **flags: Any,  # noqa: ANN401
 ) -> int:
     """Run PLAN (a TOML file; flags override its keys) and judge what happened.
 
-    The first Ctrl-C heals, collects and seals, the second stops at once.
+    The first Ctrl-C heals, collects and seals, the second stops at once. A run failed where it is
+    no valid one and not unknown. With --repeat the seeds of later runs follow from the first.
     """
     given = overrides(flags)
+    wishes = Wishes(report=not no_report, keep=Keep(keep))
     with naming_source(plan, given):
         chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
         _refuse_without_java(chosen)
-        session.run = directory = _drive(session, chosen, store)
-    verdict = judging.judge(directory, None)
-    outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
-    judging.announce(directory, verdict, outcome, directory.report.exists())
-    if read_manifest(directory).interrupted and outcome is not Outcome.VIOLATION:
-        return EXIT_INTERRUPTED
-    return outcome.exit_code
+        if repeat == 1 and not until_failure:
+            budget = Budget(time_budget) if time_budget else None
+            return one(session, chosen, store, wishes, budget).code
+        bounds = Bounds(
+            runs=repeat if repeat > 1 else MAX_REPEAT,
+            until_failure=until_failure,
+            budget=Budget(time_budget) if time_budget else None,
+        )
+        return campaign(session, chosen, store, wishes, bounds)
 
 
 def overrides(flags: dict[str, Any]) -> dict[str, object]:
@@ -134,30 +162,3 @@ def _refuse_without_java(plan: Plan) -> None:
     if choice.home is None:
         remedy = f"{choice.reason}; or judge in this process with --executor local"
         raise MissingCapability("the executor 'spark'", f"Java {java.JAVA_MIN}", remedy)
-
-
-def _drive(session: Session, plan: Plan, store: RunStore) -> RunDirectory:
-    """Everything up to the sealed history, watched and stoppable."""
-    from harness.cli.wiring import run_plan
-    from harness.run import Stop
-
-    stop, known = Stop(), store.runs()
-    with choose(sys.stderr, plan.drive.duration_s) as display:
-        hint = f"'firedrill cleanup --runs-dir {store.root}' removes what the run left"
-        try:
-            with stopping(stop, display.note, hint):
-                return run_plan(plan, store.root, display, stop)
-        except FiredrillError as error:
-            session.run = _new(store.runs(), known)
-            if stop.cut_short:
-                raise Interrupted(f"interrupted: {error}") from error
-            raise
-        except Exception:
-            session.run = _new(store.runs(), known)
-            raise
-
-
-def _new(runs: Iterable[RunDirectory], known: Iterable[RunDirectory]) -> RunDirectory | None:
-    """The run that this command began, if it came that far."""
-    before = frozenset(known)
-    return next((run for run in runs if run not in before), None)

@@ -7,7 +7,8 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,15 @@ from typing import Any
 import msgspec
 
 from harness import plugins
-from harness.cli.ground import prepare
-from harness.cluster import System
-from harness.errors import FiredrillError, PlanError, UnknownPlugin
+from harness.cli.ground import SIMULATED, prepare
+from harness.cli.guard import ReaperGuard
+from harness.cluster import Provider, System
+from harness.errors import FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.faults import Fault, PlannedFault
 from harness.plan import Plan, resolved
 from harness.progress import Progress
-from harness.run import Parts, Stop, execute
+from harness.room import require_room
+from harness.run import Guard, Parts, Stop, execute
 from harness.rundir import RunDirectory
 from harness.workload import Workload, WorkloadSetting
 
@@ -29,7 +32,13 @@ LIBRARIES = ("firedrill", "msgspec", "pyarrow", "pyspark", "numpy", "docker", "p
 DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 
-def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunDirectory:
+Keep = Callable[[RunDirectory, bool], Awaitable[bool]]
+"""Asked about a sealed run, or one that broke off (``True``), whether its cluster stays up."""
+
+
+def run_plan(
+    plan: Plan, runs_dir: Path, progress: Progress, stop: Stop, keep: Keep | None = None
+) -> RunDirectory:
     """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
 
     What can be refused is refused before anything starts, and then leaves no directory behind.
@@ -43,11 +52,14 @@ def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunD
     system = build_system(plan)
     build_workload(plan, system)  # so that wrong options are refused before there is a directory
     faults = {kind: named(path, "faults", kind)() for kind, path in sorted(_kinds(plan).items())}
+    if keep and plan.cluster.provider == SIMULATED:
+        raise UsageError("--keep needs nodes that outlive the run: those of 'sim' are simulated")
     plan = resolved(plan, materialised(plan, system, faults))
+    require_room(plan, runs_dir)
     store = RunStore(runs_dir)
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     try:
-        _run(plan, run, faults, progress, stop)
+        _run(plan, run, faults, progress, stop, keep)
     except FiredrillError:
         store.forget(run)  # where nothing was written
         raise
@@ -55,15 +67,20 @@ def run_plan(plan: Plan, runs_dir: Path, progress: Progress, stop: Stop) -> RunD
 
 
 def _run(
-    plan: Plan, run: RunDirectory, faults: Mapping[str, Fault], progress: Progress, stop: Stop
+    plan: Plan,
+    run: RunDirectory,
+    faults: Mapping[str, Fault],
+    progress: Progress,
+    stop: Stop,
+    keep: Keep | None,
 ) -> None:
-    from nemesis.runner import Nemesis, refuse_missing
+    from nemesis.runner import Nemesis
 
     ground = prepare(plan, run)
     system = build_system(plan, ground.system_extras)
 
-    async def main() -> None:
-        refuse_missing(plan.nemesis.schedule, faults, await ground.provider.capabilities())
+    async def main(guard: Guard | None) -> None:
+        await _refuse(plan, ground.provider, system, faults, guard)
         parts = Parts(
             provider=ground.provider,
             system=system,
@@ -78,11 +95,42 @@ def _run(
             versions={name: version(name) for name in LIBRARIES},
             machine=machine(),
             wall_ns=ground.wall_ns,
+            keep=partial(keep, run) if keep else None,
+            guard=guard,
         )
         progress.note(f"run directory {run.root}")
         await execute(plan, run, parts, progress, stop)
 
-    ground.run(main())
+    if plan.cluster.provider == SIMULATED:
+        stop.budget_s = None  # seconds are virtual there, and few of ours
+        ground.run(main(None))
+        return
+    guard = ReaperGuard.start(run, plan.cluster.provider)
+    try:
+        ground.run(main(guard))
+    finally:
+        if not guard.released:
+            progress.note("what the run left is removed in the background; see reaper.log")
+            guard.hand_over()
+
+
+async def _refuse(
+    plan: Plan,
+    provider: Provider,
+    system: System,
+    faults: Mapping[str, Fault],
+    guard: Guard | None,
+) -> None:
+    """What only the machine can tell to be impossible, before anything of the run is made."""
+    from nemesis.runner import refuse_missing
+
+    try:
+        await provider.check(node_names(plan), system.ports)
+        refuse_missing(plan.nemesis.schedule, faults, await provider.capabilities())
+    except FiredrillError:
+        if guard:
+            guard.release()
+        raise
 
 
 def with_provider(plan: Plan) -> tuple[Plan, str]:

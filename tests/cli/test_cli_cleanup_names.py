@@ -19,7 +19,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Whose containers are asked for; nothing is removed."""
     found: list[str | None] = []
 
-    def cleanup(run_id: str | None = None) -> list[str]:
+    def cleanup(run_id: str | None = None, *, kept: bool = False) -> list[str]:
         found.append(run_id)
         return []
 

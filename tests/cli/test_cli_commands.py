@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -118,20 +119,19 @@ def test_a_drill_that_is_stopped_heals_seals_and_exits_130(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_after_kill_9_cleanup_leaves_nothing_and_the_prefix_is_judged(tmp_path: Path) -> None:
+def test_after_kill_9_the_reaper_leaves_nothing_and_the_prefix_is_judged(tmp_path: Path) -> None:
     with _drill() as process:
         _await_line(process, "drive for")
+        (run,) = _runs(tmp_path)
+        nodes = _nodes_of(run)
         process.kill()
         process.wait(timeout=LIMIT_S)
-    (run,) = _runs(tmp_path)
-    assert len(_nodes_of(run)) == 3
 
-    cleaned = _output("cleanup")
+    assert len(nodes) == 3
+    for pid in nodes:
+        assert _ends_by_itself(pid)
     checked = _output("check", "latest", "--executor", "local")
-
-    assert (cleaned.returncode, checked.returncode) == (0, 2)
-    assert cleaned.stdout.count("removed process") == 3
-    assert _nodes_of(run) == []
+    assert checked.returncode == 2
     assert "incomplete" in checked.stdout
     assert _output("cleanup").stdout == "nothing to remove\n"
 
@@ -181,3 +181,17 @@ def _nodes_of(run: RunDirectory) -> list[int]:
             if where.startswith(str(run.root)) and state != "Z":
                 found.append(int(entry.name))
     return found
+
+
+def _ends_by_itself(pid: int, limit_s: float = 30.0) -> bool:
+    """Whether the process ends in time, without our doing."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        waiting = select.poll()
+        waiting.register(handle, select.POLLIN)
+        return bool(waiting.poll(limit_s * 1000))
+    finally:
+        os.close(handle)

@@ -28,11 +28,14 @@ def fill(disk: Path) -> None:
 def test_a_disk_without_room_for_a_run_is_named_and_keeps_no_part_of_it(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
     size: str,
     filled: bool,
     begins: str,
     file: str,
 ) -> None:
+    # Somebody else takes the room between the look at it and the first file.
+    monkeypatch.setattr("harness.cli.wiring.require_room", lambda plan, store: None)
     with small_disk(tmp_path / "disk", size) as disk:
         store = RunStore(disk / "runs")
         before = store.create("before", 1_000_000_000, b"\x00\x01")
@@ -48,3 +51,18 @@ def test_a_disk_without_room_for_a_run_is_named_and_keeps_no_part_of_it(
         assert "No space left" in said
         assert store.runs() == (before,)
         assert store.resolve("latest").root == before.root.resolve()
+
+
+def test_a_run_that_hardly_fits_is_refused_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        store = RunStore(disk / "runs")
+
+        code = execute([*DRILL, "--runs-dir", str(store.root)])
+
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert code == 255
+        assert said.startswith("firedrill: the run may need ")
+        assert "1 MiB are free" in said
+        assert not store.root.exists()

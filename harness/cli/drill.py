@@ -1,0 +1,170 @@
+"""One run as the command line makes it: watched, stoppable, judged, told, and kept up or not."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+import attrs
+
+from harness.checking import Verdict
+from harness.cli import judging, streams
+from harness.cli.display import choose
+from harness.cli.duration import words
+from harness.cli.session import Session, say
+from harness.cli.signals import stopping
+from harness.errors import FiredrillError, Interrupted
+from harness.history.manifest import read_manifest
+from harness.outcome import EXIT_INTERRUPTED, Outcome, worst
+from harness.plan import Plan
+from harness.progress import Progress
+from harness.rundir import RunDirectory
+from harness.stop import Stop
+from results.store import RunStore
+
+FAILED = (Outcome.VIOLATION, Outcome.HARNESS_ERROR)
+
+
+class Keep(enum.StrEnum):
+    """When the cluster of a run is left up."""
+
+    NEVER = "never"
+    FAILED = "failed"
+    ALWAYS = "always"
+
+
+@attrs.frozen(kw_only=True)
+class Wishes:
+    """What is to become of a run beside its verdict."""
+
+    report: bool = True
+    keep: Keep = Keep.NEVER
+
+
+class Budget:
+    """Time for everything that a command does, from the moment that this is made."""
+
+    def __init__(self, length_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.length_s, self._now = length_s, now
+        self._ends_s = now() + length_s
+
+    @property
+    def left_s(self) -> float:
+        """What is left of it; never less than nothing."""
+        return max(0.0, self._ends_s - self._now())
+
+    def stop(self) -> Stop:
+        """A stop that asks for the end when the budget is spent."""
+        text = f"ended early: the time budget of {words(self.length_s)} was spent"
+        return Stop(self.left_s, text)
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """A run that is over: what it came to, the exit code for it, whether its cluster is up."""
+
+    run: RunDirectory
+    outcome: Outcome
+    code: int
+    kept: bool = False
+
+
+def one(
+    session: Session, plan: Plan, store: RunStore, wishes: Wishes, budget: Budget | None = None
+) -> Ended:
+    """Make one run of ``plan`` and say what came of it. Raises ``FiredrillError``."""
+    drill = _Drill(session, wishes)
+    directory = drill.drive(plan, store, budget.stop() if budget else Stop())
+    session.run = directory
+    verdict, outcome = drill.judged or drill.judge(directory)
+    code = outcome.exit_code
+    if read_manifest(directory).interrupted and outcome is not Outcome.VIOLATION:
+        code = EXIT_INTERRUPTED
+    try:
+        judging.announce(directory, verdict, outcome, directory.report.exists())
+    except BrokenPipeError:
+        raise
+    except OSError:  # nobody gets to read it, but a machine still reads the exit code
+        reason = streams.refusal(sys.stdout) or "it can't be written"
+        say(f"stdout: {reason}; {judging.last_line(directory, outcome, directory.report.exists())}")
+        outcome = worst([outcome, Outcome.HARNESS_ERROR])
+        code = outcome.exit_code
+    if drill.kept:
+        _tell_kept(directory, store)
+    return Ended(run=directory, outcome=outcome, code=code, kept=drill.kept)
+
+
+@attrs.define
+class _Drill:
+    """One run on its way. ``judged`` is set where it was judged while its cluster was up."""
+
+    session: Session
+    wishes: Wishes
+    judged: tuple[Verdict, Outcome] | None = None
+    kept: bool = False
+
+    def drive(self, plan: Plan, store: RunStore, stop: Stop) -> RunDirectory:
+        """Everything up to the sealed history; with ``keep`` up to the verdict."""
+        from harness.cli.wiring import run_plan
+
+        known = store.runs()
+        with choose(sys.stderr, plan.drive.duration_s) as display:
+            hint = (
+                "what the run left is removed in the background; "
+                f"'firedrill cleanup --runs-dir {store.root}' does it now"
+            )
+            keeping = None if self.wishes.keep is Keep.NEVER else self._keeping(display, stop)
+            try:
+                with stopping(stop, display.note, hint):
+                    return run_plan(plan, store.root, display, stop, keeping)
+            except FiredrillError as error:
+                self._broke_off(store, known)
+                if stop.cut_short and not stop.reason:
+                    raise Interrupted(f"interrupted: {error}") from error
+                raise
+            except Exception:
+                self._broke_off(store, known)
+                raise
+
+    def judge(self, run: RunDirectory) -> tuple[Verdict, Outcome]:
+        """The verdict, and the report where one is wanted. Raises ``Interrupted`` at Ctrl-C."""
+        try:
+            verdict = judging.judge(run, None)
+            report = judging.publish(run) if self.wishes.report else None
+        except KeyboardInterrupt as error:
+            again = f"'firedrill check {run.root}' judges it"
+            raise Interrupted(f"interrupted while judging: the run is sealed; {again}") from error
+        return verdict, judging.settle(verdict, report)
+
+    def _keeping(
+        self, display: Progress, stop: Stop
+    ) -> Callable[[RunDirectory, bool], Awaitable[bool]]:
+        async def keep(run: RunDirectory, broke_off: bool) -> bool:
+            failed = broke_off
+            if not broke_off:
+                display.phase("judge")
+                # On a thread: the links of the cluster may live on this loop.
+                self.judged = await asyncio.to_thread(self.judge, run)
+                failed = self.judged[1] in FAILED
+            interrupted = stop.asked and not stop.reason
+            self.kept = self.wishes.keep is Keep.ALWAYS or (failed and not interrupted)
+            return self.kept
+
+        return keep
+
+    def _broke_off(self, store: RunStore, known: Iterable[RunDirectory]) -> None:
+        """Remember the run that this command began, if it came that far."""
+        before = frozenset(known)
+        new = [run for run in store.runs() if run not in before]
+        self.session.run = new[0] if new else None
+        if self.kept and new:
+            _tell_kept(new[0], store)
+
+
+def _tell_kept(run: RunDirectory, store: RunStore) -> None:
+    name, where = run.root.name, f"--runs-dir {store.root}"
+    say(f"the cluster is still up: firedrill shell {where} {name} NODE, firedrill logs {where}")
+    say(f"firedrill cleanup {where} {name} takes it down")

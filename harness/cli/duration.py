@@ -1,0 +1,32 @@
+"""Spans of time as people write them on a command line."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+
+
+def seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
+    """``90``, ``90s``, ``30m``, ``8h`` or ``14d``, as seconds: the callback of an option.
+
+    Raises ``click.BadParameter`` for what is none, or no more than nothing.
+    """
+    if value is None:
+        return None
+    found = _FORM.fullmatch(value.strip())
+    seconds = float(found[1]) * _UNITS_S[found[2] or "s"] if found else 0.0
+    if seconds <= 0:
+        raise click.BadParameter(f"expected a time like 90s, 30m, 8h or 14d (got {value!r})")
+    return seconds
+
+
+def words(seconds: float) -> str:
+    """``seconds`` as a person says it: ``45 s``, ``30 min``, ``2.5 h``, ``14 d``."""
+    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size_s or seconds == size_s:
+            return f"{seconds / size_s:.3g} {unit}"
+    return f"{seconds:.3g} s"

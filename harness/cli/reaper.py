@@ -1,0 +1,111 @@
+"""Run as a module beside a run: ``reaper RUN_ID RUN_DIRECTORY PROVIDER CONTROLLER_PID``.
+
+It waits for its controller. One that says that nothing is left lets it go; one that dies leaves it
+a cluster with cuts, frozen nodes and all, and it removes that, over and over until nothing more
+shows: the daemon may be away, or may still be making what the dead controller asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+RELEASE = b"released\n"
+RETRY_S = 1.0
+REAP_LIMIT_S = 900.0  # a daemon that is away for longer was taken away for good
+CLEAN_LOOKS = 3  # in a row: a container can still appear a moment after its controller died
+LOG_FILE = "reaper.log"
+
+
+def main(argv: list[str]) -> int:
+    """Wait, and reap where that is needed; 1 where something could not be removed."""
+    run_id, root, provider, pid = argv[0], Path(argv[1]), argv[2], int(argv[3])
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end its reaper
+    if released(sys.stdin.fileno(), pid):
+        return 0
+    tell = _teller(root / LOG_FILE)
+    tell("the controller is gone: removing what it left")
+    failure = reap(lambda: remove_all(run_id, root / "undo", provider), tell)
+    tell(failure or "nothing is left")
+    return int(bool(failure))
+
+
+def released(pipe: int, pid: int) -> bool:
+    """Block until the controller ``pid`` lets go or is gone; whether it let go.
+
+    The end of the pipe is not enough: a child of the controller may have inherited the other one.
+    """
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    controller = None
+    with contextlib.suppress(ProcessLookupError):
+        controller = os.pidfd_open(pid)
+        waiting.register(controller, select.POLLIN)
+    said = b""
+    while True:
+        ready = [handle for handle, _ in waiting.poll()]
+        if pipe in ready:
+            block = os.read(pipe, 64)
+            said += block
+            if RELEASE in said:
+                return True
+            if not block:
+                return False
+        elif controller in ready:
+            return False
+
+
+def reap(remove: Callable[[], list[str]], tell: Callable[[str], None]) -> str:
+    """Call ``remove`` until it finds nothing several times in a row; why not, where it never does.
+
+    What fails is tried again, until the limit.
+    """
+    ends_s = time.monotonic() + REAP_LIMIT_S
+    clean, failure = 0, ""
+    while clean < CLEAN_LOOKS:
+        try:
+            removed = remove()
+        except Exception as error:  # whatever it is: nobody else is left to try again
+            clean, now = 0, f"{type(error).__name__}: {error}"
+            if now != failure:
+                tell(f"will be tried again: {now}")
+            failure = now
+        else:
+            clean, failure = (0, "") if removed else (clean + 1, "")
+            for line in removed:
+                tell(f"removed {line}")
+        if time.monotonic() > ends_s:
+            return f"given up after {REAP_LIMIT_S:g} s: {failure}" if failure else ""
+        if clean < CLEAN_LOOKS:
+            time.sleep(RETRY_S)
+    return ""
+
+
+def remove_all(run_id: str, undo: Path, provider: str) -> list[str]:
+    """One attempt at everything that a run of ``provider`` may leave; what was removed."""
+    if provider == "docker":
+        from clusters.providers.docker.cleanup import cleanup as containers
+
+        return containers(run_id)
+    from clusters.providers.process.cleanup import cleanup as processes
+
+    return processes(undo)
+
+
+def _teller(path: Path) -> Callable[[str], None]:
+    def tell(text: str) -> None:
+        with contextlib.suppress(OSError), path.open("a") as log:
+            log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")
+
+    return tell
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,66 @@
+"""Which runs of a store may go: pure functions over what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import attrs
+
+ID_TIME_CHARS = len("YYYYMMDD-HHMMSS")
+
+
+@attrs.frozen(kw_only=True)
+class Kept:
+    """What is known of one run: its identifier, its outcome where it was judged, and why it must
+    stay whatever the rule says (it is driven, or its cluster is up); empty where nothing holds it.
+    """
+
+    run_id: str
+    outcome: str | None
+    held: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Rule:
+    """Which runs go: all but the newest ``keep_last``, of those the ones begun at least
+    ``older_than_s`` ago; with ``keep_failed`` none whose outcome is in ``failed``.
+    """
+
+    keep_last: int | None = None
+    older_than_s: float | None = None
+    keep_failed: bool = False
+    failed: frozenset[str] = frozenset()
+
+
+def begun_at(run_id: str) -> datetime | None:
+    """When the run of this identifier began, by its own words (UTC); ``None`` for no time at all
+    (a month 13).
+    """
+    try:
+        return datetime.strptime(run_id[:ID_TIME_CHARS], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def to_prune(runs: Iterable[Kept], rule: Rule, now: datetime) -> tuple[Kept, ...]:
+    """The runs that ``rule`` lets go, oldest first. Those that are held never go, and count among
+    the newest.
+    """
+    ordered = sorted(runs, key=lambda run: run.run_id)
+    newest = len(ordered) - (rule.keep_last or 0)
+    return tuple(
+        run
+        for place, run in enumerate(ordered)
+        if place < newest
+        and not run.held
+        and not (rule.keep_failed and (run.outcome is None or run.outcome in rule.failed))
+        and _old_enough(run, rule, now)
+    )
+
+
+def _old_enough(run: Kept, rule: Rule, now: datetime) -> bool:
+    if rule.older_than_s is None:
+        return True
+    begun = begun_at(run.run_id)
+    return begun is not None and (now - begun).total_seconds() >= rule.older_than_s
