@@ -53,7 +53,7 @@ class Attendance:
         await together(self._look(node) for node in nodes)
 
     async def _look(self, node: str) -> None:
-        verbs = self._verbs.get(node, 0)
+        verbs, asked_ns = self._verbs.get(node, 0), self._clock.now_ns()
         if node not in self._running:
             return
         try:
@@ -62,13 +62,13 @@ class Attendance:
         except (TimeoutError, FiredrillError):
             return
         if self._verbs.get(node, 0) == verbs:
-            self._take(status)
+            self._take(status, asked_ns)
 
-    def _take(self, status: NodeStatus) -> None:
-        """What a look showed that no verb crossed."""
+    def _take(self, status: NodeStatus, asked_ns: int) -> None:
+        """What a look showed that was asked for at ``asked_ns`` and that no verb crossed."""
         node, now_ns = status.node, self._clock.now_ns()
         if status.running:
-            self._alive_ns[node] = now_ns
+            self._alive_ns[node] = asked_ns
             return
         if node not in self._running:
             return

@@ -47,7 +47,7 @@ from harness.clock import RunClock
 from harness.cluster import Address, Cluster, PortSpec, Program, Provider, PythonTree, Roles
 from harness.errors import HarnessError, PlanError
 from harness.plan import options as convert
-from harness.promise import Declaration, Promise
+from harness.promise import Declaration, LogPattern, Promise
 from harness.records import EventKind, StoreEvent
 from harness.states import LogMark, Recovered, ReplicaState
 from harness.tasks import together
@@ -63,6 +63,13 @@ METASTORAGE = -1  # its group among the partitions
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
 REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
+
+LOG_PATTERNS = (
+    # What a node says as its last word, on stderr, when it ends though nobody told it to.
+    LogPattern(name="panic", regex=r"^node: |^Fatal Python error", breaks=True),
+    LogPattern(name="traceback", regex=r"^Traceback \(most recent call last\)"),
+    LogPattern(name="error", regex=r"^\S+ (?:ERROR|CRITICAL) "),
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +149,7 @@ class ReferenceSystem:
                 Promise(kind=SNAPSHOT, model="serializable", staleness_s=STALENESS_S),
             ),
             transaction_scope="cluster",
+            logs=LOG_PATTERNS,
         )
 
     def partition_of(self, key: int) -> int:
