@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from clusters.reference.node.bugs import planted
+
 COUNTER_BITS = 16
 TICK = 1 << COUNTER_BITS  # a millisecond, as a difference of timestamps
 MAX_AHEAD_S = 5.0  # of a peer's clock before ours; further ahead is a broken clock, not skew
@@ -40,7 +42,8 @@ class Hlc:
         """
         if ts > self.last and ts > self.physical() + span(MAX_AHEAD_S):
             return False
-        self.observe(ts)
+        if not planted("clock-not-advanced"):
+            self.observe(ts)
         return True
 
     def physical(self) -> int:

@@ -14,10 +14,12 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from clusters.reference.node import codes, events
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.group import Done, Group, Machine, Outgoing, Send, Waiter, Write
 from clusters.reference.node.members import name_of
 from clusters.reference.node.raft import (
     Configuration,
+    HardState,
     InvariantBroken,
     Mark,
     Message,
@@ -99,7 +101,7 @@ class Host:
                 bugs=self._bugs,
             ),
             hard_state=durable.hard_state,
-            entries=tuple(durable.entries),
+            entries=tuple(durable.entries)[: -1 if planted("last-entry-dropped") else None],
             random=random.Random(self._rng.getrandbits(64)),
             base=base,
             snapshot=None if saved is None else saved.mark,
@@ -274,6 +276,8 @@ class Host:
             if ready.send_chunks or ready.chunks:
                 self.on_chunks(group, ready)
             if ready.must_write:
+                if planted("answer-before-disk"):
+                    _gather(group, ready.send_durable, outgoing)
                 self._write_later(group, ready)
             elif group.unwritten and ready.send_durable:
                 # It may speak of entries that an earlier Ready is still writing.
@@ -299,7 +303,12 @@ class Host:
         cut = None
         if ready.installed is not None:
             cut = Cut(ready.installed, group.incoming, whole=True)
-        update = Update(group.name, ready.hard_state, ready.entries, cut)
+        hard_state = ready.hard_state
+        if hard_state is not None and planted("vote-not-persisted"):
+            hard_state = HardState(hard_state.term, None)
+        if planted("term-not-persisted") and not ready.entries:
+            hard_state = None
+        update = Update(group.name, hard_state, ready.entries, cut)
         group.unwritten += 1
         self.write(
             group,

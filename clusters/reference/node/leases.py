@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import Hlc, span
 from clusters.reference.node.metastorage.store import Change, Versioned
 
@@ -93,7 +94,8 @@ class Leases:
 
     def holds(self) -> bool:
         """Whether our lease holds now."""
-        return self._monotonic_s() < self._until_s
+        past_s = 10 * LEASE_S if planted("lease-past-end") else 0.0
+        return self._monotonic_s() < self._until_s + past_s
 
     @property
     def left_s(self) -> float:
@@ -152,6 +154,8 @@ class Leases:
             self._clock.observe(lease.ceiling)
         elif lease.number in self._sent:
             sent_s, ceiling = self._sent.pop(lease.number)
+            if planted("lease-from-answer"):
+                sent_s = self._monotonic_s()
             self._until_s = max(self._until_s, sent_s + LEASE_S)
             self.ceiling = max(self.ceiling, ceiling)
 

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Coroutine
 
-from clusters.reference.node import codes, events, reports
+from clusters.reference.node import bugs, codes, events, reports
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.config import Config, check
 from clusters.reference.node.group import Group
@@ -93,6 +93,7 @@ class Node:
         Raises ``CorruptLog``, ``DiskError``, ``OSError`` (a port can't be had), ``NodeFailure``,
         ``InvariantBroken``.
         """
+        bugs.switch_on(self.config.bugs)
         try:
             await self._recover()
             await self._serve()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.configuration import Configuration, leave_joint
 from clusters.reference.node.raft.errors import ChangeRefused, InvariantBroken, NotLeader
 from clusters.reference.node.raft.membership import PeerChange, Stage
@@ -211,7 +212,7 @@ class Raft(Voter):
     # -- replication
 
     def _append_requested(self, message: Append) -> None:
-        if message.term < self.term:
+        if message.term < self.term and not planted("term-not-checked"):
             # The answer's term deposes a leader of the past, or frees one that a member with a
             # higher term would otherwise never obey.
             self._answer_append(message, refused=True, index=message.previous_index, hint=0)
@@ -227,7 +228,10 @@ class Raft(Voter):
         # What was cut off here was committed, so it matches every leader's.
         self._log.merge([e for e in message.entries if e.index > base], self._commit)
         match_index = max(previous + len(message.entries), base)
-        self._commit = max(self._commit, min(message.commit, match_index))
+        if planted("append-matches-too-much"):
+            match_index = self._log.last_index
+        known = self._log.last_index if planted("commit-past-match") else match_index
+        self._commit = max(self._commit, min(message.commit, known))
         self._answer_append(message, refused=False, index=match_index, hint=0)
 
     def _hint(self, previous_index: int) -> int:
@@ -271,7 +275,8 @@ class Raft(Voter):
         index = self._leadership.quorum_index()
         if COMMIT_BEFORE_QUORUM in self._config.bugs:
             index = self._log.durable_index
-        if index > self._commit and self._log.term(index) == self.term:
+        of_ours = self._log.term(index) == self.term or planted("old-term-commit")
+        if index > self._commit and of_ours:
             self._commit = index
         self._advance_change()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft import configuration
 from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.errors import InvariantBroken
@@ -133,6 +134,8 @@ class Log:
         """
         for position, entry in enumerate(entries):
             if self.term(entry.index) == entry.term:
+                continue
+            if planted("conflict-kept") and entry.index <= self.last_index:
                 continue
             if entry.index <= self.last_index:
                 self._truncate(entry, commit_index)

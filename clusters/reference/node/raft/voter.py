@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft import quorum
 from clusters.reference.node.raft.config import RaftConfig
 from clusters.reference.node.raft.configuration import Configuration
@@ -262,7 +263,7 @@ class Voter:
             return
         if request.term > self.term and not request.pre:
             self._follow(request.term, leader=None)
-        up_to_date = (request.last_term, request.last_index) >= (
+        up_to_date = planted("vote-ignores-log") or (request.last_term, request.last_index) >= (
             self._log.last_term,
             self._log.last_index,
         )
@@ -270,6 +271,7 @@ class Voter:
             self._answer_vote(request, granted=up_to_date and request.term > self.term)
             return
         free = self._hard.vote in (None, request.sender) and self._leader is None
+        free = free or planted("vote-twice")
         granted = request.term == self.term and free and up_to_date
         if granted:
             self._set_hard(self.term, request.sender)

@@ -10,6 +10,7 @@ import random
 
 import msgspec
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.runtime import Disk, DiskError
 
 FILE = "identity.json"
@@ -29,7 +30,8 @@ async def load(disk: Disk, node: str, rng: random.Random) -> Identity:
     """
     data = await disk.read(FILE)
     if not data:
-        identity = Identity(node=node, incarnation=f"{rng.getrandbits(64):016x}")
+        drawn = 0 if planted("wiped-node-votes") else rng.getrandbits(64)
+        identity = Identity(node=node, incarnation=f"{drawn:016x}")
         await save(disk, identity)
         return identity
     try:

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Iterable
 
 from clusters.reference.node import codes
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.tx.calls import NOT_DONE, Calls
@@ -124,7 +125,7 @@ class Transaction:
     async def get(self, key: bytes) -> bytes | None:
         """The value as this transaction sees it: own writes, what it read before, the primary's."""
         self._limits.touch(key)
-        if key in self._writes:
+        if key in self._writes and not planted("own-write-unseen"):
             return self._writes[key]
         if key not in self._reads:
             self._reads[key] = await self._lock(key, exclusive=False)
@@ -159,6 +160,8 @@ class Transaction:
         # From here on home decides; only if it certainly did not is there anything to give up.
         holds, self._holds = self._holds, {}
         answer = await self._calls.primary(home, command, 0, limit_s)
+        if planted("commit-retried") and not isinstance(answer, Committed):
+            answer = await self._calls.primary(home, command, PATIENCE_S, limit_s)
         if isinstance(answer, Committed):
             return answer.ts
         failed = _failed(answer)
@@ -177,6 +180,9 @@ class Transaction:
     async def _validate(self) -> int:
         """Nothing was written, so no failure here leaves any doubt."""
         ts = self._clock.now()
+        if planted("reads-not-validated"):
+            self.give_up()
+            return ts
         answers = await self._ask_all(
             Validate(p, self.txn, hold, ts) for p, hold in self._holds.items()
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.wire.messages import TxnId
 
 
@@ -51,7 +52,8 @@ class LockTable:
         held = lock.holders.get(txn)
         if held is not None and (held or not exclusive):
             return Answer.GRANTED
-        if self._grantable(lock, txn, exclusive):
+        upgrades = held is not None and planted("upgrade-unchecked")
+        if upgrades or self._grantable(lock, txn, exclusive):
             self._grant(lock, key, txn, exclusive)
             return Answer.GRANTED
         for other, other_exclusive in lock.holders.items():
@@ -139,7 +141,7 @@ class LockTable:
     def _grantable(self, lock: _Lock, txn: TxnId, exclusive: bool) -> bool:
         """Compatible with every holder, and with everyone who is served before."""
         for other, held in lock.holders.items():
-            if other != txn and (exclusive or held):
+            if other != txn and (exclusive or (held and not planted("reader-joins-writer"))):
                 return False
         for other, asked in lock.queue:
             if other <= txn:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from clusters.reference.node import codes
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import span
 from clusters.reference.node.raft.errors import InvariantBroken
 from clusters.reference.node.raft.types import Entry
@@ -84,7 +85,7 @@ class Partition:
         command = commands.decode(entry.data)
         if isinstance(command, Takeover):
             return self._take_over(command)
-        if command.epoch != self.epoch:
+        if command.epoch != self.epoch and not planted("old-epoch-applied"):
             if isinstance(command, Commit | Prepare):
                 self.on_end(command.txn)
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch} ended, it is {self.epoch}")
@@ -138,7 +139,7 @@ class Partition:
             self.max_ts,
             self.written_ts,
             self.horizon,
-            list(self.prepared.values()),
+            [] if planted("prepared-not-saved") else list(self.prepared.values()),
             list(self.outcomes.items()),
         )
         return _parts(head, self.versions.dump())
@@ -150,7 +151,7 @@ class Partition:
         versions = Versions()
         for part in parts:
             for key, row in _decode_rows(part):
-                versions.load(key, row)
+                versions.load(key, row[:1] if planted("snapshot-applied-partly") else row)
         versions.loaded()
         self.versions = versions
         self.epoch, self.horizon = head.epoch, head.horizon
@@ -162,15 +163,17 @@ class Partition:
         if command.epoch <= self.epoch:
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch}, it is {self.epoch} already")
         self.epoch = command.epoch
+        if planted("prepared-forgotten"):
+            self.prepared.clear()
         self.max_ts = max(self.max_ts, command.floor)
         return Fine()
 
     def _commit(self, command: Commit) -> Committed | Failed:
         txn = command.txn
-        decided = self.outcome(txn)
+        decided = None if planted("abort-ignored") else self.outcome(txn)
         if decided is None:
             self._install(command.writes, command.ts)
-            if command.participants:
+            if command.participants and not planted("outcome-not-recorded"):
                 self.outcomes[txn] = Outcome(command.ts, command.participants)
         self.on_end(txn)
         if decided is not None and not decided.ts:
@@ -212,7 +215,8 @@ class Partition:
             self.versions.install(key, value, ts)
         self.written_ts = max(self.written_ts, ts)
         self.max_ts = max(self.max_ts, ts)
-        self.versions.collect(self.readable_from)
+        early = planted("versions-collected-early")
+        self.versions.collect(self.max_ts if early else self.readable_from)
 
 
 def _parts(head: _Head, rows: Iterator[tuple[bytes, tuple[Version, ...]]]) -> Iterator[bytes]:

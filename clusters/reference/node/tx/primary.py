@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from clusters.reference.node import codes
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.leases import Leases
 from clusters.reference.node.tx import commands
@@ -114,8 +115,9 @@ class Primary:
         self._found_ts = self.partition.written_ts
         self.locks = LockTable()
         self.footings.clear()
-        for prepared in self.partition.prepared.values():
-            self._restore(prepared)
+        if not planted("locks-not-rebuilt"):
+            for prepared in self.partition.prepared.values():
+                self._restore(prepared)
         return True
 
     def close(self) -> None:
@@ -153,7 +155,9 @@ class Primary:
         footing = self._stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
-        failed = await self._acquire(footing, body.key, exclusive=body.exclusive)
+        failed = None
+        if body.exclusive or not planted("read-lock-skipped"):
+            failed = await self._acquire(footing, body.key, exclusive=body.exclusive)
         if failed is not None:
             return failed
         self.counters["reads"] += 1
@@ -219,6 +223,8 @@ class Primary:
         footing.propose(self._clock.now())
         self.locks.settle(txn)
         command = commands.Commit(self.epoch, txn, footing.ts, writes, participants)
+        if planted("released-before-durable"):
+            self._drop(txn)
         done = self._came_to(txn, await self.propose(command, limit_s), Committed)
         if isinstance(done, Committed):
             self.counters["commits"] += 1
@@ -266,6 +272,8 @@ class Primary:
             footing = self.footings.get(writer)
             if footing is None or not footing.proposed or footing.ts > body.ts:
                 break
+            if planted("pending-ignored"):
+                break
             if not await footing.ended(give_up_s - _now_s()):
                 return Failed(codes.SNAPSHOT_BUSY, f"the outcome of {writer} is not known yet")
         if not self.serving:
@@ -297,7 +305,8 @@ class Primary:
     def _stand(self, txn: TxnId, hold: Hold, limit_ms: int) -> Footing | Failed:
         """The footing of ``txn`` here, a new one where it has none yet."""
         footing = self.footings.get(txn)
-        if hold.number and (
+        shown = 0 if planted("lost-hold-ignored") else hold.number
+        if shown and (
             footing is None or footing.proposed or hold != Hold(self.epoch, footing.number)
         ):
             return Failed(codes.LOST, f"{txn} has lost its locks in partition {self.number}")
@@ -354,6 +363,8 @@ class Primary:
         failed = done if isinstance(done, Failed) else self._refusal()
         if failed.code in (codes.NOT_LEADER, codes.OVERLOADED):
             self._drop(txn)
+        elif planted("doubt-called-abort"):
+            return Failed(codes.ABORTED, failed.message)
         return failed
 
     def _refusal(self) -> Failed:
@@ -374,6 +385,8 @@ class Primary:
 
     def sweep(self, silent: Callable[[str], bool]) -> None:
         """Drop who is over its deadline, or whose coordinator is gone, and has proposed nothing."""
+        if planted("dead-coordinator-kept"):
+            return
         now_s = _now_s()
         for footing in self.footings.all():
             if not footing.proposed and (now_s > footing.deadline_s or silent(footing.txn.origin)):
