@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from clusters.providers.sim import fabric as sim_fabric
 from clusters.providers.sim import network as sim_network
 from clusters.providers.sim.disk import Platter, SimDisk
+from clusters.providers.sim.fabric import Fabric
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Machine, track_tasks
-from clusters.providers.sim.network import Fabric, HostNetwork
+from clusters.providers.sim.network import HostNetwork
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
 from harness.cluster import Program
 
@@ -59,7 +61,7 @@ def test_frames_arrive_in_order_and_take_time() -> None:
     frames, took_s = simulate(main())
 
     assert frames == [b"%d" % number for number in range(50)]
-    assert took_s > 4 * sim_network.LATENCY_S[0]
+    assert took_s > 4 * (sim_fabric.BASE_S[0] + sim_fabric.JITTER_S[0])
 
 
 @pytest.mark.parametrize("link", [("a", "b"), ("b", "a")])
@@ -249,7 +251,7 @@ def test_a_kill_ends_every_task_of_the_process_before_it_has_an_effect() -> None
         assert machine.status().running
         await machine.kill()
         status = machine.status()
-        return status.running, status.exit_text, await SimDisk(machine._platter).read("f")
+        return status.running, status.exit_text, await SimDisk(machine.platter).read("f")
 
     assert on_machine(use) == (False, "killed", b"before")
     assert effects

@@ -19,7 +19,7 @@ from clusters.providers.sim.provider import SimProvider, build
 from clusters.reference.system import build as build_system
 from harness.capability import Capability
 from harness.cluster import Link
-from harness.errors import HarnessBug, MissingCapability, PlanError
+from harness.errors import HarnessBug, PlanError
 from harness.plan import Plan, loads
 from harness.rundir import RunDirectory
 
@@ -128,12 +128,10 @@ def test_a_leader_that_speaks_but_hears_nobody_gives_way() -> None:
     assert sorted(links.values()) == [False, True]
 
 
-def test_the_provider_says_what_it_does_not_simulate() -> None:
+def test_the_provider_needs_a_virtual_loop() -> None:
     async def main() -> None:
         provider = SimProvider(seed=1)
-        assert Capability.PAUSE not in await provider.capabilities()
-        with pytest.raises(MissingCapability, match="pause"):
-            await provider.pause("n1")
+        assert Capability.THROTTLE not in await provider.capabilities()
         with pytest.raises(HarnessBug, match="needs a SimLoop"):
             await provider.provision(("n1",), ())
 

@@ -44,7 +44,7 @@ class Store:
     async def wipe(self, node: str) -> None:
         await self.provider.kill(node)
         machine = self.provider._machines[node]
-        machine._platter = Platter(random.Random(self.random.getrandbits(32)))
+        machine.platter = Platter(random.Random(self.random.getrandbits(32)))
 
     async def client(self, slot: int) -> None:
         while not self.over:

@@ -9,39 +9,95 @@ from __future__ import annotations
 import asyncio
 import random
 
+from clusters.providers.sim.fabric import true_loop
+from clusters.providers.sim.trace import Row, Trace, Verb
 from clusters.reference.node.runtime import DiskError
+from harness.hardware import DiskLook, DiskTrouble
 
 CALL_S = (0.00002, 0.0001)  # a call that needs no sync
 SYNC_S = (0.0003, 0.003)  # a sync: a good drive, now and then a busy one
+SECTOR_BYTES = 512  # is written whole or not at all
+PROBE_FILE = ".probe"
 
 
 class _File:
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.durable_bytes = len(data)
+        self.last_write_at = len(data)
+
+    @property
+    def cold_bytes(self) -> int:
+        """What was synced, without the last write: a flip in that looks like a tear."""
+        return min(self.durable_bytes, self.last_write_at)
 
 
 class Platter:
     """What a machine's disk holds; outlives the processes on it."""
 
-    def __init__(self, stream: random.Random) -> None:
+    def __init__(self, stream: random.Random, node: str = "", trace: Trace | None = None) -> None:
         """``stream`` decides durations and what a crash leaves."""
         self.files: dict[str, _File] = {}
-        self.stream = stream
+        self.stream, self.node, self.trace = stream, node, trace
+        self.trouble = DiskTrouble()
         self.turn = asyncio.Lock()
+        self._flips: list[tuple[str, int, int]] = []  # file, byte, what was written there
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(len(file.data) for file in self.files.values())
 
     def crash(self) -> None:
-        """Lose what was not synced: of each file's tail some prefix, maybe all, maybe none stays.
+        """Lose what was not synced, all or in part: of a file's tail a prefix stays, or some of its
+        sectors, with nothing where the others would be.
 
         A new turn, too: whoever held the old one is gone.
         """
         for name, file in sorted(self.files.items()):
-            unsynced = len(file.data) - file.durable_bytes
-            del file.data[file.durable_bytes + self.stream.randint(0, unsynced) :]
+            if len(file.data) > file.durable_bytes:
+                self._tear(file)
             file.durable_bytes = len(file.data)
             if not file.data:
                 del self.files[name]
         self.turn = asyncio.Lock()
+
+    def _tear(self, file: _File) -> None:
+        durable, stream = file.durable_bytes, self.stream
+        del file.data[durable + stream.randint(0, len(file.data) - durable) :]
+        if stream.random() < 0.5:  # the size was written, but not every sector
+            first = -(-durable // SECTOR_BYTES)
+            for start in range(first * SECTOR_BYTES, len(file.data), SECTOR_BYTES):
+                if stream.random() < 0.5:
+                    end = min(start + SECTOR_BYTES, len(file.data))
+                    file.data[start:end] = bytes(end - start)
+
+    def wipe(self) -> None:
+        """Begin anew with an empty disk."""
+        self.files.clear()
+        self._flips.clear()
+        self.turn = asyncio.Lock()
+
+    def flip(self, draw: int) -> str:
+        """Flip a bit of what was written before the last write to its file; which, in words."""
+        stream = random.Random(draw)
+        cold = [(name, file) for name, file in sorted(self.files.items()) if file.cold_bytes]
+        if not cold:
+            return ""
+        weights = [file.cold_bytes for _, file in cold]
+        name, file = stream.choices(cold, weights)[0]
+        at, bit = stream.randrange(file.cold_bytes), stream.randrange(8)
+        self._flips.append((name, at, file.data[at]))
+        file.data[at] ^= 1 << bit
+        return f"bit {bit} of byte {at} of {name}"
+
+    def flipped_bits(self) -> int:
+        """How many of the flipped bits are still there."""
+        found = 0
+        for name, at, written in self._flips:
+            file = self.files.get(name)
+            found += file is not None and at < len(file.data) and file.data[at] != written
+        return found
 
 
 class SimDisk:
@@ -57,18 +113,18 @@ class SimDisk:
 
     async def names(self) -> tuple[str, ...]:
         """Every file, sorted."""
-        await self._spend(CALL_S)
+        await self._do("read", "", CALL_S)
         return tuple(sorted(self._platter.files))
 
     async def read(self, name: str) -> bytes:
         """The whole file; empty if absent."""
-        await self._spend(CALL_S)
+        await self._do("read", name, CALL_S)
         file = self._platter.files.get(name)
         return bytes(file.data) if file else b""
 
     async def read_at(self, name: str, offset: int, size_bytes: int) -> bytes:
         """A part of the file."""
-        await self._spend(CALL_S)
+        await self._do("read", name, CALL_S, size_bytes)
         file = self._platter.files.get(name)
         return bytes(file.data[offset : offset + size_bytes]) if file else b""
 
@@ -77,19 +133,24 @@ class SimDisk:
         async with self._platter.turn:
             self._check_alive()
             file = self._platter.files.setdefault(name, _File())
-            file.data += data
-            await self._pass(SYNC_S if sync else CALL_S)
+            file.last_write_at = len(file.data) if data else file.last_write_at
+            if self._platter.trouble.full and data:
+                file.data += data[: self._platter.stream.randint(0, len(data))]
+            else:
+                file.data += data
+            verb: Verb = "sync" if sync else "append"
+            await self._pass(verb, name, SYNC_S if sync else CALL_S, len(data))
             if sync:
                 file.durable_bytes = len(file.data)
 
     async def replace(self, name: str, data: bytes) -> None:
         """Write atomically and durably."""
-        await self._spend(SYNC_S)
+        await self._do("replace", name, SYNC_S, len(data))
         self._platter.files[name] = _File(data)
 
     async def truncate(self, name: str, size_bytes: int) -> None:
         """Cut, durably. Raises ``DiskError`` where there is no such file."""
-        await self._spend(SYNC_S)
+        await self._do("truncate", name, SYNC_S, size_bytes)
         if name not in self._platter.files:
             raise DiskError(f"cannot truncate {name}: no such file")
         file = self._platter.files[name]
@@ -98,19 +159,61 @@ class SimDisk:
 
     async def delete(self, name: str) -> None:
         """Remove if present, durably."""
-        await self._spend(SYNC_S)
+        await self._do("delete", name, SYNC_S)
         self._platter.files.pop(name, None)
 
-    async def _spend(self, span_s: tuple[float, float]) -> None:
-        """Take a turn at the disk and the time that a call needs."""
+    async def look(self) -> DiskLook:
+        """Try the disk as a person would: write a few bytes and sync."""
+        began_s, error = true_loop().true_time(), ""
+        try:
+            async with self._platter.turn:
+                await self._pass("sync", PROBE_FILE, SYNC_S, 1)
+        except DiskError as refused:
+            error = str(refused)
+        return DiskLook(
+            took_s=true_loop().true_time() - began_s,
+            error=error,
+            size_bytes=self._platter.size_bytes,
+            flipped_bits=self._platter.flipped_bits(),
+        )
+
+    async def _do(self, verb: Verb, name: str, span_s: tuple[float, float], size: int = 0) -> None:
+        """Take a turn at the disk and the time that a call needs. Raises ``DiskError``."""
         async with self._platter.turn:
             self._check_alive()
-            await self._pass(span_s)
+            await self._pass(verb, name, span_s, size)
 
-    async def _pass(self, span_s: tuple[float, float]) -> None:
-        await asyncio.sleep(self._platter.stream.uniform(*span_s))
+    async def _pass(
+        self, verb: Verb, name: str, span_s: tuple[float, float], size_bytes: int
+    ) -> None:
+        platter = self._platter
+        began_s = true_loop().true_time()
+        await asyncio.sleep(platter.stream.uniform(*span_s) + platter.trouble.slow_s)
+        error = "" if self._dead else _refusal(platter.trouble, verb, name, size_bytes)
+        if platter.trace is not None:
+            row = Row(
+                at_s=true_loop().true_time(),
+                from_s=began_s,
+                node=platter.node,
+                did=verb,
+                what=name,
+                size_bytes=size_bytes,
+                error="the process was killed" if self._dead else error,
+            )
+            platter.trace.add(row)
         self._check_alive()
+        if error:
+            raise DiskError(error)
 
     def _check_alive(self) -> None:
         if self._dead:
             raise DiskError("the process was killed")
+
+
+def _refusal(trouble: DiskTrouble, verb: Verb, name: str, size_bytes: int) -> str:
+    """Why the disk refuses the call; empty where it does not."""
+    if trouble.failing:
+        return f"cannot {verb} {name}: input/output error (EIO)"
+    if trouble.full and verb in ("append", "sync", "replace") and size_bytes:
+        return f"cannot {verb} {name}: no space left on device (ENOSPC)"
+    return ""

@@ -3,15 +3,21 @@
 It touches nothing of the machine: no sockets, no threads, no child processes. So a run on it
 depends on its inputs alone, and an hour of it takes as long as the work in it. What would make a
 real loop wait for ever, or reach outside, is a named error here.
+
+Tasks in whose context a ``Timeline`` is set live by it: their clock drifts, and while it stands
+still nothing of theirs runs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import threading
+from asyncio import Handle, TimerHandle
+from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import Context
-from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
+from contextvars import Context, ContextVar
+from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 
 from harness.errors import HarnessBug
 
@@ -20,6 +26,8 @@ Args = TypeVarTuple("Args")
 
 DEFAULT_HORIZON_S = 24 * 3600.0  # of virtual time; a run that is still going has lost its end
 MAX_TURNS_AT_ONE_INSTANT = 1_000_000  # thousands are usual; time must pass some day
+LEAST_STEP_S = 1e-9  # between a drifting clock and the loop's, rounding must not eat a timer up
+MIN_DEAD_TIMERS = 100  # cancelled timers are swept out once they are so many, and half of all
 
 
 class SimulationError(HarnessBug):
@@ -57,45 +65,170 @@ class OutsideWorld(SimulationError):
         super().__init__(f"{what} reaches outside the simulation")
 
 
-class _NullSelector:
-    """Stands where a loop waits for the machine; waiting is what lets virtual time pass."""
+class Timeline:
+    """How time goes for some tasks: ahead of the loop's, faster or slower, or not at all."""
 
-    def __init__(self, wait: Callable[[float | None], None]) -> None:
-        self._wait = wait
+    def __init__(self, reads_s: float = 0.0) -> None:
+        """``reads_s``: what its clock shows at the loop's 0."""
+        self._at_s, self._reads_s, self._rate = 0.0, reads_s, 1.0
+        self.still = False
+        self.held: list[Handle] = []
 
-    def select(self, timeout: float | None = None) -> list[Any]:
-        """No event ever comes; ``timeout`` is how long a real loop would sleep."""
-        self._wait(timeout)
-        return []
+    def local(self, loop_s: float) -> float:
+        """What its clock shows at the loop's ``loop_s``."""
+        return self._reads_s + (loop_s - self._at_s) * self._rate
+
+    def true(self, local_s: float) -> float:
+        """The loop's time at which its clock shows ``local_s``."""
+        return self._at_s + (local_s - self._reads_s) / self._rate
+
+    def drift(self, loop_s: float, rate: float) -> None:
+        """From ``loop_s`` on, gain ``rate`` seconds a second; timers that are set stay."""
+        self._reads_s, self._at_s, self._rate = self.local(loop_s), loop_s, rate
+
+
+_timeline: ContextVar[Timeline | None] = ContextVar("timeline", default=None)
+_TRUE_TIME = Context()  # without a timeline: what runs in it is part of nobody's process
+
+
+def live_by(timeline: Timeline) -> None:
+    """Let the current context, and all tasks made in it, live by ``timeline``."""
+    _timeline.set(timeline)
+
+
+class _NoSelector:
+    """Stands where a loop waits for the machine; this one never does."""
+
+
+class _Timer(TimerHandle):
+    """``waits``: it is in the heap."""
+
+    __slots__ = ("waits",)
+
+    waits: bool
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The loop. ``time()`` starts at 0.0 and moves only when everything that is ready is done."""
+    """The loop. ``true_time()`` starts at 0.0 and moves only when everything that is ready is
+    done; ``time()`` is the same by the clock of whoever asks.
+    """
+
+    _ready: deque[Handle]
 
     def __init__(self, horizon_s: float = DEFAULT_HORIZON_S) -> None:
         super().__init__()
         self._now_s = 0.0
         self._horizon_s = horizon_s
         self._turns = 0
+        self._any_still = False
+        # Timers of one moment run in the order in which they were set.
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._count = self._dead = 0
         self._owner = threading.get_ident()
-        self._selector = _NullSelector(self._let_time_pass)
+        self._selector = _NoSelector()
 
-    def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+    def true_time(self) -> float:
+        """Virtual seconds since the loop was made, whoever asks."""
         return self._now_s
 
-    def _let_time_pass(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
+    def time(self) -> float:
+        """Virtual seconds by the clock of whoever asks."""
+        timeline = _timeline.get()
+        return self._now_s if timeline is None else timeline.local(self._now_s)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
+    ) -> TimerHandle:
+        """As any loop's; ``when`` is by the clock of whoever asks."""
+        timeline = _timeline.get()
+        if timeline is not None:
+            late = when > timeline.local(self._now_s)
+            when = timeline.true(when)
+            when = max(when, self._now_s + LEAST_STEP_S) if late else when
+        return self._set(when, _Timer(when, callback, args, self, context))
+
+    def call_truly(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
+        """Call ``callback`` after ``delay_s`` of true time, as nobody's process: what the world
+        does by itself, whoever set it off and however that fares.
+        """
+        when = self._now_s + delay_s
+        return self._set(when, _Timer(when, callback, (), self, _TRUE_TIME))
+
+    def _set(self, when_s: float, timer: _Timer) -> _Timer:
+        timer.waits = True
+        self._count += 1
+        heapq.heappush(self._timers, (when_s, self._count, timer))
+        return timer
+
+    def halt(self, timeline: Timeline) -> None:
+        """Let nothing run of what lives by ``timeline``; its clock goes on."""
+        timeline.still = self._any_still = True
+
+    def release(self, timeline: Timeline) -> None:
+        """Let it run again, what it missed first. Idempotent."""
+        timeline.still = False
+        self._ready.extend(timeline.held)
+        timeline.held.clear()
+
+    def _run_once(self) -> None:
+        """One turn: let time pass if nothing is ready, then run what is."""
+        if self._dead > MIN_DEAD_TIMERS and 2 * self._dead > len(self._timers):
+            self._sweep()
+        ready, timers = self._ready, self._timers
+        if not ready:
+            self._let_time_pass()
+        elif self._turns >= MAX_TURNS_AT_ONE_INSTANT:
+            raise Livelock(self._now_s)
+        self._turns += 1
+        now_s = self._now_s
+        while timers and timers[0][0] <= now_s:
+            timer = heapq.heappop(timers)[2]
+            timer.waits = False
+            if timer.cancelled():
+                self._dead -= 1
+            else:
+                ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.cancelled() or (self._any_still and self._holds(handle)):
+                continue
+            handle._run()
+
+    def _let_time_pass(self) -> None:
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)[2].waits = False
+            self._dead -= 1
+        if not timers:
             raise Deadlock(self._now_s)
-        if timeout_s <= 0:
-            self._turns += 1
-            if self._turns > MAX_TURNS_AT_ONE_INSTANT:
-                raise Livelock(self._now_s)
-            return
         self._turns = 0
-        self._now_s += timeout_s
+        self._now_s = max(self._now_s, timers[0][0])
         if self._now_s > self._horizon_s:
             raise HorizonReached(self._horizon_s)
+
+    def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
+        """A timer was cancelled, or what had been one."""
+        if isinstance(handle, _Timer) and handle.waits:
+            self._dead += 1
+
+    def _sweep(self) -> None:
+        """Forget cancelled timers before they are most of all."""
+        self._timers = [row for row in self._timers if not row[2].cancelled()]
+        heapq.heapify(self._timers)
+        self._dead = 0
+
+    def _holds(self, handle: Handle) -> bool:
+        """Whether ``handle`` has to wait, since its process stands still."""
+        context: Context = cast(Any, handle)._context
+        timeline = context.get(_timeline)
+        if timeline is None or not timeline.still:
+            return False
+        timeline.held.append(handle)
+        return True
 
     def _process_events(self, event_list: list[Any]) -> None:
         """Nothing comes from outside."""

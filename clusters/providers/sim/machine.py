@@ -9,16 +9,21 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from clusters.providers.sim.disk import Platter, SimDisk
-from clusters.providers.sim.network import Fabric, HostNetwork
+from clusters.providers.sim.fabric import Fabric, true_loop
+from clusters.providers.sim.loop import Timeline, live_by
+from clusters.providers.sim.network import HostNetwork
 from clusters.reference.node.runtime import Disk, Network, Runtime
 from harness.clock import NS_PER_S, substream
 from harness.cluster import NodeStatus, Program
+from harness.errors import UsageError
+from harness.hardware import ClockTrouble
 
 Body = Callable[[Program, Runtime], Coroutine[Any, Any, None]]
 """What a program does once it is started: returns or raises at its end, stops when cancelled."""
 
 WALL_EPOCH_NS = 1_700_000_000 * NS_PER_S  # where virtual wall clocks begin
 STOP_LIMIT_S = 10.0
+UPTIME_S = (10.0, 1000.0)  # what a machine's monotonic clock shows at the beginning
 
 _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
@@ -29,8 +34,31 @@ def running_process() -> Process | None:
 
 
 def wall_ns() -> int:
-    """The virtual wall clock, the same on every machine and in the controller."""
-    return WALL_EPOCH_NS + int(asyncio.get_running_loop().time() * NS_PER_S)
+    """The controller's virtual wall clock, which is right."""
+    return WALL_EPOCH_NS + int(true_loop().true_time() * NS_PER_S)
+
+
+class Clocks:
+    """The clocks of a machine, which one oscillator drives: ``timeline`` is the monotonic one."""
+
+    def __init__(self, reads_s: float) -> None:
+        """``reads_s``: what the monotonic one shows at the loop's 0; the wall clock is right."""
+        self._reads_s = reads_s
+        self._jumped_s = 0.0
+        self.timeline = Timeline(reads_s)
+
+    def spoil(self, trouble: ClockTrouble) -> None:
+        """See ``harness.hardware.ClockTrouble``."""
+        self._jumped_s += trouble.jump_s
+        self.timeline.drift(true_loop().true_time(), trouble.rate)
+
+    def monotonic_s(self) -> float:
+        """The monotonic clock."""
+        return self.timeline.local(true_loop().true_time())
+
+    def wall_ns(self) -> int:
+        """The wall clock."""
+        return WALL_EPOCH_NS + int((self.monotonic_s() - self._reads_s + self._jumped_s) * NS_PER_S)
 
 
 def track_tasks(
@@ -49,20 +77,25 @@ def track_tasks(
 class SimRuntime:
     """What a simulated process is handed: ``clusters.reference.node.runtime.Runtime``."""
 
-    def __init__(self, boot: str, network: Network, disk: Disk, stream: random.Random) -> None:
+    def __init__(
+        self, *, boot: str, network: Network, disk: Disk, stream: random.Random, clocks: Clocks
+    ) -> None:
         self.boot, self.network, self.disk, self.random = boot, network, disk, stream
+        self._clocks = clocks
 
     def wall_ns(self) -> int:
-        """The virtual wall clock."""
-        return wall_ns()
+        """The machine's wall clock."""
+        return self._clocks.wall_ns()
 
 
 class Process:
     """One start of a program: all the tasks that came of it."""
 
-    def __init__(self, node: str, boot: str, network: HostNetwork, disk: SimDisk) -> None:
+    def __init__(
+        self, *, node: str, boot: str, network: HostNetwork, disk: SimDisk, timeline: Timeline
+    ) -> None:
         self.node, self.boot = node, boot
-        self._network, self._disk = network, disk
+        self.network, self._disk, self._timeline = network, disk, timeline
         self.exit_text = ""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._main: asyncio.Task[None] | None = None
@@ -71,6 +104,7 @@ class Process:
         """Run ``body``; every task made in it belongs to this process."""
         context = contextvars.copy_context()
         context.run(_process.set, self)
+        context.run(live_by, self._timeline)
         loop = asyncio.get_running_loop()
         self._main = loop.create_task(body, context=context)
         self._main.add_done_callback(self._exited)
@@ -94,6 +128,7 @@ class Process:
     async def kill(self) -> None:
         """End it at once. First nothing of it has an effect any more, then its tasks go."""
         self._cut_off()
+        true_loop().release(self._timeline)  # what is paused can be killed
         left = list(self._tasks)
         for task in left:
             task.cancel()
@@ -101,7 +136,7 @@ class Process:
             await asyncio.wait(left, timeout=STOP_LIMIT_S)
 
     def _cut_off(self) -> None:
-        self._network.die()
+        self.network.die()
         self._disk.die()
 
     def _exited(self, main: asyncio.Task[None]) -> None:
@@ -114,24 +149,33 @@ class Process:
 
 
 class Machine:
-    """A host: its name, its disk, and what runs on it."""
+    """A host: its name, its disk, its clocks, and what runs on it."""
 
     def __init__(self, name: str, fabric: Fabric, seed: int) -> None:
         self._name, self._fabric, self._seed = name, fabric, seed
-        self._platter = Platter(substream(seed, "sim-disk", name))
+        self.platter = Platter(substream(seed, "sim-disk", name), name, fabric.trace)
+        self.clocks = Clocks(substream(seed, "sim-clock", name).uniform(*UPTIME_S))
         self._starts = 0
         self._process: Process | None = None
+        self._frozen = self._lost = False
 
     def start(self, program: Program, body: Body) -> None:
-        """Start ``program``, unless it runs."""
+        """Start ``program``, unless it runs. Raises ``UsageError`` on a machine that is gone."""
+        if self._lost:
+            raise UsageError(f"{self._name}: a machine that is gone starts nothing")
         if self.status().running:
             return
         self._starts += 1
         boot = f"{self._name}-{self._starts}"
-        network, disk = HostNetwork(self._fabric, self._name), SimDisk(self._platter)
+        network, disk = HostNetwork(self._fabric, self._name), SimDisk(self.platter)
         stream = substream(self._seed, "sim-node", self._name, self._starts)
-        self._process = Process(self._name, boot, network, disk)
-        self._process.begin(body(program, SimRuntime(boot, network, disk, stream)))
+        self._process = Process(
+            node=self._name, boot=boot, network=network, disk=disk, timeline=self.clocks.timeline
+        )
+        runtime = SimRuntime(
+            boot=boot, network=network, disk=disk, stream=stream, clocks=self.clocks
+        )
+        self._process.begin(body(program, runtime))
 
     async def stop(self) -> None:
         """Let it end in order, and kill it past the limit; the disk keeps everything."""
@@ -144,15 +188,65 @@ class Machine:
         """End it at once; what it had not synced may be lost."""
         if self._process is not None and self._process.running:
             self._process.exit_text = "killed"
-            self._platter.crash()
+            self.platter.crash()
             await self._process.kill()
+
+    def pause(self) -> None:
+        """Let nothing of the program run; the machine goes on and takes what is sent to it."""
+        if self.status().running:
+            true_loop().halt(self.clocks.timeline)
+
+    def resume(self) -> None:
+        """Let it run again. Idempotent."""
+        if not self._frozen:
+            true_loop().release(self.clocks.timeline)
+
+    def freeze(self) -> None:
+        """Let everything on the machine stand still; nothing reaches it or leaves it."""
+        self._frozen = True
+        self._fabric.silence(self._name)
+        true_loop().halt(self.clocks.timeline)
+
+    def thaw(self) -> None:
+        """Let it go on. Idempotent."""
+        if self._frozen:
+            self._frozen = False
+            self._fabric.unsilence(self._name)
+            true_loop().release(self.clocks.timeline)
+
+    async def lose(self) -> None:
+        """Take the machine away, and what was not synced: nobody sees a reset."""
+        if not self._lost:
+            self._lost = True
+            self._fabric.silence(self._name)
+            if self._process is not None:
+                self._process.network.vanish()
+            await self.kill()
+
+    def restore(self) -> None:
+        """Bring it back with its disk; nothing runs on it. Idempotent."""
+        if self._lost:
+            self._lost = False
+            self._fabric.unsilence(self._name)
+            if self._process is not None:
+                self._process.network.refuse_old()
+
+    async def wipe(self) -> None:
+        """An empty disk. Raises ``UsageError`` while something runs."""
+        if self.status().running:
+            raise UsageError(f"{self._name}: its disk is in use")
+        self.platter.wipe()
 
     def status(self) -> NodeStatus:
         """What runs here now."""
         process = self._process
+        running = process is not None and process.running
+        still = self.clocks.timeline.still
         return NodeStatus(
             node=self._name,
-            running=process is not None and process.running,
+            running=running,
+            paused=running and still and not self._frozen,
+            frozen=self._frozen,
             boot=process.boot if process is not None else None,
             exit_text=process.exit_text if process is not None else "",
         )

@@ -1,4 +1,4 @@
-"""A network in memory: connections as TCP gives them, over links with latency that can be cut.
+"""A network in memory: connections as TCP gives them, over the links of a ``Fabric``.
 
 Within a connection frames keep their order. A cut link loses no frame of an open connection, it
 holds them until it is mended, as retransmission does; who waits for them sees silence. A reset
@@ -11,58 +11,18 @@ import asyncio
 import contextvars
 import errno
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
+from clusters.providers.sim.fabric import Fabric, true_loop
+from clusters.providers.sim.trace import Row
 from clusters.reference.node.runtime import Connection, ConnectionLost, Listener
-from harness.clock import substream
-from harness.cluster import Grudge, Link
+from harness.cluster import Link
 
-LATENCY_S = (0.0002, 0.002)  # of a packet one way, evenly drawn: a data centre on a busy day
-RETRANSMIT_S = (0.0, 0.2)  # from a link's mending until a sender tries again
 PIPE_BYTES = 32 << 20  # sent and not yet taken by the receiver; a sender further ahead is cut off
 
 log = logging.getLogger("sim.network")
-
-
-class Fabric:
-    """All links, by (source, destination); every pair of hosts has one each way."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._streams: dict[Link, random.Random] = {}
-        self._cut: frozenset[Link] = frozenset()
-        self._stalled: dict[Link, dict[Pipe, None]] = {}
-        self.listeners: dict[tuple[str, int], SimListener] = {}
-
-    def passes(self, link: Link) -> bool:
-        """Whether packets get through now."""
-        return link not in self._cut
-
-    def draw_s(self, link: Link, span_s: tuple[float, float]) -> float:
-        """A duration within ``span_s`` from the link's own stream."""
-        if link not in self._streams:
-            self._streams[link] = substream(self._seed, "sim-link", *link)
-        return self._streams[link].uniform(*span_s)
-
-    def cut(self, grudge: Grudge) -> None:
-        """Make ``grudge`` all that is cut; what waited on the others is sent again."""
-        self._cut = frozenset(grudge)
-        loop = asyncio.get_running_loop()
-        for link in [link for link in self._stalled if self.passes(link)]:
-            for pipe in self._stalled.pop(link):
-                loop.call_later(self.draw_s(link, RETRANSMIT_S), pipe.deliver)
-
-    def stall(self, link: Link, pipe: Pipe) -> None:
-        """``pipe`` waits for ``link``."""
-        self._stalled.setdefault(link, {})[pipe] = None
-
-    async def pass_over(self, link: Link) -> None:
-        """Return when a packet sent now has arrived; that is never while the link is cut."""
-        arrived = asyncio.get_running_loop().create_future()
-        Pipe(self, link).push(lambda: None if arrived.done() else arrived.set_result(None))
-        await arrived
 
 
 class Pipe:
@@ -70,19 +30,25 @@ class Pipe:
 
     def __init__(self, fabric: Fabric, link: Link) -> None:
         self._fabric, self._link = fabric, link
-        self._loop = asyncio.get_running_loop()
+        self._loop = true_loop()
         self._queue: deque[Callable[[], None]] = deque()
         # How many of the queue have had their latency. Counted, not compared with the clock: a
         # timer may fire a rounding error early, and then nobody would come back for its frame.
         self._arrived = 0
         self._last_due_s = 0.0
+        self._dropped = False
 
     def push(self, deliver: Callable[[], None]) -> None:
         """Send; ``deliver`` is called when it arrives."""
-        due_s = self._loop.time() + self._fabric.draw_s(self._link, LATENCY_S)
+        now_s = self._loop.true_time()
+        due_s = now_s + self._fabric.latency_s(self._link)
         self._last_due_s = max(self._last_due_s, due_s)
         self._queue.append(deliver)
-        self._loop.call_at(self._last_due_s, self._arrive)
+        self._loop.call_truly(self._last_due_s - now_s, self._arrive)
+
+    def drop(self) -> None:
+        """Forget what is under way: nobody is left to send it again."""
+        self._dropped = True
 
     def _arrive(self) -> None:
         self._arrived += 1
@@ -90,7 +56,7 @@ class Pipe:
 
     def deliver(self) -> None:
         """Hand over what has arrived, or wait for the link to be mended."""
-        while self._arrived:
+        while self._arrived and not self._dropped:
             if not self._fabric.passes(self._link):
                 self._fabric.stall(self._link, self)
                 return
@@ -102,17 +68,24 @@ class SimConnection:
     """One end of a connection: ``clusters.reference.node.runtime.Connection``."""
 
     def __init__(self, fabric: Fabric, here: str, there: str) -> None:
-        self._pipe = Pipe(fabric, (here, there))
+        self._fabric, self._link = fabric, (here, there)
+        self._pipe = Pipe(fabric, self._link)
         self._there = there
         self._other: SimConnection | None = None
         self._inbox: deque[bytes] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
         self._unread_bytes = 0
+        fabric.open[self] = None
 
     def join(self, other: SimConnection) -> None:
         """Make ``other`` the far end."""
         self._other, other._other = other, self
+
+    @property
+    def alive(self) -> bool:
+        """Whether this end takes frames."""
+        return self._lost is None
 
     @property
     def peer(self) -> str:
@@ -128,7 +101,11 @@ class SimConnection:
             self.drop(f"send queue over {PIPE_BYTES} bytes")
             raise ConnectionLost(f"{self._there}: {self._lost}")
         self._unread_bytes += len(payload)
-        self._pipe.push(lambda: other._arrive(payload))
+        if self._fabric.trace is None:
+            self._pipe.push(lambda: other._arrive(payload))
+        else:
+            sent_s = true_loop().true_time()
+            self._pipe.push(lambda: other._arrive_traced(payload, sent_s))
 
     async def recv(self) -> bytes:
         """The next frame; for one receiver at a time."""
@@ -157,10 +134,38 @@ class SimConnection:
             if other is not None:
                 self._pipe.push(lambda: other._end("closed by the other side"))
 
+    def reset(self) -> None:
+        """Break the connection: both ends lose it now, and what is under way with it."""
+        for end in (self, self._other):
+            if end is not None:
+                end._end("reset")
+        if trace := self._fabric.trace:
+            at_s = true_loop().true_time()
+            here, there = self._link
+            trace.add(Row(at_s=at_s, from_s=at_s, node=here, to=there, did="reset"))
+
+    def vanish(self) -> None:
+        """This end is gone and nobody told the other."""
+        self._end("the machine is gone")
+        self._pipe.drop()
+
+    def refuse(self) -> None:
+        """The machine of this end is back and knows nothing of the connection: a reset."""
+        other = self._other
+        if other is not None and other.alive:
+            Pipe(self._fabric, self._link).push(lambda: other._end("reset"))
+
     def _arrive(self, payload: bytes) -> None:
         if self._lost is None:
             self._inbox.append(payload)
             self._wake()
+
+    def _arrive_traced(self, payload: bytes, sent_s: float) -> None:
+        did: Literal["message", "lost"] = "message" if self._lost is None else "lost"
+        link = (self._link[1], self._link[0])
+        if self._fabric.trace is not None:
+            self._fabric.trace.message(did, link, sent_s, true_loop().true_time(), payload)
+        self._arrive(payload)
 
     def _end(self, reason: str) -> None:
         if self._lost is None:
@@ -264,12 +269,26 @@ class HostNetwork:
 
     def die(self) -> None:
         """The process is gone: its ports are free, and its peers will see resets."""
+        self._leave()
+        for connection in self._connections:
+            connection.drop("the process was killed")
+
+    def vanish(self) -> None:
+        """The machine is gone: nobody is told."""
+        self._leave()
+        for connection in self._connections:
+            connection.vanish()
+
+    def refuse_old(self) -> None:
+        """The machine is back: whoever still holds a connection to what ran here gets a reset."""
+        for connection in self._connections:
+            connection.refuse()
+
+    def _leave(self) -> None:
         self._dead = True
         for address, listener in list(self._fabric.listeners.items()):
             if listener._network is self:
                 del self._fabric.listeners[address]
-        for connection in self._connections:
-            connection.drop("the process was killed")
 
     def _check_alive(self) -> None:
         if self._dead:

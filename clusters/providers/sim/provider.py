@@ -14,13 +14,22 @@ from pathlib import Path
 
 import msgspec
 
+from clusters.providers.sim.disk import SimDisk
+from clusters.providers.sim.fabric import Fabric, Weather, true_loop
 from clusters.providers.sim.loop import SimLoop
-from clusters.providers.sim.machine import Body, Machine, running_process, track_tasks
-from clusters.providers.sim.network import Fabric, HostNetwork
+from clusters.providers.sim.machine import (
+    Body,
+    Machine,
+    running_process,
+    track_tasks,
+    wall_ns,
+)
+from clusters.providers.sim.network import HostNetwork
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.server import Node
 from harness.capability import Capability
+from harness.clock import NS_PER_S
 from harness.cluster import (
     Address,
     Cluster,
@@ -33,6 +42,7 @@ from harness.cluster import (
     Program,
 )
 from harness.errors import HarnessBug, MissingCapability, UsageError
+from harness.hardware import ClockLook, ClockTrouble, DiskLook, DiskTrouble
 from harness.plan import options as convert
 from harness.tasks import together
 
@@ -40,13 +50,17 @@ CONTROLLER = "controller"
 FIRST_PORT = 7000
 PROBE_LIMIT_S = 1.0  # hundreds of times the latency of a link that is whole
 LOG_LINES = 20_000  # kept of each node, the newest
-CAPABILITIES = frozenset({Capability.KILL, Capability.PARTITION, Capability.ONE_WAY_PARTITION})
+CLOCK_LOOK_S = 0.1  # between the two looks at a clock
+CAPABILITIES = frozenset(Capability) - {Capability.THROTTLE}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and what crashes leave."""
+    """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and what crashes leave,
+    ``weather`` what befalls packets everywhere.
+    """
 
     seed: int = 0
+    weather: Weather = Weather()
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimProvider:
@@ -54,7 +68,8 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimPro
 
     Raises ``PlanError`` for an option that it does not know.
     """
-    return SimProvider(seed=convert(Options, options, "cluster.options").seed)
+    chosen = convert(Options, options, "cluster.options")
+    return SimProvider(seed=chosen.seed, weather=chosen.weather)
 
 
 async def reference_node(program: Program, runtime: Runtime) -> None:
@@ -68,10 +83,13 @@ class SimProvider:
 
     name = "sim"
 
-    def __init__(self, *, seed: int, body: Body = reference_node) -> None:
+    def __init__(
+        self, *, seed: int, weather: Weather | None = None, body: Body = reference_node
+    ) -> None:
         """``body`` is what an installed program does when it is started."""
         self._seed, self._body = seed, body
-        self._fabric = Fabric(seed)
+        self._fabric = Fabric(seed, weather)
+        self._resets: asyncio.Task[None] | None = None
         self._machines: dict[str, Machine] = {}
         self._programs: dict[str, Program] = {}
         self._logs = _NodeLogs()
@@ -92,6 +110,7 @@ class SimProvider:
         loop.set_task_factory(track_tasks)
         self._logs.attach()
         self._machines = {node: Machine(node, self._fabric, self._seed) for node in nodes}
+        self._resets = loop.create_task(self._fabric.break_connections())
         bind = {
             node: {
                 spec.name: Address(host=node, port=FIRST_PORT + number)
@@ -135,41 +154,76 @@ class SimProvider:
         return await self.probe(node)
 
     async def pause(self, node: str) -> NodeStatus:
-        """Not simulated."""
-        raise MissingCapability("pause", Capability.PAUSE)
+        """Let nothing of the program run."""
+        self._machines[node].pause()
+        return await self.probe(node)
 
     async def resume(self, node: str) -> NodeStatus:
-        """Not simulated."""
-        raise MissingCapability("resume", Capability.PAUSE)
+        """Let it run again."""
+        self._machines[node].resume()
+        return await self.probe(node)
 
     async def freeze(self, node: str) -> NodeStatus:
-        """Not simulated."""
-        raise MissingCapability("freeze", Capability.FREEZE)
+        """Let the whole machine stand still."""
+        self._machines[node].freeze()
+        return await self.probe(node)
 
     async def thaw(self, node: str) -> NodeStatus:
-        """Not simulated."""
-        raise MissingCapability("thaw", Capability.FREEZE)
+        """Let it go on."""
+        self._machines[node].thaw()
+        return await self.probe(node)
 
     async def lose(self, node: str) -> NodeStatus:
-        """Not simulated."""
-        raise MissingCapability("lose", Capability.HOST_LOSS)
+        """Take the machine away; peers see silence."""
+        await self._machines[node].lose()
+        return await self.probe(node)
 
     async def restore(self, node: str) -> NodeStatus:
-        """Not simulated."""
-        raise MissingCapability("restore", Capability.HOST_LOSS)
+        """Bring it back with its disk."""
+        self._machines[node].restore()
+        return await self.probe(node)
 
     async def cut(self, grudge: Grudge) -> None:
         """Make ``grudge`` the whole set of cut links."""
         self._fabric.cut(grudge)
 
     async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
-        """Not simulated: every link has a latency of its own already."""
-        if shapes:
-            raise MissingCapability("shape", Capability.DELAY)
+        """Make ``shapes`` all that befalls links beside the weather."""
+        self._fabric.shape(shapes)
 
     async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
-        """Not simulated."""
-        raise MissingCapability("measuring links", Capability.DELAY)
+        """What each link does to packets, by sending many."""
+        asked = [link for link in links if self._can_be_asked(link)]
+        seen = await together(self._fabric.measure(link) for link in asked)
+        return dict(zip(asked, seen, strict=True))
+
+    async def set_disk(self, node: str, trouble: DiskTrouble) -> None:
+        """See ``harness.hardware.Hardware``."""
+        self._machines[node].platter.trouble = trouble
+
+    async def try_disk(self, node: str) -> DiskLook:
+        """See ``harness.hardware.Hardware``."""
+        return await SimDisk(self._machines[node].platter).look()
+
+    async def flip(self, node: str, draw: int) -> str:
+        """See ``harness.hardware.Hardware``."""
+        return self._machines[node].platter.flip(draw)
+
+    async def wipe(self, node: str) -> None:
+        """See ``harness.hardware.Hardware``."""
+        await self._machines[node].wipe()
+
+    async def set_clock(self, node: str, trouble: ClockTrouble) -> None:
+        """See ``harness.hardware.Hardware``."""
+        self._machines[node].clocks.spoil(trouble)
+
+    async def look_at_clock(self, node: str) -> ClockLook:
+        """See ``harness.hardware.Hardware``."""
+        clocks, loop = self._machines[node].clocks, true_loop()
+        before_s, began_s = clocks.monotonic_s(), loop.true_time()
+        await asyncio.sleep(CLOCK_LOOK_S)
+        rate = (clocks.monotonic_s() - before_s) / (loop.true_time() - began_s)
+        return ClockLook(ahead_s=(clocks.wall_ns() - wall_ns()) / NS_PER_S, rate=rate)
 
     async def probe(self, node: str) -> NodeStatus:
         """What runs on the machine."""
@@ -177,8 +231,12 @@ class SimProvider:
 
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         """Whether a packet gets through, by sending one."""
-        passed = await together(self._passes(link) for link in links)
-        return dict(zip(links, passed, strict=True))
+        asked = [link for link in links if self._can_be_asked(link)]
+        passed = await together(self._passes(link) for link in asked)
+        return dict(zip(asked, passed, strict=True))
+
+    def _can_be_asked(self, link: Link) -> bool:
+        return all(self._fabric.present(host) for host in link)
 
     async def _passes(self, link: Link) -> bool:
         try:
@@ -194,8 +252,11 @@ class SimProvider:
 
     async def teardown(self) -> None:
         """End every program. Idempotent."""
-        for node in self._machines:
-            await self._machines[node].kill()
+        if self._resets is not None:
+            self._resets.cancel()
+        for machine in self._machines.values():
+            machine.thaw()
+            await machine.kill()
         self._logs.detach()
 
     async def leave(self) -> None:

@@ -1,0 +1,187 @@
+"""The links between simulated hosts: how long a packet takes, and whether it gets through.
+
+Each directed link has a latency of its own. On top comes the weather, which is everywhere and
+always, and what the nemesis asks for. Connections are streams, as TCP gives them: a packet that is
+lost is sent again, one that is overtaken holds back those behind it, a copy would be thrown away;
+so loss, reordering and slowness all show as delay, and only a reset loses what was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from clusters.providers.sim.loop import SimLoop
+from clusters.providers.sim.trace import Trace
+from harness.clock import substream
+from harness.cluster import Grudge, Link, LinkQuality, LinkShape
+
+if TYPE_CHECKING:
+    from clusters.providers.sim.network import Pipe, SimConnection, SimListener
+
+BASE_S = (0.0001, 0.001)  # of a link one way, drawn once: near and far racks of a data centre
+JITTER_S = (0.0001, 0.001)  # of a packet, on top
+SLOW_S = (0.005, 0.04)  # what a slow link takes on top, drawn once
+OVERTAKEN_S = (0.0005, 0.01)  # how much later a packet comes that others overtake
+RESEND_S = 0.2  # until a lost packet is sent again; doubled each time, as TCP does
+MAX_RESENDS = 5  # a packet that was lost so often gets through: links are cut, not lossy, for ever
+MENDED_S = (0.0, 0.2)  # from a link's mending until a sender tries again
+PINGS = 400  # of a measurement of one link
+ROUND_TRIP_LIMIT_S = 10.0  # a measurement waits no longer for an answer
+
+
+class Weather(msgspec.Struct, frozen=True, kw_only=True):
+    """What befalls packets everywhere, all the time: shares of packets; ``slow`` is a share of the
+    links; ``resets_per_s`` are open connections that break, in the whole network.
+    """
+
+    loss: float = 0.0
+    reorder: float = 0.0
+    slow: float = 0.0
+    resets_per_s: float = 0.0
+
+
+class Fabric:
+    """All links, by (source, destination); every pair of hosts has one each way."""
+
+    def __init__(self, seed: int, weather: Weather | None = None) -> None:
+        self._seed, self.weather = seed, weather or Weather()
+        self._streams: dict[Link, random.Random] = {}
+        self._base_s: dict[Link, float] = {}
+        self._cut: frozenset[Link] = frozenset()
+        self._silent: dict[str, None] = {}
+        self._shapes: dict[Link, LinkShape] = {}
+        self._stalled: dict[Link, dict[Pipe, None]] = {}
+        self.listeners: dict[tuple[str, int], SimListener] = {}
+        self.open: dict[SimConnection, None] = {}
+        self.trace: Trace | None = None
+
+    # What is cut.
+
+    def passes(self, link: Link) -> bool:
+        """Whether packets get through now."""
+        if link in self._cut:
+            return False
+        return not self._silent or not (link[0] in self._silent or link[1] in self._silent)
+
+    def cut(self, grudge: Grudge) -> None:
+        """Make ``grudge`` all that is cut; what waited on the others is sent again."""
+        self._cut = frozenset(grudge)
+        self._resend()
+
+    def present(self, host: str) -> bool:
+        """Whether anything leaves ``host`` and arrives there."""
+        return host not in self._silent
+
+    def silence(self, host: str) -> None:
+        """From now on nothing leaves ``host`` and nothing arrives there."""
+        self._silent[host] = None
+
+    def unsilence(self, host: str) -> None:
+        """Undo ``silence``. Idempotent."""
+        self._silent.pop(host, None)
+        self._resend()
+
+    def shape(self, shapes: Iterable[LinkShape]) -> None:
+        """Make ``shapes`` all that befalls links beside the weather."""
+        self._shapes = {shape.link: shape for shape in shapes}
+
+    def stall(self, link: Link, pipe: Pipe) -> None:
+        """``pipe`` waits for ``link``."""
+        self._stalled.setdefault(link, {})[pipe] = None
+
+    def _resend(self) -> None:
+        loop = true_loop()
+        for link in [link for link in self._stalled if self.passes(link)]:
+            for pipe in self._stalled.pop(link):
+                loop.call_truly(self._stream(link).uniform(*MENDED_S), pipe.deliver)
+
+    # How long a packet takes.
+
+    def latency_s(self, link: Link) -> float:
+        """How long a packet of a stream takes, sent now, until all before it could be read."""
+        stream, weather, shape = self._stream(link), self.weather, self._shapes.get(link)
+        took_s = self._base_s[link] + stream.uniform(*JITTER_S)
+        loss = weather.loss
+        if shape is not None:
+            took_s += shape.delay_s
+            loss = 1 - (1 - loss) * (1 - shape.loss)
+        if weather.reorder and stream.random() < weather.reorder:
+            took_s += stream.uniform(*OVERTAKEN_S)
+        wait_s = RESEND_S
+        for _ in range(MAX_RESENDS if loss else 0):
+            if stream.random() >= loss:
+                break
+            took_s += wait_s
+            wait_s *= 2
+        return took_s
+
+    def _stream(self, link: Link) -> random.Random:
+        if link not in self._streams:
+            stream = substream(self._seed, "sim-link", *link)
+            base_s = stream.uniform(*BASE_S)
+            if stream.random() < self.weather.slow:
+                base_s += stream.uniform(*SLOW_S)
+            self._streams[link], self._base_s[link] = stream, base_s
+        return self._streams[link]
+
+    # Packets of their own: what connects, and what proves.
+
+    async def pass_over(self, link: Link) -> None:
+        """Return when a packet sent now has arrived; that is never while the link is cut."""
+        from clusters.providers.sim.network import Pipe
+
+        arrived = asyncio.get_running_loop().create_future()
+        Pipe(self, link).push(lambda: None if arrived.done() else arrived.set_result(None))
+        await arrived
+
+    async def measure(self, link: Link) -> LinkQuality:
+        """Send many packets over ``link`` and back, and count."""
+        source, destination = link
+        stream = substream(self._seed, "sim-ping", source, destination, repr(true_loop().time()))
+        back = (destination, source)
+        lost, best_s = 0, None
+        for _ in range(PINGS):
+            there_s, again_s = self._ping_s(link, stream), self._ping_s(back, stream)
+            lost += there_s is None
+            if there_s is not None and again_s is not None:
+                best_s = min(there_s + again_s, ROUND_TRIP_LIMIT_S if best_s is None else best_s)
+        await asyncio.sleep(min(2 * (best_s or RESEND_S), ROUND_TRIP_LIMIT_S))
+        return LinkQuality(loss=lost / PINGS, round_trip_s=best_s)
+
+    def _ping_s(self, link: Link, stream: random.Random) -> float | None:
+        """How long a single packet takes that nobody sends again, ``None`` where it is lost."""
+        if not self.passes(link):
+            return None
+        self._stream(link)
+        shape = self._shapes.get(link)
+        loss = self.weather.loss if shape is None else max(self.weather.loss, shape.loss)
+        if stream.random() < loss:
+            return None
+        delay_s = 0.0 if shape is None else shape.delay_s
+        return self._base_s[link] + stream.uniform(*JITTER_S) + delay_s
+
+    # Resets.
+
+    async def break_connections(self) -> None:
+        """Reset open connections at the weather's rate, until cancelled."""
+        stream = substream(self._seed, "sim-resets")
+        while self.weather.resets_per_s > 0:
+            await asyncio.sleep(stream.expovariate(self.weather.resets_per_s))
+            self.open = {one: None for one in self.open if one.alive}
+            if self.open:
+                stream.choice(list(self.open)).reset()
+
+
+def true_loop() -> SimLoop:
+    """The running loop."""
+    return cast(SimLoop, asyncio.get_running_loop())
+
+
+def later(delay_s: float, callback: Callable[[], object]) -> None:
+    """What the world does by itself after ``delay_s``."""
+    true_loop().call_truly(delay_s, callback)
