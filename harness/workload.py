@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from harness.client import Tx
+from harness.client import READ_WRITE, Tx
 from harness.generator import Generator
 from harness.generators import Phases
 from harness.records import MicroOp
@@ -32,7 +32,7 @@ class WorkloadSetting:
     unique in the run. Each of ``drivers`` processes has a generator of its own, which sees only
     what its own slots do. ``partitions`` and ``partition_of`` are ``None``-valued where the store
     does not tell; ``transaction_scope`` is the declaration's: ``partition`` forbids keys of several
-    partitions.
+    partitions. ``kinds`` are the kinds of transactions that the declaration promises something of.
     """
 
     seed: int
@@ -41,6 +41,7 @@ class WorkloadSetting:
     transaction_scope: str
     partitions: int | None
     partition_of: Callable[[int], int | None]
+    kinds: tuple[str, ...] = (READ_WRITE,)
 
 
 class Workload(Protocol):

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.client import Tx
+from harness.client import READ_WRITE, Tx
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import UntilOk
@@ -25,6 +25,7 @@ from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp
 from harness.workload import Workload, WorkloadSetting
 from workloads.keys import KeySpace
+from workloads.kinds import ORDINARY, ReadKinds, check_kinds, drawn_kind
 from workloads.turns import Turns
 
 ADD = "add"
@@ -38,14 +39,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The plan's ``[workload]`` table.
 
     Each bank has ``accounts`` accounts that hold ``total`` together. A transaction reads all of
-    them with probability ``read_fraction``, else it moves 1 to ``max_transfer`` from one to
-    another.
+    them with probability ``read_fraction``, in a transaction of one of ``read_kinds``, else it
+    moves 1 to ``max_transfer`` from one to another.
     """
 
     accounts: Annotated[int, Meta(ge=2, le=100)] = 8
     total: Annotated[int, Meta(ge=0, le=MAX_MONEY)] = 100
     max_transfer: Annotated[int, Meta(ge=1, le=MAX_MONEY)] = 5
     read_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    read_kinds: ReadKinds = ORDINARY
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
@@ -54,6 +56,7 @@ def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
     Raises ``PlanError`` for an option, or a store whose transactions can't hold two accounts.
     """
     chosen = plan_options(Options, options, "workload")
+    check_kinds(chosen.read_kinds, setting)
     space = KeySpace.of(setting, Bank.name)
     if space.keys_together == 1:
         expected = "expected a store that says which keys may share a transaction"
@@ -156,18 +159,19 @@ class Transfers:
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
         turn, turns = self.turns.next(context)
-        ops = self._transaction(turn.draw)
+        kind, ops = self._transaction(turn.draw)
         after = attrs.evolve(self, turns=turns)
-        return Operation(process=turn.process, ops=ops, at_ns=context.now_ns), after
+        return Operation(process=turn.process, ops=ops, at_ns=context.now_ns, kind=kind), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
         return self
 
-    def _transaction(self, draw: Random) -> tuple[MicroOp, ...]:
+    def _transaction(self, draw: Random) -> tuple[str, tuple[MicroOp, ...]]:
+        """Its kind and its steps."""
         bank = self.banks[draw.randrange(len(self.banks))]
         if draw.random() < self.options.read_fraction:
-            return whole_read(bank)
+            return drawn_kind(self.options.read_kinds, draw), whole_read(bank)
         payer, payee = draw.sample(bank, 2)
         amount = draw.randint(1, self.options.max_transfer)
-        return MicroOp(ADD, payer, -amount), MicroOp(ADD, payee, amount)
+        return READ_WRITE, (MicroOp(ADD, payer, -amount), MicroOp(ADD, payee, amount))

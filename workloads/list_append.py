@@ -16,7 +16,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.client import Tx
+from harness.client import READ_WRITE, Tx
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Nothing, UntilOk
@@ -24,6 +24,7 @@ from harness.plan import options as plan_options
 from harness.records import Complete, Invoke, MicroOp
 from harness.workload import Workload, WorkloadSetting
 from workloads.keys import KeySpace, replaced
+from workloads.kinds import ORDINARY, ReadKinds, check_kinds, drawn_kind
 from workloads.turns import Turns
 
 APPEND = "append"
@@ -38,8 +39,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Transactions have ``min_length`` to ``max_length`` micro-operations, each a read with
     probability ``read_fraction``. Each partition (where transactions may not span several; else
     the whole cluster) has ``key_count`` live keys: chosen uniformly, or exponentially, each half
-    as often as the one before. A key makes place for a fresh one after ``max_appends``. Final
-    reads take up to ``final_keys`` keys in one transaction.
+    as often as the one before. A key makes place for a fresh one after ``max_appends``. What only
+    reads is a transaction of one of ``read_kinds``. Final reads take up to ``final_keys`` keys in
+    one transaction.
     """
 
     min_length: _Length = 1
@@ -49,11 +51,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_choice: Literal["exponential", "uniform"] = "exponential"
     max_appends: Annotated[int, Meta(ge=1, le=1_000_000)] = 32
     final_keys: _Length = 8
+    read_kinds: ReadKinds = ORDINARY
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
     """The workload for the plan's option table. Raises ``PlanError``."""
     chosen = plan_options(Options, options, "workload")
+    check_kinds(chosen.read_kinds, setting)
     if chosen.min_length > chosen.max_length:
         raise PlanError(
             "workload.min_length",
@@ -192,7 +196,10 @@ class Appends:
             turns=turns,
             appended=replaced(self.appended, turn.slot, elements),
         )
-        return Operation(process=turn.process, ops=ops, at_ns=context.now_ns), after
+        only_reads = all(op.f == READ for op in ops)
+        kinds = self.recipe.options.read_kinds
+        kind = drawn_kind(kinds, turn.draw) if only_reads else READ_WRITE
+        return Operation(process=turn.process, ops=ops, at_ns=context.now_ns, kind=kind), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``. A key's appends count when they are drawn, so nothing changes."""

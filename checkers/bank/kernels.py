@@ -140,11 +140,12 @@ def _whole(reads: pa.Table, banks: pa.Table) -> pa.Table:
 
 def _before_set_up(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
     """Whether a read that found nothing at all may have come before the bank was there: no set-up
-    had been acknowledged when the read began.
+    had been acknowledged when the read began, or it may be older than what was acknowledged.
     """
-    began = transactions_of(tables, setting).start[ints(reads, "txn")]
+    txns, txn = transactions_of(tables, setting), ints(reads, "txn")
     nothing = ints(reads, "empty") == ints(reads, "size")
-    return np.asarray(nothing & (began <= ints(reads, "acked")), dtype=np.bool_)
+    early = (txns.start[txn] <= ints(reads, "acked")) | ~txns.real_time[txn]
+    return np.asarray(nothing & early, dtype=np.bool_)
 
 
 SUMS = Kernel(name="bank.sums", exchange=Exchange.KEY, run=add_accounts)

@@ -179,6 +179,7 @@ def build_workload(plan: Plan, system: System) -> Workload:
         transaction_scope=system.declaration.transaction_scope,
         partitions=system.partitions,
         partition_of=system.partition_of,
+        kinds=tuple(promise.kind for promise in system.declaration.promises),
     )
     workload: Workload = build(plan.workload.options, setting)
     return workload

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 from checker_histories import Fault, Txn, fail, info, ok, write_run
 from register_histories import verdict
 
 from checkers.analyze import analyze, encode
 from harness.checking import Verdict
+from harness.promise import Declaration, Promise
 
 CHECKERS = ("bank", "statistics", "availability", "evidence")
 SET_UP = ok(("w", 1, 6), ("w", 2, 4), ("w", 3, 0))
@@ -104,6 +106,25 @@ def test_reads_that_were_not_committed_are_no_evidence(type_: str) -> None:
     wrong = Txn(type_, balances(7, 1, 3).ops)
 
     assert verdict(changed(7, wrong), "bank").outcome == "valid"
+
+
+def test_a_snapshot_may_be_older_than_the_bank_but_no_other_read_may() -> None:
+    declared = Declaration(
+        system="paper",
+        mode="SC",
+        promises=(
+            Promise(kind="read-write"),
+            Promise(kind="snapshot", model="serializable", staleness_s=1.5),
+        ),
+        transaction_scope="cluster",
+    )
+    nothing = balances(None, None, None)
+    old = attrs.evolve(nothing, kind="snapshot")
+
+    assert verdict(changed(1, old), "bank", declaration=declared).outcome == "valid"
+    assert anomalies(verdict(changed(1, nothing), "bank", declaration=declared)) == {"bank-total"}
+    torn = attrs.evolve(balances(6, None, None), kind="snapshot")
+    assert anomalies(verdict(changed(1, torn), "bank", declaration=declared)) == {"bank-total"}
 
 
 def test_a_read_of_a_part_of_the_bank_says_nothing() -> None:

@@ -190,3 +190,18 @@ def test_what_a_slot_draws_does_not_depend_on_how_operations_end() -> None:
 
     assert shapes(1) == shapes(2)
     assert invokes(made(seed=5)) == invokes(made(seed=5)) != invokes(made(seed=6))
+
+
+def test_whole_reads_are_of_the_kinds_that_were_asked_for_and_transfers_never() -> None:
+    kinds = ("read-write", "snapshot")
+    drawn = invokes(made({"read_kinds": ["snapshot", "read-write"]}, kinds=kinds))[PARTITIONS:]
+    reads = [i.kind for i in drawn if i.ops[0].f == "r"]
+
+    assert reads.count("snapshot") == pytest.approx(len(reads) / 2, rel=0.15)
+    assert set(reads) == set(kinds)
+    assert {i.kind for i in drawn if i.ops[0].f == "add"} == {"read-write"}
+
+
+def test_a_kind_that_the_store_does_not_have_is_named() -> None:
+    with pytest.raises(PlanError, match=r"read_kinds: .*read-write \(got 'snapshot'\)"):
+        made({"read_kinds": ["snapshot"]})

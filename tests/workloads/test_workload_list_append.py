@@ -35,6 +35,7 @@ def made(
     concurrency: int = 6,
     seed: int = 11,
     of: Callable[[int], int | None] = partition_of,
+    kinds: tuple[str, ...] = ("read-write",),
 ) -> Workload:
     setting = WorkloadSetting(
         seed=seed,
@@ -42,6 +43,7 @@ def made(
         transaction_scope=scope,
         partitions=partitions,
         partition_of=of,
+        kinds=kinds,
     )
     return build(options or {}, setting)
 
@@ -218,3 +220,18 @@ def test_a_wrong_option_is_named(options: dict[str, Any], problem: str) -> None:
 def test_a_partition_without_keys_is_an_error_and_no_endless_search() -> None:
     with pytest.raises(HarnessError, match="partition 1 lacks keys"):
         made(partitions=2, of=lambda key: 0).main()
+
+
+def test_only_what_does_nothing_but_read_is_of_another_kind() -> None:
+    options, kinds = {"read_kinds": ["snapshot"]}, ("read-write", "snapshot")
+    drawn = transactions(made(options, kinds=kinds))
+    reading = [all(op.f == "r" for op in i.ops) for i in drawn]
+
+    assert [i.kind == "snapshot" for i in drawn] == reading
+    assert 0 < sum(reading) < len(drawn)
+    assert [i.ops for i in drawn] == [i.ops for i in transactions(made())]
+
+
+def test_a_kind_that_the_store_does_not_have_is_named() -> None:
+    with pytest.raises(PlanError, match=r"read_kinds: .*read-write \(got 'snapshot'\)"):
+        made({"read_kinds": ["read-write", "snapshot"]})
