@@ -233,11 +233,13 @@ def _boots(states: pa.Table) -> list[Row]:
     """What each start of each replica told last and found first, in their order."""
     keys = ["node", "life", "group", "boot"]
     order = [("asked_ns", "ascending")]
-    recovered = [(f"recovered_{name}", "first") for name in ("term", "vote", "index")]
-    told = [("term", "last"), ("vote", "last"), ("applied_index", "last"), ("asked_ns", "first")]
+    # No vote is an answer, too: else that of an earlier term would stand beside the last term.
+    as_told = pc.ScalarAggregateOptions(skip_nulls=False)
+    recovered = [(f"recovered_{name}", "first", as_told) for name in ("term", "vote", "index")]
+    told = [(name, "last", as_told) for name in ("term", "vote", "applied_index")]
     grouped = states.sort_by(order).group_by(keys, use_threads=False)
     return list(
-        grouped.aggregate([*told, *recovered])
+        grouped.aggregate([*told, *recovered, ("asked_ns", "first")])
         .sort_by([("asked_ns_first", "ascending")])
         .to_pylist()
     )
