@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.replicas import forgotten
+from harness.statelog import STATES
 
 
 def told(boot: str, at: int, term: int, vote: str | None, found: tuple[int, str | None]) -> Any:
@@ -29,7 +30,8 @@ NOTHING = (0, None)
 
 
 def sentences(*rows: Any) -> list[str]:
-    return [text for _, text in forgotten(pa.Table.from_pylist(list(rows)))]
+    columns = pa.schema([STATES.field(name) for name in rows[0]])
+    return [text for _, text in forgotten(pa.Table.from_pylist(list(rows), schema=columns))]
 
 
 def test_a_vote_of_an_earlier_term_may_be_gone() -> None:
