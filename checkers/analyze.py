@@ -160,6 +160,7 @@ def _setting(manifest: Manifest, model: str, run: RunDirectory) -> Setting:
     return Setting(
         model=model,
         declaration=manifest.declaration,
+        planned=run.plan.exists(),
         min_ok=_min_ok(run.plan),
         state=manifest.state,
         interrupted=manifest.interrupted,

@@ -29,9 +29,22 @@ def codes(table: pa.Table, name: str, names: tuple[str, ...]) -> NDArray[np.int8
     """Column ``name`` of strings as positions in ``names``; -1 for anything else."""
     column = table.column(name)
     if pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string())
+        parts = [_codes_of_dictionary(chunk, names) for chunk in column.chunks]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int8)
+    return _codes(column, names)
+
+
+def _codes(column: pa.ChunkedArray | pa.Array, names: tuple[str, ...]) -> NDArray[np.int8]:
     found = pc.index_in(column, value_set=pa.array(names, pa.string()))
-    return np.asarray(pc.fill_null(found, -1).to_numpy(), dtype=np.int8)
+    return np.asarray(pc.fill_null(found, -1), dtype=np.int8)
+
+
+def _codes_of_dictionary(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> NDArray[np.int8]:
+    """Each name is looked up once, not once a row."""
+    known = np.append(_codes(chunk.dictionary, names), np.int8(-1))
+    place = pc.fill_null(chunk.indices, len(chunk.dictionary))
+    found: NDArray[np.int8] = known[np.asarray(place)]
+    return found
 
 
 def lists(table: pa.Table, name: str) -> tuple[Ints, Ints, Ints, Bools]:

@@ -51,14 +51,16 @@ EXAMPLES_MAX = 5
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a judgement depends on beside the tables.
 
-    ``model`` is what was asked for. ``by_index`` orders operations by index instead of time:
-    imported histories have no other trustworthy axis. ``state``, ``interrupted``, ``trouble`` and
-    ``phases`` are the manifest's. ``aimed_kinds`` are the kinds of faults that were possible and
-    take nodes, ``may_end`` those that nodes may not survive.
+    ``model`` is what was asked for. ``planned`` says that a plan drove the history, which set out
+    to have something of everything that was tried. ``by_index`` orders operations by index instead
+    of time: imported histories have no other trustworthy axis. ``state``, ``interrupted``,
+    ``trouble`` and ``phases`` are the manifest's. ``aimed_kinds`` are the kinds of faults that were
+    possible and take nodes, ``may_end`` those that nodes may not survive.
     """
 
     model: str
     declaration: Declaration
+    planned: bool = True
     min_ok: int = 100
     by_index: bool = False
     state: str = "sealed"

@@ -15,7 +15,7 @@ import pyarrow as pa
 from checkers.columns import Bools, Ints, batches, group_starts, ints, spread
 from checkers.kernel import Exchange, Kernel, Setting, Tables
 from checkers.lists.findings import FINDINGS
-from checkers.lists.ops import Transactions, transactions_of
+from checkers.txns import Transactions, transactions_of
 
 CHUNK = 4_000_000
 """Pairs of a snapshot and a writer that are looked at together, some 300 MB; more where a single

@@ -41,7 +41,7 @@ class Source:
         Raises ``MalformedHistory`` where transactions are not dense.
         """
         wanted = None if columns is None else list(columns)
-        table = _dense(pq.read_table(transactions, columns=wanted), transactions.name)
+        table = _dense(_read(transactions, columns=wanted), transactions.name)
         return cls(transactions=table, files=micro_ops, transactions_file=transactions)
 
     @classmethod
@@ -56,7 +56,7 @@ class Source:
 
     def micro_ops(self, split: int) -> pa.Table:
         """Every micro-operation of the keys of ``split``."""
-        return pq.read_table(self._files[split]) if self._files else self._tables[split]
+        return _read(self._files[split]) if self._files else self._tables[split]
 
     def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
         """The operations ``txns`` as a person reads them; see ``kernel.Lookup``."""
@@ -94,6 +94,20 @@ class Source:
         if self._transactions_file is None:
             raise InvariantError("paths of a history that is in memory, not in files")
         return str(self._transactions_file), tuple(map(str, self._files))
+
+
+_NAMES = ("kind", "type", "node", "error", "phase", "f")
+"""Columns of few names many times over. Without their dictionaries, a history of ten million is a
+hundred million little texts."""
+
+
+def _read(file: Path, columns: list[str] | None = None) -> pa.Table:
+    table = pq.read_table(file, columns=columns, read_dictionary=_NAMES).unify_dictionaries()
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            whole = table.column(place).combine_chunks()
+            table = table.set_column(place, field, whole)
+    return table
 
 
 def _dense(table: pa.Table, name: str) -> pa.Table:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checkers.columns import FAIL, INFO, OK, Bools, Ints, codes, ints
 from checkers.kernel import Exchange, Kernel, Setting, Tables
-from checkers.lists.ops import transactions_of
+from checkers.txns import transactions_of
 
 _READ, _WRITE, _ADD = 0, 1, 2
 _STEPS = ("r", "w", "add")

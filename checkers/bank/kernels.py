@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from checkers.columns import OK, Bools, Ints, codes, group_starts, ints
 from checkers.kernel import Exchange, Kernel, Setting, Tables
-from checkers.lists.ops import transactions_of
+from checkers.txns import transactions_of
 
 _READ, _WRITE = 0, 1
 _STEPS = ("r", "w")

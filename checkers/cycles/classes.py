@@ -26,7 +26,7 @@ from checkers.cycles.walks import (
     closed_without_adjacent_rw,
     closed_without_rw,
 )
-from checkers.lists.ops import Transactions
+from checkers.txns import Transactions
 
 SIMPLE_ALL_MAX = 20 * SIMPLE_MAX
 """States that searches for simple cycles of one kind look at, all components together."""

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
+import pyarrow as pa
 
 from checkers.columns import Ints, ints
 from checkers.cycles.graph import Edges, Graph, components
+from checkers.kernel import Tables
 
 HELPER = -1
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Details:
+    """What ``Edges.row`` stands for: the key and element of a dependency."""
+
+    table: pa.Table
+
+    @classmethod
+    def of(cls, tables: Tables) -> Details:
+        """The rows of ``lists.edges``, then those of ``lists.tails``."""
+        names = ("lists.edges", "lists.tails")
+        parts = [tables[name].select(["key", "element"]) for name in names]
+        return cls(table=pa.concat_tables(parts).combine_chunks())
+
+    def column(self, name: str, row: Ints) -> Ints:
+        """The keys or elements of ``row``; 0 where that is -1."""
+        if not self.table.num_rows:
+            return row
+        return np.where(row >= 0, ints(self.table, name)[np.maximum(row, 0)], 0)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -48,14 +72,14 @@ class Core:
         )
 
 
-def core_of(graph: Graph) -> Core:
+def core_of(graph: Graph, details: Details) -> Core:
     """What lies on cycles of ``graph``."""
     label = components(graph.edges, graph.vertices)
     inside = graph.edges.pick(label[graph.edges.source] == label[graph.edges.target])
     # Helpers have higher numbers than transactions and are numbered alike by every executor.
     old = np.unique(np.concatenate([inside.source, inside.target]))
     source, target = np.searchsorted(old, inside.source), np.searchsorted(old, inside.target)
-    key, element = (_detail(graph, name, inside.row) for name in ("key", "element"))
+    key, element = (details.column(name, inside.row) for name in ("key", "element"))
     _, first, which = np.unique(label[old], return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -74,7 +98,28 @@ def core_of(graph: Graph) -> Core:
     )
 
 
-def _detail(graph: Graph, name: str, row: Ints) -> Ints:
-    if not graph.details.num_rows:
-        return row
-    return np.where(row >= 0, ints(graph.details, name)[np.maximum(row, 0)], 0)
+def joined(cores: Sequence[Core]) -> Core:
+    """All of ``cores``, whose transactions ascend from one to the next, as one."""
+    nothing = np.zeros(0, dtype=np.int64)
+    edges, txn, owner, first = (
+        [Edges.of(nothing, nothing, nothing)],
+        [nothing],
+        [nothing],
+        [nothing],
+    )
+    vertices = owners = rows = 0
+    for core in cores:
+        source, target = core.edges.source + vertices, core.edges.target + vertices
+        edges.append(attrs.evolve(core.edges, source=source, target=target))
+        txn.append(core.txn)
+        owner.append(core.owner + owners)
+        first.append(core.first[:-1] + rows)
+        vertices, owners = vertices + core.vertices, owners + core.owners
+        rows += len(source)
+    first.append(np.asarray([rows]))
+    return Core(
+        edges=Edges.joined(edges),
+        txn=np.concatenate(txn),
+        owner=np.concatenate(owner),
+        first=np.concatenate(first),
+    )

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from checkers.columns import FAIL, OK, Bools, Ints, group_starts, ints
-from checkers.kernel import Tables
 from checkers.lists.edges import APPENDER
 from checkers.lists.edges import Kind as Dependency
-from checkers.lists.ops import Transactions
+from checkers.txns import Transactions
 
 
 class Kind(enum.IntEnum):
@@ -71,45 +72,68 @@ _COLUMNS = ("source", "target", "kind", "row")
 
 
 @attrs.frozen(kw_only=True, eq=False)
+class Tails:
+    """Rows of ``lists.tails`` that count; ``row`` as in ``Edges``."""
+
+    appends: Bools
+    txn: Ints
+    key: Ints
+    row: Ints
+
+    def pick(self, which: Bools | Ints) -> Tails:
+        """The rows chosen by a mask or by positions."""
+        return Tails(**{n: getattr(self, n)[which] for n in ("appends", "txn", "key", "row")})
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class Graph:
-    """All edges; ``details`` holds the key and element of dependencies, by ``Edges.row``."""
+    """All edges of ``txns`` transactions and their helpers."""
 
     txns: int
     vertices: int
     edges: Edges
-    details: pa.Table
 
 
-def graph_of(tables: Tables, txns: Transactions) -> Graph:
-    """The graph of what ``lists.edges``, ``lists.tails`` and the transactions tell."""
-    n = len(txns.type)
-    details = pa.concat_tables(
-        [tables[name].select(["key", "element"]) for name in ("lists.edges", "lists.tails")]
-    )
-    dependencies = _dependencies(tables["lists.edges"], txns.committed)
-    first_row = tables["lists.edges"].num_rows
-    gates, vertices = _gates(tables["lists.tails"], txns.committed, n, first_row)
-    timeline, vertices = _timeline(txns, vertices)
-    return Graph(
-        txns=n,
-        vertices=vertices,
-        edges=Edges.joined([dependencies, gates, _processes(txns), timeline]),
-        details=details,
-    )
-
-
-def _dependencies(table: pa.Table, committed: Bools) -> Edges:
-    kind, source, target = (ints(table, name) for name in ("kind", "source", "target"))
+def dependencies_of(table: pa.Table, committed: Bools) -> Edges:
+    """The rows of ``lists.edges`` that count: of reads, those of committed transactions."""
+    kind, source, target = (_narrow(table, name) for name in ("kind", "source", "target"))
     reader = np.where(kind == Kind.WR, target, source)
     rows = np.flatnonzero((kind == Kind.WW) | committed[reader])
-    return Edges.of(source[rows], target[rows], kind[rows], rows)
+    if len(rows) == len(kind):
+        return Edges(source=source, target=target, kind=kind, row=rows)
+    return Edges(source=source[rows], target=target[rows], kind=kind[rows], row=rows)
 
 
-def _gates(tails: pa.Table, committed: Bools, first: int, first_row: int) -> tuple[Edges, int]:
+def tails_of(table: pa.Table, committed: Bools, first_row: int) -> Tails:
+    """The rows of ``lists.tails`` that count; the first one's detail is ``first_row``."""
+    txn, appends = ints(table, "txn"), ints(table, "role") == APPENDER
+    rows = np.flatnonzero(appends | committed[txn])
+    return Tails(
+        appends=appends[rows], txn=txn[rows], key=ints(table, "key")[rows], row=first_row + rows
+    )
+
+
+def _narrow(table: pa.Table, name: str) -> NDArray[Any]:
+    """A column as it is stored: as 64 bits, the edges of long histories fill the memory."""
+    return np.asarray(table.column(name).to_numpy())
+
+
+def graph_of(dependencies: Edges, tails: Tails, txns: Transactions) -> Graph:
+    """The graph of what is known of ``txns``, whose vertices are their positions."""
+    gates, vertices = _gates(tails, len(txns.type))
+    timeline, vertices = _timeline(txns, vertices)
+    return Graph(
+        txns=len(txns.type),
+        vertices=vertices,
+        edges=Edges.joined([dependencies, gates, _processes(txns), timeline]),
+    )
+
+
+def _gates(tails: Tails, first: int) -> tuple[Edges, int]:
     """rw edges from the readers of last versions to the appenders beyond; the next free vertex."""
-    role, txn, key = (ints(tails, name) for name in ("role", "txn", "key"))
-    below = np.flatnonzero((role != APPENDER) & committed[txn])
-    beyond = np.flatnonzero(role == APPENDER)
+    txn, key, row = tails.txn, tails.key, tails.row
+    below = np.flatnonzero(~tails.appends)
+    beyond = np.flatnonzero(tails.appends)
     beyond = beyond[np.lexsort((txn[beyond], key[beyond]))]
     starts = group_starts(key[beyond])
     group = np.cumsum(starts) - 1
@@ -119,8 +143,8 @@ def _gates(tails: pa.Table, committed: Bools, first: int, first_row: int) -> tup
     down, up = first + np.arange(len(beyond)), first + len(beyond) + np.arange(len(beyond))
     inner, outer = place > 0, place < size[group] - 1 if len(beyond) else place > 0
     helpers = [
-        Edges.of(down, txn[beyond], Kind.GATE, first_row + beyond),
-        Edges.of(up, txn[beyond], Kind.GATE, first_row + beyond),
+        Edges.of(down, txn[beyond], Kind.GATE, row[beyond]),
+        Edges.of(up, txn[beyond], Kind.GATE, row[beyond]),
         Edges.of(down[inner], down[inner] - 1, Kind.GATE),
         Edges.of(up[outer], up[outer] + 1, Kind.GATE),
     ]

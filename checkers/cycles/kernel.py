@@ -8,12 +8,13 @@ import pyarrow as pa
 
 from checkers.columns import Ints
 from checkers.cycles.classes import classes_of
-from checkers.cycles.core import Core, core_of
-from checkers.cycles.graph import Graph, Kind, graph_of
+from checkers.cycles.core import Core, Details
+from checkers.cycles.graph import Kind, dependencies_of, tails_of
 from checkers.cycles.kinds import G_NONADJACENT, Class
 from checkers.cycles.search import Step, shortest_cycle
+from checkers.cycles.stretches import core_by_stretches, readers_before
 from checkers.kernel import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
-from checkers.lists.ops import Transactions, transactions_of
+from checkers.txns import Transactions, transactions_of
 from harness.errors import InvariantError
 
 GRAPH = pa.schema([("dependencies", pa.int64())])
@@ -42,27 +43,31 @@ def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     the first ``EXAMPLES_MAX`` components; ``cycles.graph``: how many dependencies there were.
     """
     txns = transactions_of(tables, setting)
-    graph = graph_of(tables, txns)
-    core = core_of(graph)
+    details = Details.of(tables)
+    dependencies = dependencies_of(tables["lists.edges"], txns.committed)
+    tails = tails_of(tables["lists.tails"], txns.committed, tables["lists.edges"].num_rows)
+    core = core_by_stretches(dependencies, tails, txns, details)
     counts, steps = [], []
     for kind, owners in classes_of(core, txns).items():
         counts.append({"anomaly": kind.name, "count": len(owners)})
-        steps += _examples(graph, core, txns, kind, owners[:EXAMPLES_MAX])
-    dependencies = int((graph.edges.kind <= Kind.RW).sum())
+        steps += _examples(details, core, txns, kind, owners[:EXAMPLES_MAX])
+    known = len(dependencies.source) + readers_before(tails)
     return {
-        "cycles.graph": pa.Table.from_pylist([{"dependencies": dependencies}], schema=GRAPH),
+        "cycles.graph": pa.Table.from_pylist([{"dependencies": known}], schema=GRAPH),
         "cycles.counts": pa.Table.from_pylist(counts, schema=COUNTS),
         "cycles.steps": pa.Table.from_pylist(steps, schema=STEPS),
     }
 
 
-def _examples(graph: Graph, core: Core, txns: Transactions, kind: Class, owners: Ints) -> list[Row]:
+def _examples(
+    details: Details, core: Core, txns: Transactions, kind: Class, owners: Ints
+) -> list[Row]:
     rows = []
     for number, owner in enumerate(owners.tolist()):
         cycle = shortest_cycle(core.only(owner), txns, kind).cycle
         if cycle is None:
             raise InvariantError(f"component {owner} holds {kind.name}, but none was found in it")
-        steps = [_row(graph, step) for step in _turned(cycle)]
+        steps = [_row(details, step) for step in _turned(cycle)]
         for place, step in enumerate(_folded(steps, kind)):
             rows.append({"anomaly": kind.name, "cycle": number, "step": place} | step)
     return rows
@@ -95,10 +100,10 @@ def _turned(cycle: tuple[Step, ...]) -> tuple[Step, ...]:
     return cycle[at:] + cycle[:at]
 
 
-def _row(graph: Graph, step: Step) -> Row:
+def _row(details: Details, step: Step) -> Row:
     key = element = None
     if step.row >= 0:
-        (detail,) = graph.details.slice(step.row, 1).to_pylist()
+        (detail,) = details.table.slice(step.row, 1).to_pylist()
         key, element = detail["key"], detail["element"]
     return {
         "kind": Kind(step.kind).name.lower(),

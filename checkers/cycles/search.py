@@ -28,7 +28,7 @@ from checkers.cycles.walks import (
     closed_without_adjacent_rw,
     closed_without_rw,
 )
-from checkers.lists.ops import Transactions
+from checkers.txns import Transactions
 
 STATES_MAX = 1_000_000
 """States looked at in one search, a second or two of work, once a cycle was found: beyond it the

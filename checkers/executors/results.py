@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 import pyarrow as pa
 
+from checkers.cells import cells
 from checkers.kernel import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
 from checkers.source import Source
+from checkers.txns import PREPARED, prepared
 from harness.errors import FiredrillError
 
 
@@ -58,9 +60,12 @@ def on_split(
     """EARLY or KEY kernels over one split of ``source``, KEY ones with what the EARLY ones gave:
     what a Spark task does, and the process too.
     """
-    transactions = source.transactions.select(KEY_COLUMNS)
-    tables = {"transactions": transactions, "micro_ops": source.micro_ops(split), **early}
-    return apply(kernels, tables, setting)
+    tables = {"transactions": source.transactions.select(KEY_COLUMNS), **early}
+    tables[PREPARED] = prepared(tables, setting)
+    return merge(
+        apply(kernels, {**tables, "micro_ops": cell}, setting)
+        for cell in cells(source.micro_ops(split))
+    )
 
 
 def on_all_splits(

@@ -6,29 +6,13 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from checkers.columns import OK, TYPES, Bools, Ints, codes, group_starts, ints, lists
+from checkers.columns import OK, Ints, codes, group_starts, ints, lists
 from checkers.kernel import Setting, Tables
-from checkers.lists.proof import committed
+from checkers.txns import Transactions, transactions_of
 from harness.errors import MalformedHistory
 
 _KINDS_OF_STEP = ("r", "append")
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Transactions:
-    """Row i is transaction i. ``start`` and ``finish`` lie on the axis that orders operations;
-    ``real_time`` says that the transaction's kind promises to see what was acknowledged before it,
-    ``committed`` that it answered ok or is proven to have committed.
-    """
-
-    type: NDArray[np.int8]
-    process: Ints
-    start: Ints
-    finish: Ints
-    real_time: Bools
-    committed: Bools
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -110,22 +94,6 @@ class _Codes:
         wanted = k * self.span + (element - self.low)
         row = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
         return np.where(known & (self.codes[row] == wanted), row, -1)
-
-
-def transactions_of(tables: Tables, setting: Setting) -> Transactions:
-    """The transactions as arrays, on the axis that ``setting`` orders them by."""
-    table = tables["transactions"]
-    kinds = tuple(p.kind for p in setting.declaration.promises if p.staleness_s is not None)
-    axis = ("invoke_index", "complete_index") if setting.by_index else ("invoke_ns", "complete_ns")
-    type_ = codes(table, "type", TYPES)
-    return Transactions(
-        type=type_,
-        process=ints(table, "process"),
-        start=ints(table, axis[0]),
-        finish=ints(table, axis[1]),
-        real_time=codes(table, "kind", kinds) < 0,
-        committed=committed(type_, tables),
-    )
 
 
 def list_ops(tables: Tables, setting: Setting) -> ListOps:

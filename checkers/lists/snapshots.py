@@ -63,6 +63,9 @@ def _snapshots(ops: ListOps, versions: Versions, tables: Tables, setting: Settin
     bounds = {p.kind: p.staleness_s for p in setting.declaration.promises}
     kinds = tuple(kind for kind, bound in bounds.items() if bound is not None)
     allowed_ns = np.asarray([round((bounds[kind] or 0.0) * NS_PER_S) for kind in kinds] or [0])
+    if not kinds:
+        nothing = np.zeros(0, dtype=np.int64)
+        return _Snapshots(read=nothing, count=nothing, staleness_ns=nothing)
     kind = codes(tables["transactions"], "kind", kinds)[ops.reads.txn]
     whole = versions.prefix & (versions.repeats_at[ops.reads.k] == NEVER)
     read = np.flatnonzero((kind >= 0) & whole & (ops.txns.type[ops.reads.txn] == OK))

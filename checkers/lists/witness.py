@@ -12,12 +12,13 @@ from checkers.lists.findings import Seen, suspects
 from checkers.lists.ops import ListOps, list_ops
 from checkers.lists.proof import NOBODY, OBSERVED
 from checkers.lists.versions import Versions, versions_of
+from checkers.txns import transactions_of
 
 
 def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """``lists.observed``, from the keys that transactions of unknown fate appended to."""
     micro_ops = tables["micro_ops"]
-    unknown = codes(tables["transactions"], "type", TYPES) == INFO
+    unknown = transactions_of(tables, setting).type == INFO
     appended = np.asarray(pc.equal(micro_ops.column("f"), "append"))
     asked = pc.unique(micro_ops.column("key").filter(unknown[ints(micro_ops, "txn")] & appended))
     if not len(asked):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from checkers.columns import FAIL, INFO, OK, Bools, Ints, codes, group_starts, ints, lists
 from checkers.kernel import Setting, Tables
-from checkers.lists.ops import transactions_of
+from checkers.txns import transactions_of
 from harness.errors import MalformedHistory
 
 READ, WRITE, CAS = 0, 1, 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from checker_histories import Fault, a, fail, ok, r, write_run
+from checker_histories import Fault, a, fail, info, ok, r, write_run
 
 from checkers.analyze import analyze, encode
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
@@ -117,6 +117,15 @@ def test_a_step_that_never_succeeded_makes_a_run_vacuous(tmp_path: Path) -> None
 
     assert found.outcome == "unknown"
     assert "vacuous: no 'append' ever succeeded (of 1 tried)" in found.reasons
+
+
+def test_of_a_history_that_no_plan_drove_what_is_there_is_judged(tmp_path: Path) -> None:
+    """The first append has no answer but was read: nothing is acknowledged, yet all is in order."""
+    run = write_run(tmp_path / "run", [info(a(1, 1)), ok(r(1, 1)), fail(a(1, 2))])
+    run.plan.unlink(missing_ok=True)
+    found = analyze(run, executor="local")
+
+    assert (found.outcome, found.reasons) == ("valid", ())
 
 
 def test_a_fault_without_proof_makes_a_run_unknown(tmp_path: Path) -> None:

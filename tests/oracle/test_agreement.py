@@ -43,7 +43,9 @@ def verdict_of(source, model, *, executor="local", by_index=False):
     declaration = Declaration(system="simulated", mode="SC", promises=promises)
     return judge(
         source,
-        setting=Setting(model=model, declaration=declaration, min_ok=0, by_index=by_index),
+        setting=Setting(
+            model=model, declaration=declaration, planned=False, min_ok=0, by_index=by_index
+        ),
         checkers=checkers_named(CHECKERS),
         faults=FAULTS.empty_table(),
         events=EVENTS.empty_table(),
