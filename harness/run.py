@@ -18,7 +18,9 @@ from typing import Any, Protocol
 import attrs
 import msgspec
 
-from harness.clock import NS_PER_S, RunClock
+from harness.arsenal import FaultKind
+from harness.attendance import Attendance, attended
+from harness.clock import NS_PER_S, RunClock, cpu_s
 from harness.cluster import Cluster, Provider, System
 from harness.driver import Driver
 from harness.errors import FiredrillError, HarnessError
@@ -30,6 +32,7 @@ from harness.history.manifest import RUNNING, write_manifest
 from harness.history.seal import seal
 from harness.plan import Plan, dumps
 from harness.progress import Progress
+from harness.pulse import Pulse
 from harness.records import PhaseMark, Record
 from harness.room import over_cap
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
@@ -64,7 +67,7 @@ class Parts:
     the wall clock where that is virtual too; the machine's by default. ``keep``, where it is given,
     is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
     argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
-    left up on purpose.
+    left up on purpose. ``arsenal`` is what faults were possible here.
     """
 
     provider: Provider
@@ -76,6 +79,7 @@ class Parts:
     wall_ns: Callable[[], int] | None = None
     keep: Callable[[bool], Awaitable[bool]] | None = None
     guard: Guard | None = None
+    arsenal: tuple[FaultKind, ...] = ()
 
 
 async def execute(
@@ -151,6 +155,7 @@ def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
         checkers=parts.workload.checkers,
         # A verdict depends on the plan (how much is enough): it is vouched for like a table.
         checksums={run.plan.name: sha256(run.plan)},
+        arsenal=parts.arsenal,
     )
 
 
@@ -163,11 +168,15 @@ class _Session:
         self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
         self.keep, self.guard = parts.keep, parts.guard
         self.broke_off = self.ended = False
-        self.provider, self.system, self.workload = parts.provider, parts.system, parts.workload
+        self.system, self.workload = parts.system, parts.workload
         loop = asyncio.get_running_loop()
         self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
         self.writer = ChunkWriter(run.chunks)
         self.nemesis = parts.make_nemesis(self.writer.append)
+        self.attendance = Attendance(parts.provider, self.clock, self.writer.append)
+        self.provider = attended(parts.provider, self.attendance)
+        # Where time is virtual nothing is late.
+        self.pulse = None if parts.wall_ns else Pulse(self.clock, cpu_s)
         self.states: StateLog | None = None
         if isinstance(parts.system, TellsStates):
             self.states = StateLog(run, parts.system, self.clock)
@@ -183,6 +192,7 @@ class _Session:
         """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
         acts: tuple[Callable[[], None], ...] = (
             self._close_states,
+            self._close_pulse,
             lambda: self.enter("seal"),
             self.writer.close,
         )
@@ -194,7 +204,11 @@ class _Session:
 
     def _close_states(self) -> None:
         if self.states is not None:
-            self.checksums = self.states.close()
+            self.checksums |= self.states.close()
+
+    def _close_pulse(self) -> None:
+        if self.pulse is not None:
+            self.checksums |= self.pulse.close(self.run)
 
     @contextlib.contextmanager
     def within_budget(self) -> Iterator[None]:
@@ -260,7 +274,12 @@ class _Session:
         """
         scene = Scene(provider=self.provider, system=self.system, cluster=cluster, clock=self.clock)
         driver = self._driver(cluster)
-        watch = asyncio.ensure_future(self._watch(cluster))
+        watches = {
+            "watching the store": asyncio.ensure_future(self._watch(cluster)),
+            "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
+        }
+        if self.pulse is not None:
+            watches["watching the controller"] = asyncio.ensure_future(self.pulse.run())
         try:
             try:
                 await self._drive_and_break(scene, driver)
@@ -271,9 +290,12 @@ class _Session:
                 await self._read_the_rest(scene, driver)
         finally:
             self.stop.over = True
-            await self._end("watching the store", watch)
+            for what, watch in watches.items():
+                await self._end(what, watch)
             await driver.close()
             self.enter("collect")
+            looks = self.attendance.look(cluster.nodes)
+            await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             await self._collect(cluster)
 
     def _driver(self, cluster: Cluster) -> Driver:

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 
 from harness import plugins
+from harness.arsenal import arsenal
+from harness.capability import Capability
 from harness.cli.ground import SIMULATED, prepare
 from harness.cli.guard import ReaperGuard
 from harness.cluster import Provider, System
@@ -80,7 +82,7 @@ def _run(
     system = build_system(plan, ground.system_extras)
 
     async def main(guard: Guard | None) -> None:
-        await _refuse(plan, ground.provider, system, faults, guard)
+        able = await _refuse(plan, ground.provider, system, faults, guard)
         parts = Parts(
             provider=ground.provider,
             system=system,
@@ -97,6 +99,7 @@ def _run(
             wall_ns=ground.wall_ns,
             keep=partial(keep, run) if keep else None,
             guard=guard,
+            arsenal=arsenal({kind: build_fault(kind) for kind in plugins.names("faults")}, able),
         )
         progress.note(f"run directory {run.root}")
         await execute(plan, run, parts, progress, stop)
@@ -120,17 +123,21 @@ async def _refuse(
     system: System,
     faults: Mapping[str, Fault],
     guard: Guard | None,
-) -> None:
-    """What only the machine can tell to be impossible, before anything of the run is made."""
+) -> frozenset[Capability]:
+    """What only the machine can tell to be impossible, before anything of the run is made; what
+    is possible.
+    """
     from nemesis.runner import refuse_missing
 
     try:
         await provider.check(node_names(plan), system.ports)
-        refuse_missing(plan.nemesis.schedule, faults, await provider.capabilities())
+        able = await provider.capabilities()
+        refuse_missing(plan.nemesis.schedule, faults, able)
     except FiredrillError:
         if guard:
             guard.release()
         raise
+    return able
 
 
 def with_provider(plan: Plan) -> tuple[Plan, str]:
