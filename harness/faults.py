@@ -52,6 +52,7 @@ class Scene:
 @attrs.frozen(kw_only=True)
 class Victims:
     """A resolved target. ``grudge`` and ``shapes`` are empty for faults that act on nodes alone;
+    ``strength`` and ``draw`` are for those that have a strength or something random of their own;
     ``boots`` are those of the proof of the effect, once there is one.
     """
 
@@ -59,6 +60,8 @@ class Victims:
     roles: tuple[str, ...]
     grudge: Grudge = ()
     shapes: tuple[LinkShape, ...] = ()
+    strength: float = 0.0
+    draw: int = 0
     boots: Mapping[str, str] = attrs.field(factory=dict)
 
 

@@ -9,6 +9,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from harness.cluster import Cluster
+
 
 class DiskTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """What a disk does from now on: every call takes ``slow_s`` longer; with ``full`` nothing more
@@ -76,7 +78,7 @@ class Hardware(Protocol):
 
 @runtime_checkable
 class Replicas(Protocol):
-    """A system that tells whether a node has everything again that it should have."""
+    """A system that tells whether every node has everything that it should have."""
 
-    async def lacking(self, nodes: tuple[str, ...]) -> list[str]:
-        """What keeps the replicas on ``nodes`` from being whole, in words; empty where nothing."""
+    async def lacking(self, cluster: Cluster) -> list[str]:
+        """What keeps the cluster from being whole, in words; empty where nothing does."""

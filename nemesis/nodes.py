@@ -75,14 +75,21 @@ class NodeFault:
         """Every target runs, as another boot than one that was seen dead, is neither paused nor
         frozen, and answers.
         """
-        looks = await probe(scene, victims)
-        held = [why for look in looks if (why := _why_not(look, victims.boots.get(look.node)))]
-        if held:
-            return Proof(holds=False, text="; ".join(held))
-        if silent := await _silent(scene, victims):
-            return Proof(holds=False, text=f"{', '.join(silent)} runs but tells no roles")
-        boots = (f"{look.node} runs (boot {look.boot}) and tells roles" for look in looks)
-        return Proof(holds=True, text="; ".join(boots))
+        return await prove_runs(scene, victims)
+
+
+async def prove_runs(scene: Scene, victims: Victims) -> Proof:
+    """Whether every target runs, as another boot than one that was seen dead, is neither paused nor
+    frozen, and answers.
+    """
+    looks = await probe(scene, victims)
+    held = [why for look in looks if (why := _why_not(look, victims.boots.get(look.node)))]
+    if held:
+        return Proof(holds=False, text="; ".join(held))
+    if silent := await _silent(scene, victims):
+        return Proof(holds=False, text=f"{', '.join(silent)} runs but tells no roles")
+    boots = (f"{look.node} runs (boot {look.boot}) and tells roles" for look in looks)
+    return Proof(holds=True, text="; ".join(boots))
 
 
 def down(look: NodeStatus) -> Proof:

@@ -240,6 +240,10 @@ class ReferenceSystem:
             return None
         return tuple(_state(report, replica) for replica in report.replicas)
 
+    async def lacking(self, cluster: Cluster) -> list[str]:
+        """See ``harness.hardware.Replicas``."""
+        return missing(await self._reports(cluster), cluster.nodes, self.partitions, {})
+
     async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
         """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
         loop = asyncio.get_running_loop()

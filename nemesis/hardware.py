@@ -1,0 +1,176 @@
+"""Faults of disks and clocks: what they have in common, and where they must not strike.
+
+Each kind is a value: what it does to a node, what shows it, and what mends it. A kind that destroys
+what a node had promised to keep (``destroys``) waits until a majority of every partition's voters
+would be left that are up and whole: no store survives more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import attrs
+
+from harness.capability import Capability
+from harness.cluster import Roles
+from harness.errors import HarnessError, MissingCapability
+from harness.faults import Proof, Scene, Victims
+from harness.hardware import Hardware, Replicas
+from harness.tasks import together
+from nemesis import nodes, targets
+
+SPARED_LIMIT_S = 10.0  # a node that was killed needs a few seconds to be whole again
+POLL_S = 0.2
+# One machine at a time: two that lose their disks may be a majority of some partition.
+ONE_AT_A_TIME = ("leader of any partition", "metastorage leader", "one")
+
+
+@attrs.frozen(kw_only=True)
+class Hit:
+    """A node under a fault: where it acts, how strong it is, and what is random in it."""
+
+    scene: Scene
+    hardware: Hardware
+    node: str
+    strength: float
+    draw: int
+
+
+class Verbs(Protocol):
+    """What a kind does to one node."""
+
+    async def strike(self, hit: Hit) -> None:
+        """Break it."""
+
+    async def effect(self, hit: Hit) -> Proof:
+        """Whether a look shows it broken."""
+
+    async def undo(self, hit: Hit) -> None:
+        """Mend it. Idempotent."""
+
+    async def mended(self, hit: Hit) -> Proof:
+        """Whether a look shows it mended; that its program runs is shown apart."""
+
+
+@attrs.frozen(kw_only=True)
+class HardwareFault:
+    """``harness.faults.Fault`` for ``verbs``. ``unit`` and ``usual`` are of its strength."""
+
+    kind: str
+    needs: frozenset[Capability]
+    verbs: Verbs
+    aims: tuple[str, ...] = ONE_AT_A_TIME
+    unit: str = ""
+    usual: float = 0.0
+    destroys: bool = False
+
+    def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
+        """Refuse what is no target here, and a strength that the kind does not have."""
+        parsed = targets.parse(target, path)
+        targets.check(parsed, nodes, partitions, path)
+        targets.check_strength(parsed, self.unit, path)
+
+    def resolve(
+        self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
+    ) -> Victims | None:
+        """The nodes that ``target`` means now."""
+        parsed = targets.parse(target)
+        hit = targets.resolve(parsed, roles, nodes, draw)
+        if hit is None:
+            return None
+        strength = self.usual if parsed.strength is None else parsed.strength
+        return Victims(nodes=hit.nodes, roles=hit.roles, strength=strength, draw=draw)
+
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Break all targets."""
+        if self.destroys:
+            await _spare_majorities(scene, victims)
+        await together(map(self.verbs.strike, self._hits(scene, victims)))
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """Every target shows the effect."""
+        looks = await nodes.probe(scene, victims)
+        boots = {look.node: look.boot for look in looks if look.boot and not look.running}
+        return await self._every(self.verbs.effect, scene, victims, boots)
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Mend all targets."""
+        await together(map(self.verbs.undo, self._hits(scene, victims)))
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """Every target is mended, runs and answers; with all its data again, where that was
+        destroyed.
+        """
+        mended = await self._every(self.verbs.mended, scene, victims, {})
+        runs = await nodes.prove_runs(scene, victims)
+        if self.destroys and mended.holds and runs.holds:
+            lacking = await _lacking(scene)
+            if lacking:
+                return Proof(holds=False, text="; ".join(lacking))
+        wrong = [proof.text for proof in (mended, runs) if not proof.holds]
+        both = f"{mended.text}; {runs.text}"
+        return Proof(holds=not wrong, text="; ".join(wrong) or both)
+
+    async def _every(
+        self,
+        verb: Callable[[Hit], Awaitable[Proof]],
+        scene: Scene,
+        victims: Victims,
+        boots: Mapping[str, str],
+    ) -> Proof:
+        proofs = await together(map(verb, self._hits(scene, victims)))
+        wrong = [proof.text for proof in proofs if not proof.holds]
+        text = "; ".join(wrong or [proof.text for proof in proofs])
+        return Proof(holds=not wrong, text=text, boots=dict(boots))
+
+    def _hits(self, scene: Scene, victims: Victims) -> list[Hit]:
+        provider = scene.provider
+        if not isinstance(provider, Hardware):
+            raise MissingCapability(self.kind, min(self.needs))
+        return [
+            Hit(
+                scene=scene,
+                hardware=provider,
+                node=node,
+                strength=victims.strength,
+                draw=victims.draw,
+            )
+            for node in victims.nodes
+        ]
+
+
+async def _spare_majorities(scene: Scene, victims: Victims) -> None:
+    """Wait until the victims may lose what they have. Raises ``HarnessError``."""
+    reason = ""
+    try:
+        async with asyncio.timeout(SPARED_LIMIT_S):
+            while True:
+                reason = await _endangered(scene, victims)
+                if not reason:
+                    return
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise HarnessError(f"it would destroy a majority: {reason}") from None
+
+
+async def _endangered(scene: Scene, victims: Victims) -> str:
+    """Why the victims must keep what they have; empty where they need not."""
+    looks = await together(scene.provider.probe(node) for node in scene.cluster.nodes)
+    away = [look.node for look in looks if not look.running or look.paused or look.frozen]
+    roles = await scene.system.roles(scene.cluster)
+    if not roles.voters:
+        return "nobody tells who votes"
+    for partition, voters in sorted(roles.voters.items()):
+        left = [node for node in voters if node not in victims.nodes and node not in away]
+        if len(left) <= len(voters) // 2:
+            return f"of partition {partition} only {', '.join(left) or 'nobody'} would be left"
+    return "; ".join(await _lacking(scene))
+
+
+async def _lacking(scene: Scene) -> list[str]:
+    """What keeps the cluster from being whole, where the system tells."""
+    if isinstance(scene.system, Replicas):
+        return await scene.system.lacking(scene.cluster)
+    return []
