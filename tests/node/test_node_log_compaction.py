@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
+from contextlib import suppress
 
 import pytest
 
 from clusters.providers.sim.disk import Platter, SimDisk
+from clusters.providers.sim.loop import simulate
 from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import DiskError
@@ -16,6 +17,7 @@ from clusters.reference.node.storage import log as shared_log
 from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
 from clusters.reference.node.storage.snapshots import Snapshots
+from clusters.reference.node.tx.coordinator import MAX_TX_BYTES
 
 MEMBERS = Configuration(("n1", "n2", "n3"))
 
@@ -99,12 +101,17 @@ async def check(platter: Platter, acknowledged: list[int]) -> None:
     assert (await opened(disk)).groups["busy"].entries[-1] == entry(last + 1)
 
 
+@pytest.mark.parametrize(
+    ("commit_bytes", "seeds", "most"), [(shared_log.COMMIT_BYTES, 3, 150), (100, 1, 300)]
+)
 def test_a_crash_at_any_change_of_the_disk_loses_nothing_acknowledged(
-    monkeypatch: pytest.MonkeyPatch,
+    commit_bytes: int, seeds: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The second time what is written again, so that a segment can go, is several records."""
     monkeypatch.setattr(shared_log, "SEGMENT_BYTES", 700)
-    for seed in range(3):
-        for changes in range(150):
+    monkeypatch.setattr(shared_log, "COMMIT_BYTES", commit_bytes)
+    for seed in range(seeds):
+        for changes in range(most):
             platter, acknowledged = Platter(random.Random(seed)), list[int]()
 
             async def one(platter: Platter = platter, a: list[int] = acknowledged) -> bool:
@@ -116,9 +123,52 @@ def test_a_crash_at_any_change_of_the_disk_loses_nothing_acknowledged(
                     return True
                 return False
 
-            killed = asyncio.run(one())
+            killed = simulate(one())
             assert killed or acknowledged[-1] == 59
     assert not killed  # the last of them saw the whole life
+
+
+def large(group: str, entries: int) -> Update:
+    return Update(group, HardState(2, "n1"), tuple(entry(i) for i in range(3, 3 + entries)))
+
+
+def test_an_update_larger_than_a_record_counts_once_its_last_part_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_log, "COMMIT_BYTES", 100)
+    monkeypatch.setattr(shared_log, "SEGMENT_BYTES", 300)
+
+    async def attempt(changes: int) -> int:
+        """The log's end after a kill at the given change, and after it has gone on."""
+        platter = Platter(random.Random(1))
+        log = await opened(SimDisk(platter))
+        await log.append([put("p0", index) for index in range(1, 6)])
+        with suppress(DiskError):
+            await (await opened(CutOff(platter, changes))).append([large("p0", 10)])
+        platter.crash()
+        log = await opened(SimDisk(platter))
+        state = log.groups["p0"]
+        assert state.problem() is None
+        last = state.entries[-1].index
+        assert (state.hard_state.term, last) in ((0, 5), (2, 12))
+        await log.append([put("p0", last + 1)])
+        assert (await opened(SimDisk(platter))).groups["p0"].entries[-1] == entry(last + 1)
+        return last
+
+    ends = [simulate(attempt(changes)) for changes in range(1, 12)]
+    assert ends == sorted(ends)
+    assert (ends[0], ends[3], ends[-1]) == (5, 5, 12)
+
+
+def test_seventeen_entries_of_the_largest_size_are_one_update() -> None:
+    async def scenario() -> None:
+        platter = Platter(random.Random(1))
+        log = await opened(SimDisk(platter))
+        entries = tuple(Entry(1, index, b"x" * MAX_TX_BYTES) for index in range(1, 18))
+        await log.append([Update("p0", None, entries)])
+        assert tuple((await opened(SimDisk(platter))).groups["p0"].entries) == entries
+
+    simulate(scenario())
 
 
 def test_the_log_is_bounded_however_much_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +191,7 @@ def test_the_log_is_bounded_however_much_is_written(monkeypatch: pytest.MonkeyPa
         assert again.groups["busy"].base.index == 4980
         return sizes
 
-    sizes = asyncio.run(scenario())
+    sizes = simulate(scenario())
 
     assert max(sizes) < 5 * 10_000  # 400,000 bytes were written
     assert max(sizes[-10:]) <= max(sizes[:10]) + 10_000
@@ -157,7 +207,7 @@ def test_without_cuts_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
             await log.append([put("busy", index)])
         return len((await opened(SimDisk(platter))).groups["busy"].entries)
 
-    assert asyncio.run(scenario()) == 200
+    assert simulate(scenario()) == 200
 
 
 def test_a_log_whose_first_segment_is_lost_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +222,7 @@ def test_a_log_whose_first_segment_is_lost_is_refused(monkeypatch: pytest.Monkey
         with pytest.raises(CorruptLog, match="group busy: entries from"):
             await opened(SimDisk(platter))
 
-    asyncio.run(scenario())
+    simulate(scenario())
 
 
 def test_an_installed_snapshot_replaces_everything_and_an_older_cut_comes_too_late() -> None:
@@ -191,7 +241,7 @@ def test_an_installed_snapshot_replaces_everything_and_an_older_cut_comes_too_la
                 [],
             )
 
-    asyncio.run(scenario())
+    simulate(scenario())
 
 
 def test_a_group_that_is_dropped_is_forgotten() -> None:
@@ -202,7 +252,7 @@ def test_a_group_that_is_dropped_is_forgotten() -> None:
         await log.append([Update("p0", None, (), None, dropped=True)])
         assert list((await opened(SimDisk(platter))).groups) == ["p1"]
 
-    asyncio.run(scenario())
+    simulate(scenario())
 
 
 def test_a_damaged_snapshot_is_refused_with_its_place() -> None:
@@ -221,7 +271,7 @@ def test_a_damaged_snapshot_is_refused_with_its_place() -> None:
         with pytest.raises(CorruptLog, match="bytes expected"):
             await files.chunks(saved)
 
-    asyncio.run(scenario())
+    simulate(scenario())
 
 
 def test_in_power_loss_mode_a_kill_loses_what_was_not_synced_and_nothing_else() -> None:
@@ -240,4 +290,4 @@ def test_in_power_loss_mode_a_kill_loses_what_was_not_synced_and_nothing_else() 
         await disk.append("a", b"", sync=True)
         assert await after_a_kill.read("a") == b"synced.tail"
 
-    asyncio.run(scenario())
+    simulate(scenario())

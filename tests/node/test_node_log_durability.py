@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
 from clusters.providers.sim.disk import Platter, SimDisk
+from clusters.providers.sim.loop import simulate
 from clusters.reference.node.raft.types import Entry, HardState
 from clusters.reference.node.storage.identity import load
 from clusters.reference.node.storage.log import SharedLog
@@ -40,7 +40,7 @@ def after_power_loss(scenario: Callable[[Platter], Awaitable[None]]) -> list[int
         platter.crash()
         return kept(await opened(platter))
 
-    return [asyncio.run(one(seed)) for seed in SEEDS]
+    return [simulate(one(seed)) for seed in SEEDS]
 
 
 def test_what_was_appended_survives_a_power_loss() -> None:
@@ -87,4 +87,4 @@ def test_a_node_stays_who_it_is_until_it_is_wiped() -> None:
         wiped = await load(SimDisk(Platter(random.Random(2))), "n1", random.Random(9))
         assert wiped.incarnation != identity.incarnation
 
-    asyncio.run(scenario())
+    simulate(scenario())

@@ -20,12 +20,14 @@ from clusters.reference.node.storage.records import (
     scan,
     segment_header,
 )
-from clusters.reference.node.storage.state import GroupState, size_of
+from clusters.reference.node.storage.state import GroupState, Parts, in_parts, size_of
 
 SEGMENT_BYTES = 8 * 1024 * 1024  # a segment over it is closed; only whole ones are deleted
 MAX_WASTE = 2  # the log may be so many times what counts in it, and as many segments, before that
 # little is written again so that the oldest segment can go
-COMMIT_BYTES = 8 * 1024 * 1024  # one record; more is written as several, each synced
+# One record; more is written as several, each synced, and so is one update that is larger. With one
+# entry of the largest size it stays far below ``MAX_RECORD_BYTES``.
+COMMIT_BYTES = 8 * 1024 * 1024
 PREFIX = "log-"
 
 
@@ -49,6 +51,7 @@ class SharedLog:
         self._disk, self._fsync = disk, fsync
         self._number = 1
         self._sizes: dict[int, int] = {}  # segment -> bytes, oldest first
+        self._parts = Parts()
         self._may_give_up = True  # something changed since the last look at the segments
         self.groups: dict[str, GroupState] = {}
         self.torn: TornTail | None = None
@@ -114,12 +117,16 @@ class SharedLog:
             del self._sizes[oldest]
 
     def _take(self, commit: Sequence[Update]) -> None:
-        for update in commit:
+        for found in commit:
+            complete = self._parts.whole(found, self._number)
+            if complete is None:
+                continue
+            update, segment = complete
             self._may_give_up |= update.dropped or update.cut is not None
             if update.dropped:
                 self.groups.pop(update.group, None)
             else:
-                self.groups.setdefault(update.group, GroupState()).take(update, self._number)
+                self.groups.setdefault(update.group, GroupState()).take(update, segment)
 
     async def _replay(self, name: str, *, last: bool) -> None:
         data = await self._disk.read(name)
@@ -152,10 +159,11 @@ def _commits(updates: Sequence[Update]) -> Iterator[tuple[Update, ...]]:
     part: list[Update] = []
     size = 0
     for update in updates:
-        part.append(update)
-        size += sum(map(size_of, update.entries))
-        if size >= COMMIT_BYTES:
-            yield tuple(part)
-            part, size = [], 0
+        for piece in in_parts(update, COMMIT_BYTES):
+            part.append(piece)
+            size += sum(map(size_of, piece.entries))
+            if size >= COMMIT_BYTES:
+                yield tuple(part)
+                part, size = [], 0
     if part:
         yield tuple(part)

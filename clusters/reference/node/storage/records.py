@@ -59,6 +59,9 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
 class Update(msgspec.Struct, frozen=True, array_like=True):
     """What one group wants durable: its hard state, a cut, and entries that replace all from the
     first of them on. With ``dropped`` the group is no more.
+
+    One that is too large for a record is written as ``parts``, of which only the last one makes all
+    of them count: until then the group is as it was before.
     """
 
     group: str
@@ -66,6 +69,8 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     entries: tuple[Entry, ...]
     cut: Cut | None = None
     dropped: bool = False
+    part: int = 1
+    parts: int = 1
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):

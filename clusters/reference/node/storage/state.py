@@ -5,7 +5,10 @@ true with every append, so that a segment can be given up once nothing in it cou
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import islice
+
+import msgspec
 
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.storage.records import Cut, Saved, Update
@@ -78,3 +81,49 @@ class GroupState:
 def size_of(entry: Entry) -> int:
     """About what ``entry`` takes in the log."""
     return len(entry.data) + ENTRY_BYTES
+
+
+def in_parts(update: Update, size_bytes: int) -> Iterator[Update]:
+    """``update`` itself, or cut into parts of about ``size_bytes`` of entries."""
+    if sum(map(size_of, update.entries)) < size_bytes:
+        yield update
+        return
+    pieces: list[list[Entry]] = [[]]
+    size = 0
+    for entry in update.entries:
+        if size >= size_bytes:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(entry)
+        size += size_of(entry)
+    for number, entries in enumerate(pieces, 1):
+        yield msgspec.structs.replace(
+            update, entries=tuple(entries), part=number, parts=len(pieces)
+        )
+
+
+class Parts:
+    """Puts updates together again. What a crash left without its last part never counts: the next
+    update of its group begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[int, list[Update]]] = {}
+
+    def whole(self, update: Update, segment: int) -> tuple[Update, int] | None:
+        """The update that ``update``, in ``segment``, completes, and the segment that it is held to
+        be in: that of its first part, which must stay with the others.
+        """
+        if update.parts == 1:
+            self._open.pop(update.group, None)
+            return update, segment
+        if update.part == 1:
+            self._open[update.group] = segment, []
+        first, parts = self._open.get(update.group, (segment, []))
+        if update.part == len(parts) + 1:
+            parts.append(update)
+        if len(parts) < update.parts:
+            return None
+        del self._open[update.group]
+        entries = tuple(entry for part in parts for entry in part.entries)
+        return msgspec.structs.replace(parts[0], entries=entries, part=1, parts=1), first
