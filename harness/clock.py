@@ -21,11 +21,18 @@ class RunClock:
     """Nanoseconds since ``begin`` on the axis of the loop that it was made on."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, wall_ns: Callable[[], int] = time.time_ns
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wall_ns: Callable[[], int] = time.time_ns,
+        *,
+        origin_s: float | None = None,
     ) -> None:
-        """``wall_ns`` is injected where wall time must be virtual too."""
+        """``wall_ns`` is injected where wall time must be virtual too. ``origin_s`` is the loop's
+        time at which the axis begins, where that was elsewhere: the loops of all processes of a
+        host read one clock, CLOCK_MONOTONIC.
+        """
         self._loop = loop
-        self._origin_s = loop.time()
+        self._origin_s = loop.time() if origin_s is None else origin_s
         self.wall_ns = wall_ns
 
     def now_ns(self) -> int:

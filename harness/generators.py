@@ -108,6 +108,7 @@ class Stagger:
 
     A store that stalls does not slow the arrivals down: operations that find no idle process start
     late, with the intended start that they had, so that latency counted from there hides nothing.
+    Each ``lane`` is a process of its own.
     """
 
     rate_per_s: float
@@ -115,15 +116,17 @@ class Stagger:
     inner: Generator
     arrivals: int = 0
     next_ns: int | None = None
+    lane: int = 0
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
         at_ns = self._gap(0) + context.now_ns if self.next_ns is None else self.next_ns
         answer, inner = self.inner.op(context)
         if not isinstance(answer, Operation):
-            return answer, Stagger(self.rate_per_s, self.seed, inner, self.arrivals, at_ns)
+            return answer, attrs.evolve(self, inner=inner, next_ns=at_ns)
         arrivals = self.arrivals + 1
-        after = Stagger(self.rate_per_s, self.seed, inner, arrivals, at_ns + self._gap(arrivals))
+        next_ns = at_ns + self._gap(arrivals)
+        after = attrs.evolve(self, inner=inner, arrivals=arrivals, next_ns=next_ns)
         return attrs.evolve(answer, at_ns=at_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
@@ -131,13 +134,14 @@ class Stagger:
         return attrs.evolve(self, inner=self.inner.update(context, event))
 
     def _gap(self, arrival: int) -> int:
-        gap_s = substream(self.seed, "arrivals", arrival).expovariate(self.rate_per_s)
+        lane = (self.lane,) if self.lane else ()
+        gap_s = substream(self.seed, "arrivals", *lane, arrival).expovariate(self.rate_per_s)
         return round(gap_s * NS_PER_S)
 
 
-def paced(generator: Generator, rate_per_s: float | None, seed: int) -> Generator:
+def paced(generator: Generator, rate_per_s: float | None, seed: int, *, lane: int = 0) -> Generator:
     """``generator`` as an open loop of ``rate_per_s``; ``None`` leaves it a closed loop."""
-    return generator if rate_per_s is None else Stagger(rate_per_s, seed, generator)
+    return generator if rate_per_s is None else Stagger(rate_per_s, seed, generator, lane=lane)
 
 
 @attrs.frozen

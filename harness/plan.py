@@ -28,6 +28,7 @@ MAX_SEED = (1 << 63) - 1  # what a TOML integer holds
 MAX_NODES = 64  # addresses and links grow with the square; no lab of ours has more
 MAX_DURATION_S = 7 * 86_400.0  # a week's soak
 MAX_CONCURRENCY = 10_000  # logical processes of one driver
+MAX_DRIVERS = 64  # driver processes; no host of ours has more cores
 MAX_RATE_PER_S = 1_000_000.0
 MIN_DEADLINE_S = 0.001  # below the timer's own noise every operation would be late
 MAX_DEADLINE_S = 600.0
@@ -64,10 +65,14 @@ class PluginPlan(_Table, frozen=True, kw_only=True):
 
 
 class DrivePlan(_Table, frozen=True, kw_only=True):
-    """How hard clients drive: closed loop, or open loop where ``rate_per_s`` is given."""
+    """How hard clients drive: closed loop, or open loop where ``rate_per_s`` is given.
+
+    ``concurrency`` and rate are the run's, shared among ``drivers`` processes.
+    """
 
     duration_s: _DurationS = 30.0
     concurrency: Annotated[int, Meta(ge=1, le=MAX_CONCURRENCY)] = 10
+    drivers: Annotated[int, Meta(ge=1, le=MAX_DRIVERS)] = 1
     rate_per_s: Annotated[float, Meta(gt=0, le=MAX_RATE_PER_S)] | None = None
     op_deadline_s: Annotated[float, Meta(ge=MIN_DEADLINE_S, le=MAX_DEADLINE_S)] = 2.0
 
@@ -147,6 +152,7 @@ def loads(
     if seed is not None:
         table.setdefault("seed", seed)
     plan = planfile.convert(Plan, _nested(table), "")
+    _check_drivers(plan)
     _check_faults(plan)
     return plan
 
@@ -218,6 +224,16 @@ def _nested(table: dict[str, Any]) -> dict[str, Any]:
     if isinstance(nemesis, dict) and "schedule" in nemesis:
         table["nemesis"] = {"mix": [], **nemesis}
     return table
+
+
+def _check_drivers(plan: Plan) -> None:
+    """Each driver process needs clients, and a simulation has but one process."""
+    drivers = plan.drive.drivers
+    if drivers > plan.drive.concurrency:
+        most = f"at most drive.concurrency, {plan.drive.concurrency}"
+        raise PlanError("drive.drivers", f"expected {most} (got {drivers})")
+    if drivers > 1 and plan.cluster.provider == "sim":
+        raise PlanError("drive.drivers", f"expected 1 with provider 'sim' (got {drivers})")
 
 
 def _check_faults(plan: Plan) -> None:

@@ -22,14 +22,15 @@ from harness.arsenal import FaultKind
 from harness.attendance import Attendance, attended
 from harness.clock import NS_PER_S, RunClock, cpu_s
 from harness.cluster import Cluster, Provider, System
+from harness.crew import Crew
 from harness.driver import Driver
 from harness.errors import FiredrillError, HarnessError
 from harness.faults import Nemesis, Scene
-from harness.generators import paced
 from harness.history.chunks import ChunkWriter
 from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.seal import seal
+from harness.load import Load, OwnLoad
 from harness.plan import Plan, dumps
 from harness.progress import Progress
 from harness.pulse import Pulse
@@ -40,7 +41,7 @@ from harness.statelog import QUIET_LIMIT_S, StateLog
 from harness.states import TellsStates
 from harness.stop import SETTLE_LIMIT_S, Stop, end
 from harness.tasks import together
-from harness.workload import Workload, whole
+from harness.workload import Workload
 
 __all__ = ["Guard", "Parts", "Stop", "execute"]
 
@@ -68,6 +69,7 @@ class Parts:
     is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
     argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
     left up on purpose. ``arsenal`` is what faults were possible here.
+    ``driver_command`` starts a driver process (``harness.orders``), for plans that ask for several.
     """
 
     provider: Provider
@@ -79,6 +81,7 @@ class Parts:
     wall_ns: Callable[[], int] | None = None
     keep: Callable[[bool], Awaitable[bool]] | None = None
     guard: Guard | None = None
+    driver_command: tuple[str, ...] = ()
     arsenal: tuple[FaultKind, ...] = ()
 
 
@@ -166,6 +169,7 @@ class _Session:
         self, *, plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
     ) -> None:
         self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
+        self.driver_command = parts.driver_command
         self.keep, self.guard = parts.keep, parts.guard
         self.broke_off = self.ended = False
         self.system, self.workload = parts.system, parts.workload
@@ -273,7 +277,7 @@ class _Session:
         case.
         """
         scene = Scene(provider=self.provider, system=self.system, cluster=cluster, clock=self.clock)
-        driver = self._driver(cluster)
+        load = self._load(cluster)
         watches = {
             "watching the store": asyncio.ensure_future(self._watch(cluster)),
             "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
@@ -282,49 +286,63 @@ class _Session:
             watches["watching the controller"] = asyncio.ensure_future(self.pulse.run())
         try:
             try:
-                await self._drive_and_break(scene, driver)
+                await self._drive_and_break(scene, load)
             finally:
                 self.enter("heal")
                 await self._attempt("heal", HEAL_LIMIT_S, self.nemesis.heal_all(scene))
-            if not self.stop.skips():
-                await self._read_the_rest(scene, driver)
+            if not self.stop.skips() and not load.trouble:
+                await self._read_the_rest(scene, load)
         finally:
             self.stop.over = True
             for what, watch in watches.items():
                 await self._end(what, watch)
-            await driver.close()
+            await load.close()
+            self.trouble.extend(load.trouble)
             self.enter("collect")
             looks = self.attendance.look(cluster.nodes)
             await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             await self._collect(cluster)
 
-    def _driver(self, cluster: Cluster) -> Driver:
-        return Driver(
+    def _load(self, cluster: Cluster) -> Load:
+        """Who drives: this process, or as many as the plan asks for."""
+        drive = self.plan.drive
+        if drive.drivers > 1:
+            return Crew(
+                command=self.driver_command,
+                count=drive.drivers,
+                plan=self.run.plan,
+                chunks=self.run.chunks,
+                cluster=cluster,
+                clock=self.clock,
+                op_deadline_s=drive.op_deadline_s,
+                observe=self.progress.completed,
+            )
+        driver = Driver(
             clock=self.clock,
             system=self.system,
             cluster=cluster,
             workload=self.workload,
             write=self.writer.append,
-            concurrency=self.plan.drive.concurrency,
-            op_deadline_s=self.plan.drive.op_deadline_s,
+            concurrency=drive.concurrency,
+            op_deadline_s=drive.op_deadline_s,
             observe=lambda done: self.progress.completed(done.type, done.error),
         )
+        return OwnLoad(self.plan, self.workload, driver)
 
-    async def _drive_and_break(self, scene: Scene, driver: Driver) -> None:
+    async def _drive_and_break(self, scene: Scene, load: Load) -> None:
         """The drive phase: clients and nemesis side by side, for the plan's duration."""
         self.enter("drive")
         started_ns = self.clock.now_ns()
         until_ns = started_ns + int(self.plan.drive.duration_s * NS_PER_S)
         breaking = asyncio.ensure_future(self.nemesis.run(scene, started_ns))
         try:
-            generator = paced(whole(self.workload), self.plan.drive.rate_per_s, self.plan.seed)
-            await self.stop.unless(driver.drive(generator, until_ns))
+            await self.stop.unless(load.drive(until_ns))
         finally:
-            if not breaking.done() and not self.stop.asked:
+            if not (breaking.done() or self.stop.asked or load.trouble):
                 self.trouble.append("the fault schedule was not over when the drive phase ended")
             await self._end("the nemesis", breaking)
 
-    async def _read_the_rest(self, scene: Scene, driver: Driver) -> None:
+    async def _read_the_rest(self, scene: Scene, load: Load) -> None:
         """Wait until the cluster is whole and quiet, then read every key that was touched."""
         self.enter("quiesce")
         limit_s = self.plan.limits.quiesce_s
@@ -335,8 +353,7 @@ class _Session:
             return
         self.enter("final-reads")
         until_ns = self.clock.now_ns() + int(self.plan.limits.final_reads_s * NS_PER_S)
-        final = self.workload.final(driver.touched_keys())
-        done = await self.stop.unless(driver.drive(final, until_ns))
+        done = await self.stop.unless(load.read_all(until_ns))
         if not done and not self.stop.asked:
             limit_s = self.plan.limits.final_reads_s
             self.trouble.append(f"final reads: not every key was read within {limit_s:g} s")

@@ -6,6 +6,7 @@ import inspect
 import os
 import platform
 import secrets
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -31,6 +32,7 @@ from harness.rundir import RunDirectory
 from harness.workload import Workload, WorkloadSetting
 
 LIBRARIES = ("firedrill", "msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
+DRIVER_COMMAND = (sys.executable, "-m", "harness.cli.driving")
 DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 
@@ -99,6 +101,7 @@ def _run(
             wall_ns=ground.wall_ns,
             keep=partial(keep, run) if keep else None,
             guard=guard,
+            driver_command=DRIVER_COMMAND,
             arsenal=arsenal({kind: build_fault(kind) for kind in plugins.names("faults")}, able),
         )
         progress.note(f"run directory {run.root}")
@@ -183,6 +186,7 @@ def build_workload(plan: Plan, system: System) -> Workload:
     setting = WorkloadSetting(
         seed=plan.seed,
         concurrency=plan.drive.concurrency,
+        drivers=plan.drive.drivers,
         transaction_scope=system.declaration.transaction_scope,
         partitions=system.partitions,
         partition_of=system.partition_of,
