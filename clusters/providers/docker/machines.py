@@ -75,11 +75,12 @@ def docker_name(*parts: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class MachineState:
-    """What the daemon says about a container."""
+    """What the daemon says about a container. ``no_memory``: its end was the kernel's doing."""
 
     exists: bool
     running: bool = False
     frozen: bool = False
+    no_memory: bool = False
     text: str = ""
 
 
@@ -292,10 +293,13 @@ class Machines:
             except NotFound:
                 return MachineState(exists=False, text="no such container")
         text = f"container {found['Status']}" + (", out of memory" if found["OOMKilled"] else "")
+        if not found["Running"]:
+            text += f" with code {found['ExitCode']}"
         return MachineState(
             exists=True,
             running=bool(found["Running"]),
             frozen=bool(found["Paused"]),
+            no_memory=bool(found["OOMKilled"]),
             text=text,
         )
 

@@ -187,7 +187,7 @@ class DockerProvider:
         return await self.probe(node)
 
     def _start(self, at: Node, launch: program.Launch) -> None:
-        if not tasks.look(self._ours, at.name, at.process, launch).running:
+        if not tasks.look(self._ours, at.name, at.process, launch, at.lost).running:
             at.process = program.start(at.session, launch)
 
     async def stop(self, node: str) -> NodeStatus:
@@ -301,7 +301,14 @@ class DockerProvider:
         """Look through the daemon, which had no hand in starting, stopping or pausing."""
         at = self._node(node)
         return await at.lane.call(
-            "looking at it", LOOK_LIMIT_S, tasks.look, self._ours, node, at.process, at.launch
+            "looking at it",
+            LOOK_LIMIT_S,
+            tasks.look,
+            self._ours,
+            node,
+            at.process,
+            at.launch,
+            at.lost,
         )
 
     async def probe_links(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
@@ -332,7 +339,14 @@ class DockerProvider:
         """The program's log and the container's, through the daemon: also from a lost machine."""
         at = self._node(node)
         await at.lane.call(
-            "collecting logs", COLLECT_LIMIT_S, tasks.collect, self._ours, node, at.launch, into
+            "collecting logs",
+            COLLECT_LIMIT_S,
+            tasks.collect,
+            self._ours,
+            node,
+            at.launch,
+            into,
+            at.lost,
         )
 
     async def teardown(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusters.providers.docker.daemon import DaemonError
-from clusters.providers.docker.machines import Machines
+from clusters.providers.docker.machines import Machines, MachineState
 from clusters.providers.remote import program
 from harness.capability import Capability
 from harness.cluster import NodeStatus
+from harness.errors import HarnessError
 
 LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is kept
 CONTAINER_LOG_LINES = 2000
@@ -89,10 +90,17 @@ def look(
     node: str,
     process: program.Process | None,
     launch: program.Launch | None,
+    lost: bool = False,
 ) -> NodeStatus:
-    """What the kernel says about ``process``, asked for through the daemon."""
+    """What the kernel says about ``process``, asked for through the daemon.
+
+    Raises ``HarnessError`` for a machine that is gone without being ``lost`` by us: what ran on it
+    did not end by itself.
+    """
     state = machines.state(node)
     if not state.running:
+        if not lost:
+            _refuse_vanished(node, state)
         return program.status(node, process, "", exit_text=state.text)
     if process is None:
         return NodeStatus(node=node, running=False, exit_text="not started")
@@ -107,11 +115,30 @@ def look(
     return program.status(node, process, "", exit_text=f"ended; its log ends with: {said!r}")
 
 
-def collect(machines: Machines, node: str, launch: program.Launch | None, into: Path) -> None:
-    """Write the program's log and ``container.log`` into ``into``."""
+def _refuse_vanished(node: str, state: MachineState) -> None:
+    """Raise where the machine's end was neither ours nor the store's: its init and sshd don't end
+    by themselves, only memory that ran out may take them along.
+    """
+    if not state.running and not state.no_memory:
+        why = "its daemon was restarted, or somebody stopped it"
+        raise HarnessError(
+            f"{node}: its machine is gone, which was none of ours: {state.text} ({why})"
+        )
+
+
+def collect(
+    machines: Machines,
+    node: str,
+    launch: program.Launch | None,
+    into: Path,
+    lost: bool = False,
+) -> None:
+    """Write the program's log and ``container.log`` into ``into``; then raise as ``look``."""
     into.mkdir(parents=True, exist_ok=True)
     machine_log = machines.container_log(node, CONTAINER_LOG_LINES)
     (into / "container.log").write_bytes(machine_log[-LOG_LIMIT_BYTES:])
     if launch is not None:
         content = machines.file_tail(node, launch.log, LOG_LIMIT_BYTES)
         (into / Path(launch.log).name).write_bytes(content)
+    if not lost:
+        _refuse_vanished(node, machines.state(node))
