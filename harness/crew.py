@@ -83,11 +83,14 @@ class Member:
             for _ in range(count):
                 self._observe(type_, error)
 
-    async def leave(self) -> None:
-        """Let it end; after the limit it is killed."""
-        self.send(orders.Dismiss())
+    def hang_up(self) -> None:
+        """End its input, which dismisses it."""
         if self.process.stdin is not None:
             self.process.stdin.close()
+
+    async def leave(self) -> None:
+        """Let it end; after the limit it is killed."""
+        self.hang_up()
         try:
             async with asyncio.timeout(LEAVE_LIMIT_S):
                 while await self._read_on():
@@ -124,7 +127,7 @@ class Crew:
         """``command`` starts a process that obeys ``harness.orders``; ``plan`` is the run's file.
         ``observe`` sees how operations end, some time after they did.
         """
-        self._command, self._count = tuple(command), count
+        self.command, self._count = tuple(command), count
         self._plan, self._chunks, self._cluster = plan, chunks, cluster
         self._clock, self._observe = clock, observe
         self._late_s = op_deadline_s + LATE_LIMIT_S
@@ -135,6 +138,16 @@ class Crew:
     def trouble(self) -> tuple[str, ...]:
         """Who was lost."""
         return tuple(self._trouble)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes, in the order of their numbers."""
+        return tuple(member.process.pid for member in self._members)
+
+    def hang_up(self) -> None:
+        """Let every process end what goes on and leave, unasked."""
+        for member in self._members:
+            member.hang_up()
 
     async def drive(self, until_ns: int) -> None:
         """See ``Load``. Returns early when a process is lost. Raises ``HarnessError`` where one
@@ -167,7 +180,7 @@ class Crew:
         for number in range(self._count):
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *self._command,
+                    *self.command,
                     stdin=PIPE,
                     stdout=PIPE,
                     limit=orders.MAX_LINE_BYTES,

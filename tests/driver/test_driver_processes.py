@@ -1,0 +1,219 @@
+"""Several driver processes: real ones, against a store that refuses every connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import attrs
+import pytest
+
+from harness.clock import NS_PER_S, RunClock
+from harness.cluster import Address, Cluster
+from harness.crew import Crew
+from harness.errors import HarnessError, PlanError
+from harness.history.chunks import ChunkWriter
+from harness.history.manifest import PREFIX, RUNNING, SEALED, write_manifest
+from harness.history.scan import scan
+from harness.history.seal import seal
+from harness.plan import dumps, loads
+from harness.promise import Declaration
+from harness.records import Complete, Invoke, OpType, PhaseMark, Record
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+
+COMMAND = (sys.executable, "-m", "harness.cli.driving")
+NOBODY = Address(host="127.0.0.1", port=1)
+NODES = ("n1", "n2", "n3")
+CONCURRENCY = 5
+PLAN = f"""
+seed = 7
+[cluster]
+provider = "process"
+nodes = 3
+[drive]
+concurrency = {CONCURRENCY}
+drivers = 2
+op_deadline_s = 1.0
+"""
+Scene = Callable[["Rig"], Awaitable[None]]
+
+
+@attrs.define
+class Rig:
+    crew: Crew
+    clock: RunClock
+    run: RunDirectory
+    seen: list[OpType]
+
+    async def drive(self, for_s: float) -> None:
+        await self.crew.drive(self.clock.now_ns() + int(for_s * NS_PER_S))
+
+    async def recording(self) -> None:
+        """Wait until every process has recorded something."""
+        streams = [self.run.chunks / f"w{n}-000000.chunk" for n in (1, 2)]
+        async with asyncio.timeout(20):
+            while not all(s.exists() and s.stat().st_size > 2000 for s in streams):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    def records(self) -> dict[int, list[Record]]:
+        by_writer: dict[int, list[Record]] = {}
+        for stream, record in scan(self.run.chunks).placed():
+            by_writer.setdefault(stream.writer, []).append(record)
+        return by_writer
+
+
+def rigged(path: Path, scene: Scene) -> Rig:
+    """``scene`` with two driver processes; the run's own stream holds a mark, as always."""
+    run = RunDirectory(path / "run")
+    run.root.mkdir()
+    run.plan.write_text(dumps(loads(PLAN)))
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id="run",
+        state=RUNNING,
+        versions={},
+        machine={},
+        declaration=Declaration(system="reference", mode="SC", promises=()),
+        workload="list-append",
+        checkers=(),
+    )
+    write_manifest(run, manifest)
+    everywhere = {node: {"client": NOBODY, "peer": NOBODY} for node in NODES}
+    links = {(a, b): {"peer": NOBODY} for a in NODES for b in NODES if a != b}
+    cluster = Cluster(
+        nodes=NODES,
+        bind=everywhere,
+        peer=links,
+        client=everywhere,
+        work_dir=dict.fromkeys(NODES, "/"),
+    )
+
+    async def main() -> Rig:
+        clock = RunClock(asyncio.get_running_loop())
+        writer = ChunkWriter(run.chunks, reserve_bytes=0)
+        writer.append(PhaseMark(name="drive", at_ns=clock.now_ns()))
+        seen: list[OpType] = []
+        crew = Crew(
+            command=COMMAND,
+            count=2,
+            plan=run.plan,
+            chunks=run.chunks,
+            cluster=cluster,
+            clock=clock,
+            op_deadline_s=1.0,
+            observe=lambda type_, _error: seen.append(type_),
+        )
+        rig = Rig(crew, clock, run, seen)
+        try:
+            await scene(rig)
+        finally:
+            await crew.close()
+            writer.close()
+        return rig
+
+    return asyncio.run(main())
+
+
+def test_each_drives_slots_of_its_own_on_one_axis_and_sealing_merges_them(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        await rig.drive(3.0)
+        assert not await rig.crew.read_all(rig.clock.now_ns() + NS_PER_S // 4)
+
+    rig = rigged(tmp_path, scene)
+    records = rig.records()
+
+    assert rig.crew.trouble == ()
+    slots = {}
+    for number in (0, 1):
+        invokes = [r for r in records[number + 1] if isinstance(r, Invoke)]
+        ends = [r for r in records[number + 1] if isinstance(r, Complete)]
+        assert len(invokes) == len(ends) > 0
+        slots[number] = {invoke.process % CONCURRENCY for invoke in invokes}
+        assert all(0 < invoke.at_ns <= rig.clock.now_ns() + 20 * NS_PER_S for invoke in invokes)
+    assert slots == {0: {0, 2, 4}, 1: {1, 3}}
+    values = [
+        op.value
+        for number in (1, 2)
+        for r in records[number]
+        if isinstance(r, Invoke)
+        for op in r.ops
+        if op.f == "append"
+    ]
+    assert len(values) == len(set(values)) > 0
+    assert len(rig.seen) == sum(isinstance(r, Complete) for n in (1, 2) for r in records[n])
+
+    manifest = seal(rig.run, partition_of=None)
+    assert manifest.state == SEALED
+    assert manifest.trouble == ()
+
+
+def test_one_that_is_killed_ends_the_others_and_cuts_the_history(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        driving = asyncio.ensure_future(rig.drive(60.0))
+        await rig.recording()
+        os.kill(rig.crew.pids[1], signal.SIGKILL)
+        async with asyncio.timeout(20):
+            await driving
+        assert not await rig.crew.read_all(rig.clock.now_ns() + NS_PER_S)
+
+    rig = rigged(tmp_path, scene)
+
+    (sentence,) = rig.crew.trouble
+    assert "driver process 1" in sentence
+    assert "killed by SIGKILL" in sentence
+    last_ns = max(r.at_ns for r in rig.records()[2] if isinstance(r, Invoke | Complete))
+    manifest = seal(rig.run, partition_of=None)
+    assert manifest.state == PREFIX
+    assert manifest.cut_ns == last_ns
+
+
+def test_without_their_run_they_end_and_what_they_recorded_stays_whole(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        driving = asyncio.ensure_future(rig.drive(60.0))
+        await rig.recording()
+        rig.crew.hang_up()  # as the death of this process would
+        async with asyncio.timeout(20):
+            await driving
+
+    rig = rigged(tmp_path, scene)
+
+    for number in (1, 2):
+        records = rig.records()[number]
+        invoked = sum(isinstance(r, Invoke) for r in records)
+        assert invoked == sum(isinstance(r, Complete) for r in records) > 0
+    assert all(stream.torn is None for stream in _read(rig.run.chunks))
+
+
+def _read(chunks: Path) -> list[object]:
+    scanned = scan(chunks)
+    for _ in scanned:
+        pass
+    return list(scanned.streams)
+
+
+def test_one_that_can_not_be_started_is_an_error_of_the_environment(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        rig.crew.command = (str(tmp_path / "nothing"),)
+        with pytest.raises(HarnessError, match="driver process 0 can't be started"):
+            await rig.drive(1.0)
+
+    rigged(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("seed = 1\n[drive]\nconcurrency = 2\ndrivers = 3", "at most drive.concurrency, 2"),
+        ('seed = 1\n[cluster]\nprovider = "sim"\n[drive]\ndrivers = 2', "expected 1 with provider"),
+        ("seed = 1\n[drive]\ndrivers = 0", "an integer >= 1"),
+    ],
+)
+def test_a_plan_that_asks_for_too_many_is_refused(text: str, says: str) -> None:
+    with pytest.raises(PlanError, match=r"drive\.drivers") as refusal:
+        loads(text)
+
+    assert says in str(refusal.value)
