@@ -31,9 +31,11 @@ TICKS_MAX = 60  # events of the store in one drawing
 EVENTS_MAX = 12  # of the store around one example
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
 CLAUSES_MAX = 30
+FACTS_MAX = 60
+QUOTES_MAX = 10
 EDGES = frozenset({"cycle"})  # the same as the clauses, for machines
 SHOWN_ELSEWHERE = frozenset({"text", "txns", "keys", "operations", "value", "element"}) | {
-    "ack_ns", "read_ns",
+    "ack_ns", "read_ns", "log",
 }  # fmt: skip
 
 
@@ -67,7 +69,7 @@ class Event:
 class Example:
     """One proven anomaly. ``clauses`` are the steps of a long text, ``facts`` whatever else the
     checker had to say. ``cycle`` and ``lanes`` are drawings, ``None`` where there is nothing to
-    draw, or no room left on the page (``undrawn``).
+    draw, or no room left on the page (``undrawn``). ``quotes`` are lines of a node's log.
     """
 
     text: str
@@ -80,6 +82,7 @@ class Example:
     cycle: Markup | None = None
     lanes: Markup | None = None
     undrawn: bool = False
+    quotes: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -262,7 +265,7 @@ def _example(
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     keys = tuple(key for key in example.get("keys", ()) if isinstance(key, int))
     telling = Telling(keys=keys, parts=_places(example, keys, found), names=material.key_names)
-    near = _events_around(material, found)
+    near = _events_around(material, found, example.get("at_ns"))
     events, events_more = event_rows(near, EVENTS_MAX)
     text, steps = clauses(str(example.get("text", "")))
     ring = board.cycle(example, operations, telling)
@@ -278,6 +281,7 @@ def _example(
         undrawn=bool(found) and timeline is None,
         cycle=ring,
         lanes=timeline,
+        quotes=tuple(str(line) for line in example.get("log", ())[:QUOTES_MAX]),
     )
 
 
@@ -310,7 +314,7 @@ def _facts(example: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[st
             told = isinstance(item, Mapping) and "text" in item
             text = str(item["text"]) if told else cell(name, item)
             found.append((words(name) if place == 0 else "", text))
-    return found
+    return found[:FACTS_MAX]
 
 
 def _operation(row: Mapping[str, Any], telling: Telling, scale: Scale) -> Operation:
@@ -327,15 +331,18 @@ def _operation(row: Mapping[str, Any], telling: Telling, scale: Scale) -> Operat
     )
 
 
-def _events_around(material: Material, operations: Sequence[Mapping[str, Any]]) -> pa.Table:
+def _events_around(
+    material: Material, operations: Sequence[Mapping[str, Any]], at_ns: object = None
+) -> pa.Table:
     """What the store did from just before the first operation to just after the last, in the
-    partitions that they touch or in none in particular.
+    partitions that they touch or in none in particular; around ``at_ns`` where there are none.
     """
     events = material.events
-    if not operations:
+    if not operations and not isinstance(at_ns, int):
         return events.slice(0, 0)
-    start = min(row["invoke_ns"] for row in operations) - AROUND_NS
-    end = max(row["complete_ns"] for row in operations) + AROUND_NS
+    moments = [row["invoke_ns"] for row in operations] + [row["complete_ns"] for row in operations]
+    moments += [at_ns] if not operations and isinstance(at_ns, int) else []
+    start, end = min(moments) - AROUND_NS, max(moments) + AROUND_NS
     touched = sorted(
         {s["partition"] for row in operations for s in row["ops"] if s["partition"] is not None}
     )

@@ -10,6 +10,7 @@ import attrs
 from harness.records import FaultState
 from results.cards import NS, seconds
 from results.material import Material
+from results.roles import briefly
 from results.tabulate import DASH, cell
 
 FAULTS_MAX = 300
@@ -80,7 +81,7 @@ def _row(row: dict[str, Any], planned: str, effect: Mapping[str, Any]) -> FaultR
         kind=row["kind"],
         target=row["target"],
         hit=", ".join(row["nodes"] or ()),
-        roles=", ".join(row["roles"] or ()),
+        roles=briefly(row["roles"] or ()),
         state=row["state"],
         proven=row["state"] == FaultState.HEALED,
         planned=planned,

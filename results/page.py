@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import attrs
+import pyarrow.compute as pc
 from markupsafe import Markup
 
 from harness.checking import Verdict
@@ -14,15 +15,17 @@ from harness.outcome import Outcome
 from harness.records import FaultState, OpType
 from harness.rundir import Origin
 from harness.text import inert
-from results import availability, cards, faults, plots, series, tabulate
+from results import availability, cards, faults, plots, sections, series, tabulate
 from results.cards import Card, Event
 from results.faults import FaultRow
 from results.material import Material, NodeFiles
+from results.roles import RolesOverTime, roles_over_time
 from results.tabulate import Grid
 
 EVENTS_MAX = 150
 REASON_CHARS = 320  # in the banner; what is longer stands below in full
 PLAN_LINES_MAX = 600
+HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
 MARKS = {
     Outcome.VIOLATION: "✕",
     Outcome.HARNESS_ERROR: "!",
@@ -46,6 +49,7 @@ class Page:
     """Everything on the page."""
 
     run_id: str
+    under_test: str
     unit: str
     clock: str
     imported: bool
@@ -64,12 +68,15 @@ class Page:
     latency: Grid | None
     faults: tuple[FaultRow, ...]
     faults_more: int
+    coverage: sections.Coverage | None
     availability: tuple[Grid, ...]
     statistics: tuple[Grid, ...]
     events: tuple[Event, ...]
     events_more: int
     event_kinds: tuple[tuple[str, int], ...]
     nodes: tuple[NodeFiles, ...]
+    logs: tuple[sections.LogRow, ...]
+    controller: str
     plan_lines: tuple[str, ...]
     plan_more: int
     versions: Grid
@@ -89,6 +96,7 @@ def page(material: Material) -> Page:
     lines = material.plan_text.splitlines()
     return Page(
         run_id=manifest.run_id,
+        under_test=_under_test(material),
         unit=material.scale.unit,
         clock=_clock(material),
         imported=material.origin is not None,
@@ -107,12 +115,15 @@ def page(material: Material) -> Page:
         latency=_latency(material),
         faults=faults.rows(material),
         faults_more=max(0, len(material.faults) - faults.FAULTS_MAX),
+        coverage=sections.coverage(verdict),
         availability=availability.grids(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
         events_more=events_more,
         event_kinds=tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
         nodes=material.nodes,
+        logs=sections.logs(verdict),
+        controller=sections.controller(verdict),
         plan_lines=tuple(lines[:PLAN_LINES_MAX]),
         plan_more=max(0, len(lines) - PLAN_LINES_MAX),
         versions=_pairs("Versions", manifest.versions),
@@ -126,6 +137,15 @@ def _reasons(verdict: Verdict) -> list[str]:
     found = cards.headlines(verdict.anomalies)
     found += cards.other_reasons(verdict.reasons, verdict.anomalies)
     return [inert(reason, REASON_CHARS) for reason in found]
+
+
+def _under_test(material: Material) -> str:
+    """What exactly was tested: the versions and content hashes that the system told."""
+    system = material.manifest.declaration.system
+    told = sorted(material.manifest.versions.items())
+    return ", ".join(
+        f"{name} {text[:HASH_CHARS]}" for name, text in told if name.startswith(system)
+    )
 
 
 def _tested(material: Material) -> tuple[str, ...]:
@@ -202,11 +222,22 @@ def _picture(material: Material) -> tuple[Markup | None, tuple[str, ...]]:
             phases=tuple((name, at_ns / cards.NS) for name, at_ns in material.manifest.phases),
             scale=material.scale,
             since="the run began" if material.origin is None else "the history's own zero",
+            roles=_roles(material),
         )
         drawn = plots.draw(scene)
     except Exception as error:
         return None, (f"The plot could not be drawn ({type(error).__name__}: {error}).",)
     return Markup(drawn.svg), drawn.notes  # noqa: S704 (our own SVG; texts in it are escaped)
+
+
+def _roles(material: Material) -> RolesOverTime | None:
+    """The roles of the nodes of a run of ours."""
+    if material.origin is not None or not material.nodes:
+        return None
+    ends = [at_ns for _, at_ns in material.manifest.phases]
+    ends += [pc.max(material.transactions["complete_ns"]).as_py() or 0]
+    names = [node.name for node in material.nodes]
+    return roles_over_time(material.events, material.faults, names, max(ends))
 
 
 def _windows(material: Material) -> list[plots.FaultWindow]:

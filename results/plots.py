@@ -14,7 +14,8 @@ import numpy as np
 
 from harness.records import OpType
 from harness.text import inert
-from results import series
+from results import role_lanes, series
+from results.roles import RolesOverTime
 from results.scale import SECONDS, Scale
 from results.series import Outcomes
 from results.svg import inline
@@ -33,6 +34,7 @@ INK, FAINT, GRID = "#1B1F23", "#6A737D", "#E3E6E9"
 POINTS_MAX = 30_000  # drawn of each type; past it every n-th, and the page says so
 MARKS_MAX = 400  # of one type drawn large; more are a cloud
 VECTOR_POINTS_MAX = 1_500  # as vectors; more become one picture inside the SVG
+FAULTS_VECTOR_MAX = 150  # as vectors, like points; a night has thousands
 LANES_MAX = 4  # bars above each other in the strip of faults
 WIDTH_IN, DOTS_PER_IN = 11.0, 144
 SALT = "firedrill"  # identifiers in the SVG follow from it: equal runs draw equal bytes
@@ -70,6 +72,7 @@ class Scene:
     phases: tuple[tuple[str, float], ...]
     scale: Scale = SECONDS
     since: str = "the run began"
+    roles: RolesOverTime | None = None
 
     @property
     def per_s(self) -> float:
@@ -101,10 +104,14 @@ def draw(scene: Scene) -> Picture:
     lanes = _lanes(scene.faults)
     strip_in = 0.2 + 0.2 * max(1, max(lanes, default=0) + 1)
     with matplotlib.rc_context(_style()):
-        figure = Figure(figsize=(WIDTH_IN, strip_in + 5.6), dpi=DOTS_PER_IN, layout="constrained")
+        heights = [strip_in, 3.2, 2.0]
+        if scene.roles is not None and scene.roles.told:
+            heights.append(role_lanes.height_in(scene.roles))
+        size = (WIDTH_IN, sum(heights) + 0.4)
+        figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained")
         FigureCanvasSVG(figure)
-        strip, latency, rate = figure.subplots(
-            3, 1, sharex=True, height_ratios=[strip_in, 3.2, 2.0]
+        strip, latency, rate, *nodes = figure.subplots(
+            len(heights), 1, sharex=True, height_ratios=heights
         )
         start, end = scene.span_s()
         for axes in (latency, rate):
@@ -113,15 +120,22 @@ def draw(scene: Scene) -> Picture:
         notes = _draw_latency(latency, scene, start, end)
         _draw_rate(rate, scene, start, end)
         _mark_phases((latency, rate), scene.phases, start, end)
-        rate.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
-        rate.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")
-        rate.set_xlabel(f"{UNIT_NAMES[scene.scale.unit]}s since {scene.since}")
-        return Picture(svg=_svg(figure, "Faults, latency and rate over time"), notes=notes)
+        label = "Faults, latency and rate over time"
+        if nodes and scene.roles is not None:
+            notes += role_lanes.draw(nodes[0], scene.roles, start, end)
+            label = "Faults, latency, rate and the nodes' roles over time"
+        lowest = nodes[0] if nodes else rate
+        lowest.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
+        lowest.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")
+        lowest.set_xlabel(f"{UNIT_NAMES[scene.scale.unit]}s since {scene.since}")
+        return Picture(svg=_svg(figure, label), notes=notes)
 
 
 def _style() -> Any:  # noqa: ANN401 (matplotlib's stubs name three hundred literal keys)
     return {
         "svg.fonttype": "none",
+        "figure.facecolor": "none",  # the page's own shows through, in any theme
+        "axes.facecolor": "none",
         "svg.hashsalt": SALT,
         "text.parse_math": False,  # a dollar sign in a node's name is a dollar sign
         "font.size": 9,
@@ -156,7 +170,13 @@ def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
     colours = _colours(faults)
     for fault in faults:
         axes.axvspan(
-            fault.start_s, fault.end_s, color=colours[fault.kind], alpha=0.13, linewidth=0, zorder=0
+            fault.start_s,
+            fault.end_s,
+            color=colours[fault.kind],
+            alpha=0.13,
+            linewidth=0,
+            zorder=0,
+            rasterized=len(faults) > FAULTS_VECTOR_MAX,
         )
 
 
@@ -178,7 +198,10 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
     colours = _colours(scene.faults)
     for fault, lane in zip(scene.faults, lanes, strict=True):
         width_s = max(fault.end_s - fault.start_s, span_s / 400)
-        axes.barh(-lane, width_s, left=fault.start_s, height=0.84, color=colours[fault.kind])
+        axes.barh(
+            -lane, width_s, left=fault.start_s, height=0.84, color=colours[fault.kind],
+            rasterized=len(scene.faults) > FAULTS_VECTOR_MAX,
+        )  # fmt: skip
         label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
         room = int(CHARS_ACROSS * width_s / span_s)
         shown = label if len(label) <= room else f"{fault.number}"

@@ -12,6 +12,13 @@ from xml.etree import ElementTree as ET
 _NAME = re.compile(r"\{[^}]*\}")
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 _FONT = re.compile(r"(?:\w+ )*?(?P<size>[\d.]+px)")
+THEMED = {
+    "#1b1f23": "var(--ink)",
+    "#6a737d": "var(--soft)",
+    "#e3e6e9": "var(--line)",
+    "#3b4046": "var(--down)",
+}
+"""Colours of the plots that follow the page's theme; data keeps its own in any light."""
 _DROPPED = frozenset({"metadata", "style", "title"})
 
 
@@ -39,6 +46,10 @@ def inline(svg: str, label: str) -> str:
 
 
 def _presentation(attributes: dict[str, str]) -> dict[str, str]:
+    return {name: THEMED.get(value, value) for name, value in _attributes(attributes).items()}
+
+
+def _attributes(attributes: dict[str, str]) -> dict[str, str]:
     found = {_NAME.sub("", name): value for name, value in attributes.items() if name != "style"}
     for declaration in attributes.get("style", "").split(";"):
         name, colon, value = (part.strip() for part in declaration.partition(":"))
