@@ -14,7 +14,7 @@ from jepsen_files import Op, edn_lines, generated, json_lines, register, small, 
 from checkers.analyze import checkers_named, judge
 from checkers.kernel import Setting
 from checkers.source import Source
-from harness.errors import MalformedHistory, UnknownPlugin
+from harness.errors import MalformedHistory, UsageError
 from harness.history.jepsen.importing import ImportedHistory, read_jepsen
 from harness.history.jepsen.pairing import Pairing
 from harness.history.jepsen.tables import axis
@@ -191,10 +191,17 @@ def test_registers_are_judged_as_those_recorded_here(tmp_path: Path) -> None:
 
 def test_transactions_on_registers_are_not_passed_for_single_operations(tmp_path: Path) -> None:
     steps = [["w", 1, 1], ["r", 2, None]]
-    history = read(tmp_path, [invoke(0, steps), ok(0, steps)])
 
-    with pytest.raises(UnknownPlugin, match="rw-register"):
-        checkers_named(history.manifest.checkers)
+    with pytest.raises(UsageError, match="up to 2 operations on registers, which no checker"):
+        read(tmp_path, [invoke(0, steps), ok(0, steps)])
+
+
+@pytest.mark.parametrize("process", [1.5, "0", None])
+def test_a_transaction_of_no_process_is_not_taken_for_the_nemesis(
+    tmp_path: Path, process: object
+) -> None:
+    with pytest.raises(MalformedHistory, match="expected the process of a txn to be an integer"):
+        read(tmp_path, [invoke(0), {**ok(0), "process": process}])
 
 
 def test_what_is_concurrent_by_index_may_be_seen_in_either_order(tmp_path: Path) -> None:

@@ -36,12 +36,11 @@ from harness.rundir import SCHEMA_VERSION, Manifest, Origin, RunDirectory
 
 __all__ = ["ImportedHistory", "import_run", "is_jepsen", "read_jepsen"]
 
-LIST_APPEND, REGISTER, RW_REGISTER = "list-append", "register", "rw-register"
+LIST_APPEND, REGISTER = "list-append", "register"
 _ALWAYS = ("statistics", "evidence")
 CHECKERS = {
     LIST_APPEND: (LIST_APPEND, "lost-write", *_ALWAYS),
     REGISTER: (REGISTER, *_ALWAYS),
-    RW_REGISTER: (RW_REGISTER, *_ALWAYS),
 }
 """What judges a workload; how long nobody was served, only where times are real."""
 
@@ -97,7 +96,7 @@ def read_jepsen(
 
     ``workload`` is found out from the operations where it is not given. Raises
     ``MalformedHistory``, naming file, line and reason, for everything that is not a whole history
-    whose operations pair up.
+    whose operations pair up, and ``UsageError`` for one that no checker is known for.
     """
     schema.check_splits(splits)
     file = str(path)
@@ -125,7 +124,7 @@ def read_jepsen(
                 incomplete=pairing.incomplete,
                 real_time=axis.real,
             ),
-            workload or _workload(pairing),
+            workload or _workload(pairing, file),
             splits,
         ),
         keys=keys,
@@ -201,10 +200,16 @@ def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
     return {path.relative_to(run.root).as_posix(): files.sha256(path)}
 
 
-def _workload(pairing: Pairing) -> str:
+def _workload(pairing: Pairing, file: str) -> str:
     if pairing.lists:
         return LIST_APPEND
-    return REGISTER if pairing.longest <= 1 else RW_REGISTER
+    if pairing.longest > 1:
+        raise UsageError(
+            f"{file}: expected appends to lists, or one operation on a register at a time, found "
+            f"transactions of up to {pairing.longest} operations on registers, which no checker "
+            "judges"
+        )
+    return REGISTER
 
 
 def _manifest(origin: Origin, workload: str, splits: int) -> Manifest:

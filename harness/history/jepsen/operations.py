@@ -108,6 +108,9 @@ def normalize(form: object, names: Names) -> Operation | Remark:
     index = _index(fields.get("index"))
     time = _time(fields.get("time"))
     if type(process) is not int:
+        if _name(fields["f"]) == TXN:
+            found = shown(text_of(process))
+            raise Refused(f"expected the process of a txn to be an integer, found {found}")
         return _remark(fields, type_, index, time)
     f = _name(fields["f"])
     if f != TXN and f not in REGISTER_OPERATIONS:
