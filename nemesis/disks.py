@@ -25,18 +25,21 @@ def disk_slow() -> HardwareFault:
 
 def disk_full() -> HardwareFault:
     """No space is left (ENOSPC), until the heal makes room and starts what stopped for it."""
-    return HardwareFault(kind="disk-full", needs=_DISK, verbs=Refusing(DiskTrouble(full=True)))
+    trouble = DiskTrouble(full=True)
+    return HardwareFault(kind="disk-full", needs=_DISK, verbs=Refusing(trouble), may_end=True)
 
 
 def disk_error() -> HardwareFault:
     """Reads, writes and syncs fail (EIO), until the heal; it starts what stopped for it."""
     trouble = DiskTrouble(failing=True)
-    return HardwareFault(kind="disk-error", needs=_DISK, verbs=Refusing(trouble))
+    return HardwareFault(kind="disk-error", needs=_DISK, verbs=Refusing(trouble), may_end=True)
 
 
 def bit_flip() -> HardwareFault:
     """kill -9, a bit of old data flips, and a start; the heal replaces the disk by an empty one."""
-    return HardwareFault(kind="bit-flip", needs=_DISK_AND_KILL, verbs=Flipped(), destroys=True)
+    return HardwareFault(
+        kind="bit-flip", needs=_DISK_AND_KILL, verbs=Flipped(), destroys=True, may_end=True
+    )
 
 
 def wipe() -> HardwareFault:

@@ -56,7 +56,9 @@ class Verbs(Protocol):
 
 @attrs.frozen(kw_only=True)
 class HardwareFault:
-    """``harness.faults.Fault`` for ``verbs``. ``unit`` and ``usual`` are of its strength."""
+    """``harness.faults.Fault`` for ``verbs``. ``unit`` and ``usual`` are of its strength; with
+    ``may_end`` a node may stop for it, and breaks no promise by that.
+    """
 
     kind: str
     needs: frozenset[Capability]
@@ -65,6 +67,7 @@ class HardwareFault:
     unit: str = ""
     usual: float = 0.0
     destroys: bool = False
+    may_end: bool = False
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and a strength that the kind does not have."""

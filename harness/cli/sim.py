@@ -16,13 +16,20 @@ from harness.cli.run import naming_source
 from harness.cli.seeds import SeedResult, plan_key
 from harness.cli.session import Session, runs_option, say
 from harness.cli.sums import overall, totals
+from harness.clock import substream
 from harness.outcome import EXIT_INTERRUPTED, Outcome
 from harness.plan import MAX_SEED, Plan, load, override
 from harness.text import inert
 from results.store import RunStore
 
 WORKLOADS = ("list-append", "bank")
-FAULTS = ("kill", "partition")
+MOST_KINDS = 4  # of a seed's mix: few, and then some more than once, find more than all at once
+FAULTS = (
+    *("kill", "restart", "pause", "host-loss", "wipe"),
+    *("partition", "one-way", "loss", "delay"),
+    *("disk-slow", "disk-full", "disk-error", "bit-flip"),
+    *("clock-jump", "clock-fast", "clock-slow"),
+)
 NOTE_EVERY_S = 15.0
 LINE_CHARS = 400  # of one seed on a terminal; its run has the rest
 # About 500 operations and a handful of faults: a seed is short, so that there can be many.
@@ -34,8 +41,9 @@ DEFAULTS: dict[str, object] = {
     "drive.concurrency": 20,
     "nemesis.mix": list(FAULTS),
     "nemesis.first_s": 1.5,
-    "nemesis.hold_s": 2.5,
-    "nemesis.quiet_s": 2.0,
+    "nemesis.hold_s": 2.0,
+    "nemesis.quiet_s": 1.6,
+    "cluster.options.weather": {"loss": 0.01, "reorder": 0.05, "slow": 0.1, "resets_per_s": 0.1},
 }
 FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
 
@@ -110,7 +118,7 @@ def seed_plans(
     seeds: Iterable[int],
 ) -> list[Plan]:
     """The plan of every seed: the file (by default a short drill) with ``overrides``; of several
-    ``workloads``, seeds take turns. Raises ``PlanError``.
+    ``workloads`` seeds take turns, of the mix each takes a few kinds. Raises ``PlanError``.
     """
     given = (DEFAULTS if path is None else {}) | dict(overrides) | FIXED
     turns = workloads or (WORKLOADS if path is None else ())
@@ -120,8 +128,19 @@ def seed_plans(
         if turns:
             own["workload.name"] = turns[seed % len(turns)]
         plan = load(path, given | own)
-        plans.append(load(path, given | own | {"name": f"{plan.name}-{seed}"}))
+        own |= {"name": f"{plan.name}-{seed}", "nemesis.mix": _some_kinds(plan)}
+        plans.append(load(path, given | own))
     return plans
+
+
+def _some_kinds(plan: Plan) -> list[str] | None:
+    """A few kinds of the plan's mix, drawn by its seed; none where the plan has a schedule."""
+    mix = plan.nemesis.mix
+    if not mix:
+        return None
+    stream = substream(plan.seed, "sim-kinds")
+    count = stream.randint(1, min(MOST_KINDS, len(mix)))
+    return sorted(stream.sample(sorted(mix), count))
 
 
 def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
