@@ -365,4 +365,4 @@ def test_a_first_port_that_leaves_too_few_names_the_key_and_how_many_are_needed(
         asyncio.run(provider.provision(("n1", "n2"), PORTS))
 
     assert caught.value.path == "cluster.options.first_port"
-    assert port_choice.given(65_535, 1) == (65_535,)
+    assert port_choice.given(65_535, 1, port_choice.Claims()) == (65_535,)

@@ -14,6 +14,34 @@ _LAST_PORT = 65_535
 _KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
+class Claims:
+    """Ports that one run alone uses among the runs of this machine.
+
+    Between the choice of a port and its first use, and while a node is down, another run would find
+    it free. A claim is a name that only one process can have; it ends with the process, however
+    that ends.
+    """
+
+    def __init__(self) -> None:
+        self._names: list[socket.socket] = []
+
+    def take(self, port: int) -> bool:
+        """Whether ``port`` is now this run's; no where another run has it."""
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            name.bind(f"\0firedrill/port/{port}")  # no file: the kernel forgets it with us
+        except OSError:
+            name.close()
+            return False
+        self._names.append(name)
+        return True
+
+    def let_go(self) -> None:
+        """Give all of them back. Idempotent."""
+        while self._names:
+            self._names.pop().close()
+
+
 def is_free(port: int, *, reuse: bool) -> bool:
     """Whether ``port`` can be bound now.
 
@@ -29,9 +57,9 @@ def is_free(port: int, *, reuse: bool) -> bool:
     return True
 
 
-def choose(run_id: str, count: int) -> tuple[int, ...]:
+def choose(run_id: str, count: int, claims: Claims) -> tuple[int, ...]:
     """``count`` free ports, ascending from a place that ``run_id`` decides, so that runs side by
-    side don't want the same ones; a port that is taken is passed over.
+    side rarely want the same ones; a port that is taken, or claimed by another run, is passed over.
 
     None is from the kernel's range for outgoing connections: while a node is down, anybody's
     connection could be given its port. Raises ``HarnessError`` where there are too few.
@@ -42,14 +70,14 @@ def choose(run_id: str, count: int) -> tuple[int, ...]:
     for port in (*candidates[at:], *candidates[:at]):
         if len(chosen) == count:
             break
-        if is_free(port, reuse=False):
+        if is_free(port, reuse=False) and claims.take(port):
             chosen.append(port)
     if len(chosen) < count:
         raise HarnessError(f"nodes need {count} free ports (found {len(chosen)} on {LOOPBACK})")
     return tuple(chosen)
 
 
-def given(first: int, count: int) -> tuple[int, ...]:
+def given(first: int, count: int, claims: Claims) -> tuple[int, ...]:
     """The ``count`` ports from ``first`` on. Raises ``PlanError`` where there are not as many,
     ``HarnessError`` naming one that is taken.
     """
@@ -60,9 +88,11 @@ def given(first: int, count: int) -> tuple[int, ...]:
             f"expected at most {highest}, since the nodes need {count} ports (got {first})",
         )
     for port in range(first, first + count):
-        if not is_free(port, reuse=True):
+        mine = claims.take(port)
+        if not mine or not is_free(port, reuse=True):
+            claims.let_go()
             raise HarnessError(
-                f"port {port} on {LOOPBACK} is taken by another process "
+                f"port {port} on {LOOPBACK} is taken by another {'process' if mine else 'run'} "
                 f"(first_port {first} needs {count} free ports; leave it out to have them chosen)"
             )
     return tuple(range(first, first + count))

@@ -90,6 +90,7 @@ class ProcessProvider:
         self._children: dict[str, Child] = {}
         self._acting: dict[str, asyncio.Lock] = {}
         self._closing = False
+        self._claims = port_choice.Claims()
 
     async def capabilities(self) -> frozenset[Capability]:
         """What works here, by trying it on a process and on a link that are gone on return."""
@@ -107,7 +108,11 @@ class ProcessProvider:
         ``HarnessError`` for one that is taken.
         """
         if self._options.first_port is not None:
-            port_choice.given(self._options.first_port, len(nodes) * len(ports))
+            claims = port_choice.Claims()
+            try:
+                port_choice.given(self._options.first_port, len(nodes) * len(ports), claims)
+            finally:
+                claims.let_go()
 
     async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
         """Directories, ports and proxies for ``nodes``. Raises ``HarnessError`` where ports are
@@ -117,8 +122,11 @@ class ProcessProvider:
             raise UsageError(f"run {self._run_id!r} has its nodes already")
         count = len(nodes) * len(ports)
         first = self._options.first_port
-        free = port_choice.choose(self._run_id, count) if first is None else port_choice.given(
-            first, count)  # fmt: skip
+        free = (
+            port_choice.choose(self._run_id, count, self._claims)
+            if first is None
+            else port_choice.given(first, count, self._claims)
+        )
         numbers = iter(free)
         bind = {
             node: {spec.name: Address(host=LOOPBACK, port=next(numbers)) for spec in ports}
@@ -267,6 +275,7 @@ class ProcessProvider:
         finally:
             if self._mesh:
                 self._mesh.close()
+            self._claims.let_go()
         await self._ledger.close()
 
     async def leave(self) -> None:

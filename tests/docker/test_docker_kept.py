@@ -1,0 +1,77 @@
+"""Containers that were left up: spared by a general clean-up, entered through the daemon."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from docker_runs import named, owned
+
+from clusters.providers.docker import attach
+from clusters.providers.docker.cleanup import cleanup, kept_runs
+from harness.errors import UsageError
+
+LEAVER = """
+import asyncio, sys
+from pathlib import Path
+from docker_runs import PORTS, Run, build
+
+async def main():
+    provider = build(sys.argv[1], {}, Path("unused"))
+    try:
+        run = Run(provider, await provider.provision(("n1",), PORTS))
+        await run.start_all()
+        await provider.leave()
+    except BaseException:
+        await provider.teardown()
+        raise
+
+asyncio.run(main())
+"""
+LIMIT_S = 60
+
+
+@pytest.fixture
+def left(docker_daemon: docker.APIClient) -> Iterator[str]:
+    """The identifier of a run that is up, its controller gone."""
+    run_id = named("left")
+    command = [sys.executable, "-c", LEAVER, run_id]
+    try:
+        subprocess.run(command, check=True, timeout=LIMIT_S, cwd=Path(__file__).parent)
+        yield run_id
+    finally:
+        cleanup(run_id)
+
+
+@pytest.mark.docker
+def test_a_kept_run_goes_only_by_its_name(left: str, docker_daemon: docker.APIClient) -> None:
+    assert left in kept_runs()
+    assert [text for text in cleanup() if left in text] == []
+    assert len(owned(docker_daemon, left)) == 3
+
+    removed = cleanup(left)
+
+    assert len(removed) == 3
+    assert owned(docker_daemon, left) == []
+    assert left not in kept_runs()
+
+
+@pytest.mark.docker
+def test_the_daemon_lets_a_person_in_without_a_key(
+    left: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with open("/dev/null") as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", nothing)
+        code = attach.shell(left, "n1", ["sh", "-c", "hostname; echo no >&2; exit 7"])
+
+    assert code == 7
+    assert capfdbinary.readouterr() == (b"n1\n", b"no\n")
+    assert b"".join(attach.log(left, "n1", follow=False)) is not None
+    assert attach.running(left, "n1")
+    assert not attach.running(left, "n2")
+    with pytest.raises(UsageError, match=r"its container .*-n2 does not run"):
+        attach.shell(left, "n2", [])
