@@ -44,7 +44,8 @@ class Stream:
     """One writer's records, in the order of writing. Iterate once.
 
     ``file`` and ``offset`` say where the record last yielded stands. After the iteration, ``torn``
-    says where the stream stopped short, if it did, and ``last_ns`` when it was last written.
+    says where the stream stopped short, if it did, ``last_ns`` when it was last written, and
+    ``drove`` whether its writer invoked anything.
     """
 
     def __init__(self, directory: Path, writer: int) -> None:
@@ -54,6 +55,7 @@ class Stream:
         self.torn: Torn | None = None
         self.last_ns = 0
         self.records = 0
+        self.drove = False
         self._directory = directory
         self._chain = 0
 
@@ -108,6 +110,7 @@ class Stream:
             if isinstance(record, Invoke | Complete | PhaseMark) and record.at_ns > self.last_ns:
                 self.last_ns = record.at_ns
             self.records += 1
+            self.drove = self.drove or isinstance(record, Invoke)
             yield record
             offset += frames.FRAME.size + length
 

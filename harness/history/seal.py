@@ -150,8 +150,16 @@ def _cut_between_writers(run: RunDirectory) -> int | None:
 
 
 def _end_ns(scanned: Scan) -> int:
-    """The last time that every writer has accounted for."""
-    stopped_short = [stream.last_ns for stream in scanned.streams if stream.torn is not None]
+    """The last time that every writer has accounted for.
+
+    One that died before its first invocation sent nothing, so that nothing hangs on it: as a run
+    that died beside its driver processes, which only marks its phases. Damage may hide anything.
+    """
+    stopped_short = [
+        stream.last_ns
+        for stream in scanned.streams
+        if stream.torn is not None and (stream.drove or not stream.torn.cut_off)
+    ]
     if stopped_short:
         return min(stopped_short)
     return max(stream.last_ns for stream in scanned.streams)

@@ -15,10 +15,10 @@ from history_parts import append, complete, invoke, new_run, read, small_history
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history.chunks import ChunkWriter
-from harness.history.frames import HEADER
+from harness.history.frames import FRAME, HEADER
 from harness.history.load import load
 from harness.history.recover import recover
-from harness.records import Complete, Record
+from harness.records import Complete, Invoke, PhaseMark, Record
 from harness.rundir import RunDirectory
 
 FLIPS = 300
@@ -212,6 +212,35 @@ def test_a_prefix_of_several_writers_ends_where_the_first_of_them_stopped(tmp_pa
     assert [row["txn"] for row in rows] == [0, 1, 2, 3]
     seen = [op["elements"] for op in history.micro_ops().to_pylist() if op["f"] == "r"]
     assert seen == [[1], None]
+
+
+def test_a_run_that_died_beside_its_driver_processes_does_not_cut_what_they_recorded(
+    tmp_path: Path,
+) -> None:
+    """Its own stream marks phases; they sent nothing after the end of theirs."""
+    run = new_run(tmp_path)
+    write(run, [PhaseMark(name="drive", at_ns=5)])
+    (own,) = run.chunks.glob("w0-*.chunk")
+    own.write_bytes(own.read_bytes()[: -FRAME.size])
+    write(run, OF_SECOND, writer=1)
+    manifest = recover(run)
+    rows = load(run).transactions().to_pylist()
+
+    assert manifest.state == "prefix"
+    assert manifest.cut_ns == max(row["complete_ns"] for row in rows)
+    assert len(rows) == sum(isinstance(record, Invoke) for record in OF_SECOND)
+
+
+def test_damage_before_the_first_invocation_may_hide_others(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    write(run, [PhaseMark(name="drive", at_ns=5), invoke(0, at_ns=6)])
+    (own,) = run.chunks.glob("w0-*.chunk")
+    content = bytearray(own.read_bytes())
+    content[-FRAME.size - 3] ^= 1
+    own.write_bytes(content)
+    write(run, OF_SECOND, writer=1)
+
+    assert recover(run).cut_ns == 5
 
 
 def test_writers_that_all_ended_are_not_cut(tmp_path: Path) -> None:
