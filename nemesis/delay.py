@@ -12,13 +12,14 @@ MS_PER_S = 1000
 _SHOWN = 1.5
 
 
-class Delay(shaping.ShapingFault):
+def delay() -> shaping.ShapingFault:
     """Hold every packet back for a while: ``n1 at 100 ms``."""
+    needs = frozenset({Capability.DELAY})
+    return shaping.ShapingFault(kind="delay", needs=needs, spoil=Delay(), unit="ms", usual=100.0)
 
-    kind: str = "delay"
-    needs: frozenset[Capability] = frozenset({Capability.DELAY})
-    unit = "ms"
-    usual = 100.0
+
+class Delay:
+    """``nemesis.shaping.Spoil``."""
 
     def shape(self, link: Link, strength: float) -> LinkShape:
         """Delay by ``strength`` milliseconds."""

@@ -12,12 +12,14 @@ from harness.faults import Proof
 from nemesis import nodes
 
 
-class Freeze(nodes.NodeFault):
+def freeze() -> nodes.NodeFault:
     """Freeze the targets' machines; healing lets them go on."""
+    needs = frozenset({Capability.FREEZE})
+    return nodes.NodeFault(kind="freeze", needs=needs, verbs=Freeze(), silences=True)
 
-    kind: str = "freeze"
-    needs: frozenset[Capability] = frozenset({Capability.FREEZE})
-    silences: bool = True
+
+class Freeze:
+    """``nemesis.nodes.Verbs``."""
 
     async def strike(self, provider: Provider, node: str) -> object:
         """Freeze the machine."""

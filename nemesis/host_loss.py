@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from harness.capability import Capability
-from harness.cluster import Provider
+from harness.cluster import NodeStatus, Provider
+from harness.faults import Proof
 from nemesis import nodes
 
 
-class HostLoss(nodes.NodeFault):
+def host_loss() -> nodes.NodeFault:
     """Take the targets' machines away; healing brings them back, disks as they were, and starts the
     program.
     """
+    needs = frozenset({Capability.HOST_LOSS})
+    return nodes.NodeFault(kind="host-loss", needs=needs, verbs=HostLoss(), silences=True)
 
-    kind: str = "host-loss"
-    needs: frozenset[Capability] = frozenset({Capability.HOST_LOSS})
-    silences: bool = True
+
+class HostLoss:
+    """``nemesis.nodes.Verbs``."""
 
     async def strike(self, provider: Provider, node: str) -> object:
         """Take the machine away."""
@@ -24,3 +27,7 @@ class HostLoss(nodes.NodeFault):
         """Bring the machine back, then start what does not run on it."""
         await provider.restore(node)
         await nodes.start_stopped(provider, node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether nothing runs there."""
+        return nodes.down(look)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from harness.capability import Capability
-from harness.cluster import Provider
+from harness.cluster import NodeStatus, Provider
+from harness.faults import Proof
 from nemesis import nodes
 
 
-class Kill(nodes.NodeFault):
+def kill() -> nodes.NodeFault:
     """SIGKILL the program on the targets; healing starts it again."""
+    needs = frozenset({Capability.KILL})
+    return nodes.NodeFault(kind="kill", needs=needs, verbs=Kill())
 
-    kind: str = "kill"
-    needs: frozenset[Capability] = frozenset({Capability.KILL})
+
+class Kill:
+    """``nemesis.nodes.Verbs``."""
 
     async def strike(self, provider: Provider, node: str) -> object:
         """SIGKILL."""
         return await provider.kill(node)
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Start it."""
+        await nodes.start_stopped(provider, node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether it is down."""
+        return nodes.down(look)

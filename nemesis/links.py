@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import attrs
+
+from harness.capability import Capability
 from harness.cluster import Grudge, Link, Roles
+from harness.errors import PlanError
 from harness.faults import Proof, Scene, Victims
 from nemesis import targets
 
 # A proof names a few links; the grudge itself follows from the nodes and the kind.
 _NAMED_LINKS = 4
+WHOLE = "all"
 
 
+Cut = Callable[[tuple[str, ...], tuple[str, ...], int], Grudge]
+"""The links to cut when the first are the target among the second; the number decides what is
+random. No links where there is nothing to cut.
+"""
+
+
+@attrs.frozen(kw_only=True)
 class LinkFault:
-    """A fault kind that cuts links. Each kind says which, in ``grudge``; the nemesis keeps the
+    """A ``harness.faults.Fault`` that cuts the links that ``cuts`` says; the nemesis keeps the
     union of all grudges in force.
+
+    ``ring_of``: it takes the cluster as a whole, of at least so many nodes; 0 for any target.
     """
 
-    aims: tuple[str, ...] = ()
+    kind: str
+    needs: frozenset[Capability]
+    cuts: Cut
+    ring_of: int = 0
 
-    def grudge(self, hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
-        """The links to cut when ``hit`` of ``nodes`` are the target."""
-        raise NotImplementedError
+    @property
+    def aims(self) -> tuple[str, ...]:
+        """See ``Fault``."""
+        return (WHOLE,) if self.ring_of else ()
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and one with a strength: these kinds have none."""
+        if self.ring_of and " ".join(target.split()) != WHOLE:
+            raise PlanError(path, f"fault {self.kind!r} takes target 'all' only (got {target!r})")
+        if len(nodes) < self.ring_of:
+            at_least = f"needs at least {self.ring_of} nodes (got {len(nodes)})"
+            raise PlanError(path, f"fault {self.kind!r} {at_least}")
         parsed = targets.parse(target, path)
         targets.check(parsed, nodes, partitions, path)
         targets.check_strength(parsed, "", path)
@@ -34,7 +59,7 @@ class LinkFault:
         hit = targets.resolve(targets.parse(target), roles, nodes, draw)
         if hit is None:
             return None
-        grudge = self.grudge(hit.nodes, nodes, draw)
+        grudge = self.cuts(hit.nodes, nodes, draw)
         return Victims(nodes=hit.nodes, roles=hit.roles, grudge=grudge) if grudge else None
 
     async def inject(self, scene: Scene, victims: Victims) -> None:

@@ -11,13 +11,14 @@ from nemesis import shaping
 _SHOWN = 0.5
 
 
-class Loss(shaping.ShapingFault):
+def loss() -> shaping.ShapingFault:
     """Drop a share of the packets: ``n1 at 30 %``."""
+    needs = frozenset({Capability.PACKET_LOSS})
+    return shaping.ShapingFault(kind="loss", needs=needs, spoil=Loss(), unit="%", usual=30.0)
 
-    kind: str = "loss"
-    needs: frozenset[Capability] = frozenset({Capability.PACKET_LOSS})
-    unit = "%"
-    usual = 30.0
+
+class Loss:
+    """``nemesis.shaping.Spoil``."""
 
     def shape(self, link: Link, strength: float) -> LinkShape:
         """Lose ``strength`` per cent."""

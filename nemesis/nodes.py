@@ -1,11 +1,9 @@
-"""What faults on nodes have in common: one verb of the provider, what undoes it, what shows it.
-
-A kind is hardly more than these; by default it leaves the program down until it is started.
-"""
+"""What faults on nodes have in common; a kind adds no more than its ``Verbs``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import attrs
 import msgspec
@@ -17,29 +15,32 @@ from harness.tasks import together
 from nemesis import targets
 
 
+class Verbs(Protocol):
+    """What a kind of fault on nodes is: a verb of the provider, what undoes it, what shows it."""
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """Break ``node``."""
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Mend ``node``. Idempotent."""
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether ``look`` shows the node broken."""
+
+
+@attrs.frozen(kw_only=True)
 class NodeFault:
-    """A fault kind that acts on nodes, on all targets at once: one after the other would let the
-    store react in between.
+    """A ``harness.faults.Fault`` that acts on nodes, on all targets at once: one after the other
+    would let the store react in between.
 
     ``silences``: the proof of its effect asks the targets, too, and none may answer.
     """
 
     kind: str
     needs: frozenset[Capability]
+    verbs: Verbs
     aims: tuple[str, ...] = ()
     silences: bool = False
-
-    async def strike(self, provider: Provider, node: str) -> object:
-        """Break ``node``."""
-        raise NotImplementedError
-
-    async def undo(self, provider: Provider, node: str) -> None:
-        """Mend ``node``. Idempotent."""
-        await start_stopped(provider, node)
-
-    def effect(self, look: NodeStatus) -> Proof:
-        """Whether ``look`` shows the node broken."""
-        return down(look)
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and one with a strength: these kinds have none."""
@@ -56,12 +57,12 @@ class NodeFault:
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Break all targets."""
-        await together(self.strike(scene.provider, node) for node in victims.nodes)
+        await together(self.verbs.strike(scene.provider, node) for node in victims.nodes)
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows every target broken, and none answers where the kind silences."""
         looks = await probe(scene, victims)
-        shown = _all(map(self.effect, looks))
+        shown = _all(map(self.verbs.effect, looks))
         if shown.holds and self.silences:
             shown = _all((shown, await _prove_silent(scene, victims)))
         boots = {look.node: look.boot for look in looks if look.boot and not look.running}
@@ -69,7 +70,7 @@ class NodeFault:
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Mend all targets."""
-        await together(self.undo(scene.provider, node) for node in victims.nodes)
+        await together(self.verbs.undo(scene.provider, node) for node in victims.nodes)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """Every target runs, as another boot than one that was seen dead, is neither paused nor

@@ -6,24 +6,24 @@ from harness.capability import Capability
 from harness.cluster import Grudge
 from nemesis import grudges, links
 
+_NEEDS = frozenset({Capability.ONE_WAY_PARTITION})
 
-class OneWay(links.LinkFault):
+
+def one_way() -> links.LinkFault:
     """Nothing that the targets send reaches the rest; they still hear everybody."""
-
-    kind: str = "one-way"
-    needs: frozenset[Capability] = frozenset({Capability.ONE_WAY_PARTITION})
-
-    def grudge(self, hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
-        """The links from ``hit`` to the rest."""
-        return grudges.one_way(hit, grudges.rest(hit, nodes))
+    return links.LinkFault(kind="one-way", needs=_NEEDS, cuts=out_of)
 
 
-class OneWayIn(links.LinkFault):
+def one_way_in() -> links.LinkFault:
     """Nothing that the rest sends reaches the targets; everybody still hears them."""
+    return links.LinkFault(kind="one-way-in", needs=_NEEDS, cuts=into)
 
-    kind: str = "one-way-in"
-    needs: frozenset[Capability] = frozenset({Capability.ONE_WAY_PARTITION})
 
-    def grudge(self, hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
-        """The links from the rest to ``hit``."""
-        return grudges.one_way(grudges.rest(hit, nodes), hit)
+def out_of(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
+    """The links from ``hit`` to the rest."""
+    return grudges.one_way(hit, grudges.rest(hit, nodes))
+
+
+def into(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
+    """The links from the rest to ``hit``."""
+    return grudges.one_way(grudges.rest(hit, nodes), hit)

@@ -12,12 +12,14 @@ from harness.faults import Proof
 from nemesis import nodes
 
 
-class Pause(nodes.NodeFault):
+def pause() -> nodes.NodeFault:
     """SIGSTOP the program on the targets; healing sends SIGCONT."""
+    needs = frozenset({Capability.PAUSE})
+    return nodes.NodeFault(kind="pause", needs=needs, verbs=Pause(), silences=True)
 
-    kind: str = "pause"
-    needs: frozenset[Capability] = frozenset({Capability.PAUSE})
-    silences: bool = True
+
+class Pause:
+    """``nemesis.nodes.Verbs``."""
 
     async def strike(self, provider: Provider, node: str) -> object:
         """SIGSTOP."""

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+import attrs
+
+from harness.capability import Capability
 from harness.cluster import Link, LinkQuality, LinkShape, Roles
 from harness.faults import Proof, Scene, Victims
 from nemesis import grudges, targets
 
 
-class ShapingFault:
-    """A fault kind that shapes the links between the targets and the rest, both directions.
-
-    The target may end in a strength, ``n1 at 30 %``, in the kind's ``unit``; ``usual`` is taken
-    otherwise. The nemesis keeps the union of all shapes in force.
-    """
-
-    aims: tuple[str, ...] = ()
-    unit: str
-    usual: float
+class Spoil(Protocol):
+    """What a kind does to a link, and how it shows."""
 
     def shape(self, link: Link, strength: float) -> LinkShape:
         """What befalls ``link`` at ``strength``."""
-        raise NotImplementedError
 
     def shows(self, seen: LinkQuality, shape: LinkShape) -> bool:
         """Whether ``shape`` shows in what was measured; clearly absent where it is not."""
-        raise NotImplementedError
 
     def say(self, seen: LinkQuality) -> str:
         """What was measured, in words."""
-        raise NotImplementedError
+
+
+@attrs.frozen(kw_only=True)
+class ShapingFault:
+    """A ``harness.faults.Fault`` that spoils the links between the targets and the rest, in both
+    directions.
+
+    The target may end in a strength, ``n1 at 30 %``, in ``unit``; ``usual`` is taken otherwise. The
+    nemesis keeps the union of all shapes in force.
+    """
+
+    kind: str
+    needs: frozenset[Capability]
+    spoil: Spoil
+    unit: str
+    usual: float
+    aims: tuple[str, ...] = ()
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and a strength in another unit or out of range."""
@@ -46,7 +57,7 @@ class ShapingFault:
         if hit is None or not links:
             return None
         strength = self.usual if parsed.strength is None else parsed.strength
-        shapes = tuple(self.shape(link, strength) for link in links)
+        shapes = tuple(self.spoil.shape(link, strength) for link in links)
         return Victims(nodes=hit.nodes, roles=hit.roles, shapes=shapes)
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
@@ -70,9 +81,9 @@ class ShapingFault:
         asked = [shape for shape in victims.shapes if shape.link in seen]
         if not asked:
             return Proof(holds=None, text="no shaped link is between machines that can be asked")
-        wrong = [s for s in asked if self.shows(seen[s.link], s) is not shown]
+        wrong = [s for s in asked if self.spoil.shows(seen[s.link], s) is not shown]
         source, destination = link = (wrong or asked)[0].link
-        first = f"{source} to {destination}: {self.say(seen[link])}"
+        first = f"{source} to {destination}: {self.spoil.say(seen[link])}"
         held = len(asked) - len(wrong)
         as_it_should = "spoiled" if shown else "as before"
         text = f"{held} of {len(victims.shapes)} links measure {as_it_should} ({first})"

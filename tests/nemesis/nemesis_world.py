@@ -26,25 +26,25 @@ from harness.cluster import (
 from harness.errors import HarnessError
 from harness.faults import Fault, PlannedFault, Scene
 from harness.records import FaultState, FaultTransition, Record
-from nemesis.bridge import Bridge
-from nemesis.delay import Delay
-from nemesis.freeze import Freeze
-from nemesis.host_loss import HostLoss
+from nemesis.bridge import bridge
+from nemesis.delay import delay
+from nemesis.freeze import freeze
+from nemesis.host_loss import host_loss
 from nemesis.journal import MemoryJournal
-from nemesis.kill import Kill
-from nemesis.loss import Loss
-from nemesis.majorities_ring import MajoritiesRing
-from nemesis.one_way import OneWay, OneWayIn
-from nemesis.partition import Partition
-from nemesis.pause import Pause
-from nemesis.restart import Restart
+from nemesis.kill import kill
+from nemesis.loss import loss
+from nemesis.majorities_ring import majorities_ring
+from nemesis.one_way import one_way, one_way_in
+from nemesis.partition import partition
+from nemesis.pause import pause
+from nemesis.restart import restart
 from nemesis.runner import Limits, Nemesis
 
 EVERY_FAULT: dict[str, Fault] = {
     fault.kind: fault
     for fault in (
-        Bridge(), Delay(), Freeze(), HostLoss(), Kill(), Loss(), MajoritiesRing(), OneWay(),
-        OneWayIn(), Partition(), Pause(), Restart(),
+        bridge(), delay(), freeze(), host_loss(), kill(), loss(), majorities_ring(), one_way(),
+        one_way_in(), partition(), pause(), restart(),
     )
 }  # fmt: skip
 NODES = ("n1", "n2", "n3", "n4", "n5")

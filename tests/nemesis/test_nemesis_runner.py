@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+import attrs
 import pytest
 from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 
 from harness.capability import Capability
-from harness.cluster import Roles
+from harness.cluster import Provider, Roles
 from harness.errors import HarnessError, MissingCapability
-from harness.faults import PlannedFault, Proof, Scene, Victims
+from harness.faults import PlannedFault
 from harness.records import FaultState, Note, Record
 from harness.run import HEAL_LIMIT_S
 from nemesis import grudges
 from nemesis.kill import Kill
+from nemesis.kill import kill as kill_fault
 from nemesis.runner import Limits, refuse_missing
 
 WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
@@ -358,17 +360,13 @@ def test_heal_all_itself_can_be_cancelled_and_called_again() -> None:
 
 def test_a_bug_in_a_users_fault_is_trouble_and_the_others_go_on() -> None:
     class Buggy(Kill):
-        kind = "buggy"
-
-        async def inject(self, scene: Scene, victims: Victims) -> None:
+        async def strike(self, provider: Provider, node: str) -> object:
             raise ZeroDivisionError("by nothing")
-
-        async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-            return Proof(holds=True, text="it was never there")
 
     async def scenario() -> None:
         buggy = PlannedFault(at_s=1, kind="buggy", target="n2")
-        stage = Stage(buggy, kill("n1"), faults={"buggy": Buggy(), "kill": Kill()})
+        own = attrs.evolve(kill_fault(), kind="buggy", verbs=Buggy())
+        stage = Stage(buggy, kill("n1"), faults={"buggy": own, "kill": kill_fault()})
 
         await stage.run()
 
@@ -411,8 +409,8 @@ def test_a_missing_capability_is_refused_before_anything_starts() -> None:
     schedule = (kill("n1"),)
 
     with pytest.raises(MissingCapability, match="fault 'kill' needs 'kill'"):
-        refuse_missing(schedule, {"kill": Kill()}, frozenset({Capability.PARTITION}))
-    refuse_missing(schedule, {"kill": Kill()}, frozenset({Capability.KILL}))
+        refuse_missing(schedule, {"kill": kill_fault()}, frozenset({Capability.PARTITION}))
+    refuse_missing(schedule, {"kill": kill_fault()}, frozenset({Capability.KILL}))
 
 
 def test_a_world_that_answers_shows_what_is_in_force() -> None:

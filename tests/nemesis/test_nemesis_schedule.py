@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from harness.errors import PlanError
 from harness.faults import Fault, PlannedFault
 from nemesis import targets
-from nemesis.kill import Kill
-from nemesis.loss import Loss
-from nemesis.partition import Partition
+from nemesis.kill import kill as kill_fault
+from nemesis.loss import loss as loss_fault
+from nemesis.partition import partition as partition_fault
 from nemesis.schedule import check_schedule, materialise
 
 MIX = ("kill", "partition")
-FAULTS: dict[str, Fault] = {"kill": Kill(), "partition": Partition()}
+FAULTS: dict[str, Fault] = {"kill": kill_fault(), "partition": partition_fault()}
 
 
 def mix(**given: Any) -> tuple[PlannedFault, ...]:
@@ -187,7 +187,7 @@ def test_one_at_a_time_is_what_a_mix_does_unless_told() -> None:
 
 
 def test_a_kind_refuses_the_target_that_is_not_its_own() -> None:
-    faults: dict[str, Fault] = {"loss": Loss(), "kill": Kill()}
+    faults: dict[str, Fault] = {"loss": loss_fault(), "kill": kill_fault()}
 
     def check(kind: str, target: str) -> None:
         check_schedule(

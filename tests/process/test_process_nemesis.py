@@ -16,8 +16,8 @@ from harness.errors import MissingCapability
 from harness.faults import Fault, PlannedFault, Scene
 from harness.records import FaultState, FaultTransition, Record
 from nemesis.journal import FileJournal, pending
-from nemesis.kill import Kill
-from nemesis.partition import Partition
+from nemesis.kill import kill as kill_fault
+from nemesis.partition import partition as partition_fault
 from nemesis.runner import Nemesis, refuse_missing
 
 ANSWER_LIMIT_S = 0.5
@@ -50,7 +50,7 @@ def states(records: list[Record], fault: int) -> list[str]:
 
 def test_kills_and_partitions_of_real_processes_are_proven_and_undone(tmp_path: Path) -> None:
     records: list[Record] = []
-    faults = {"kill": Kill(), "partition": Partition()}
+    faults = {"kill": kill_fault(), "partition": partition_fault()}
     schedule = (
         PlannedFault(at_s=0.0, kind="kill", target="leader of partition 2", hold_s=0.5),
         PlannedFault(at_s=0.2, kind="partition", target="n1", hold_s=1.5),
@@ -112,7 +112,7 @@ def test_a_cancelled_nemesis_heals_real_processes_and_links(tmp_path: Path) -> N
         scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
         nemesis = Nemesis(
             schedule=schedule,
-            faults={"kill": Kill(), "partition": Partition()},
+            faults={"kill": kill_fault(), "partition": partition_fault()},
             seed=1,
             write=records.append,
             journal=FileJournal(tmp_path / "undo"),
