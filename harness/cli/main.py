@@ -20,6 +20,7 @@ from harness.cli.doctor import doctor
 from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.runs import runs
+from harness.cli.selftest import selftest
 from harness.cli.session import Session, say
 from harness.cli.signals import interrupt_on_terminate
 from harness.cli.sim import sim
@@ -44,7 +45,7 @@ def cli(session: Session, debug: bool) -> None:
     session.debug = debug
 
 
-for command in (run, sim, check, report, doctor, shell, logs, runs, cleanup):
+for command in (run, sim, selftest, check, report, doctor, shell, logs, runs, cleanup):
     cli.add_command(command)
 
 

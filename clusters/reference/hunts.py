@@ -1,0 +1,111 @@
+"""Which drill suits which planted bug: short simulated ones, small enough to try many seeds.
+
+A bug that loses what was not on the disk needs kills, one that trusts a lease too long needs
+pauses. What stands here only makes a bug likely to bite; what is looked for is the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Overrides = dict[str, object]
+
+_BASE: Overrides = {
+    "cluster.provider": "sim",
+    "cluster.nodes": 3,
+    "system.partitions": 2,
+    "workload.name": "list-append",
+    "workload.read_kinds": ["read-write", "snapshot"],
+    "drive.duration_s": 9.0,
+    "drive.rate_per_s": 60.0,
+    "drive.concurrency": 10,
+    "check.executor": "local",
+    "check.min_ok": 50,
+    # A store that a bug has brought down for good must not cost a minute of every seed.
+    "limits.quiesce_s": 10.0,
+    "limits.final_reads_s": 5.0,
+    "nemesis.first_s": 0.5,
+    "nemesis.hold_s": 1.6,
+    "nemesis.quiet_s": 1.2,
+}
+_USUAL = ("kill", "partition", "pause")
+
+
+def _mix(*kinds: str) -> Overrides:
+    return {"nemesis.mix": list(kinds)}
+
+
+# Most transactions span partitions, and rarely meet on a key.
+_WIDE: Overrides = {
+    "system.partitions": 4,
+    "workload.min_length": 3,
+    "workload.max_length": 5,
+    "workload.key_count": 24,
+    "workload.key_choice": "uniform",
+    "drive.rate_per_s": 80.0,
+}
+_SNAPSHOTS: Overrides = {"workload.read_kinds": ["snapshot"]}
+# Longer than an election and a lease together; and what just reaches into the next leader's term.
+_LONG_PAUSES: Overrides = _mix("pause") | {
+    "drive.duration_s": 16.0,
+    "drive.rate_per_s": 120.0,
+    "nemesis.hold_s": 3.0,
+}
+_SHORT_PAUSES: Overrides = _LONG_PAUSES | {"nemesis.hold_s": 1.0, "nemesis.quiet_s": 0.8}
+_WIPES: Overrides = _mix("wipe", "kill", "partition") | {
+    "cluster.nodes": 4,
+    "drive.duration_s": 16.0,
+    "nemesis.hold_s": 2.0,
+    "nemesis.quiet_s": 2.5,
+}
+_SMALL_SNAPSHOTS: Overrides = {"system.snapshot_bytes": 6000}
+_SLOW_DISKS_DIE = [
+    {"at_s": 0.5, "kind": "disk-slow", "target": "all at 150 ms", "hold_s": 1.5},
+    {"at_s": 1.5, "kind": "kill", "target": "all", "hold_s": 1.0},
+    {"at_s": 5.0, "kind": "disk-slow", "target": "all at 150 ms", "hold_s": 1.5},
+    {"at_s": 6.0, "kind": "kill", "target": "all", "hold_s": 1.0},
+]
+
+_OWN: Mapping[str, Overrides] = {
+    "answer-before-disk": {"nemesis.schedule": _SLOW_DISKS_DIE, "drive.duration_s": 12.0},
+    "append-matches-too-much": _mix("partition") | {"drive.rate_per_s": 150.0},
+    "clock-not-advanced": _WIDE
+    | _mix("clock-fast", "clock-slow", "clock-jump", "kill")
+    | {"nemesis.overlap": 2},
+    "commit-past-match": _mix("partition") | {"drive.rate_per_s": 150.0},
+    "commit-retried": _WIDE | _mix("partition", "one-way", "one-way-in"),
+    "dead-coordinator-kept": _WIDE | _mix("kill"),
+    "doubt-called-abort": _mix("one-way-in", "one-way", "partition") | {"drive.rate_per_s": 150.0},
+    "grant-taken-early": _SHORT_PAUSES,
+    "in-doubt-aborted": _WIDE | _mix("partition", "disk-slow") | {"nemesis.overlap": 2},
+    "last-entry-dropped": _mix("kill"),
+    "learner-counted": _WIPES,
+    "lease-from-answer": _LONG_PAUSES,
+    "lease-past-end": _LONG_PAUSES,
+    "locks-not-rebuilt": _WIDE | _mix("kill"),
+    "lost-hold-ignored": _WIDE | _mix("kill", "pause"),
+    "no-fsync": _mix("kill"),
+    "no-joint": _WIPES,
+    "pending-ignored": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
+    "prepared-forgotten": _WIDE | _mix("kill"),
+    "prepared-not-saved": _WIDE
+    | _mix("kill", "disk-slow")
+    | {"system.snapshot_bytes": 2000, "nemesis.overlap": 2},
+    "reads-not-validated": _WIDE | _mix("kill", "pause"),
+    "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
+    "term-not-checked": _LONG_PAUSES,
+    "term-not-persisted": _mix("kill"),
+    "told-once": _WIDE | _mix("partition", "disk-slow") | {"nemesis.overlap": 2},
+    "torn-tail-accepted": _mix("bit-flip") | {"nemesis.hold_s": 2.5},
+    "versions-collected-early": _SNAPSHOTS | {"workload.key_count": 4},
+    "vote-ignores-log": _mix("pause", "kill") | {"drive.rate_per_s": 150.0},
+    "vote-not-persisted": _mix("kill"),
+    "wiped-node-votes": _WIPES,
+}
+
+
+def overrides(bug: str) -> dict[str, object]:
+    """The plan's keys of a drill for ``bug``, dotted; bug and seed are not among them."""
+    own = _OWN.get(bug, {})
+    faults = {} if "nemesis.schedule" in own else _mix(*_USUAL)
+    return {**_BASE, **faults, **own}

@@ -1,0 +1,246 @@
+"""``firedrill selftest``: are planted bugs found, does a sound node stay clean, do alarms ring?"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from harness.cli.campaign import SEED_LIMIT_S, campaign
+from harness.cli.canary import sing
+from harness.cli.seeds import SeedResult
+from harness.cli.session import Session, runs_option, say
+from harness.errors import UsageError
+from harness.history.files import write_atomically
+from harness.outcome import Outcome
+from harness.plan import MAX_SEED, Plan, load
+from harness.rundir import RunDirectory
+from results.store import RunStore
+
+RESULTS = "selftest.json"
+CRASHES = frozenset({"liveness", "node-exit", "panic"})
+"""Not counted: that a node dies of a bug, or stands still, says nothing of what it did to data."""
+
+CHECKERS = {"lost-write": "lost-write", "bank-total": "bank", "negative-balance": "bank"}
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one bug. ``tries``: how many seeds each finding took, in their order; ``names``:
+    how often which anomaly was named; ``run``: of the first finding.
+    """
+
+    bug: str
+    seeds: int
+    tries: tuple[int, ...]
+    names: dict[str, int]
+    unknown: int
+    run: str = ""
+
+    @property
+    def median(self) -> float | None:
+        """Seeds to find it, in the middle of all findings."""
+        return statistics.median(self.tries) if self.tries else None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole campaign."""
+
+    bugs: tuple[Found, ...]
+    clean_seeds: int
+    clean_unknown: int
+    clean_anomalies: dict[str, int]
+    canary_rings: bool
+
+
+@click.command()
+@click.option("--bug", "bugs", multiple=True, help="Only this bug; repeatable.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
+              help="Findings of each bug, for the median.")  # fmt: skip
+@click.option("--max-seeds", type=click.IntRange(1), default=50, show_default=True,
+              help="Seeds for one finding; then the bug counts as not found.")  # fmt: skip
+@click.option("--clean", type=click.IntRange(1), default=100, show_default=True,
+              help="Seeds of the sound node, over the same plans.")  # fmt: skip
+@click.option("--seed", "first", type=click.IntRange(0, MAX_SEED), default=1, help="The first (1).")
+@click.option("--jobs", type=click.IntRange(1), help="Seeds at once (as many as cores).")
+@runs_option
+@click.pass_obj
+def selftest(
+    _session: Session,
+    /,
+    bugs: tuple[str, ...],
+    rounds: int,
+    max_seeds: int,
+    clean: int,
+    first: int,
+    jobs: int | None,
+    store: RunStore,
+) -> int:
+    """Hunt every planted bug of the reference store in simulated drills, and none in a sound one.
+
+    A bug is found when a checker of histories or of replicas names something; that a node died of
+    it is not enough. Exit code 0: all found, the sound node clean, and the canary rings.
+    """
+    from clusters.reference.node.bugs import KNOWN
+
+    for bug in bugs:
+        if bug not in KNOWN:
+            raise UsageError(f"--bug: expected one of {', '.join(sorted(KNOWN))} (got {bug!r})")
+    store.root.mkdir(parents=True, exist_ok=True)
+    rings = _canary(store.root, first, jobs)
+    chosen = bugs or tuple(sorted(KNOWN))
+    found = []
+    click.echo(row("bug", "found", "seeds", "median", "checker", "reported as"))
+    for bug in chosen:
+        found.append(hunt(bug, store.root, rounds, max_seeds, first, jobs))
+        click.echo(described(found[-1]))
+    summary = _with_clean(found, rings, store.root, range(first, first + clean), jobs)
+    write_atomically(store.root / RESULTS, msgspec.json.format(msgspec.json.encode(summary)))
+    return _conclude(summary, store.root)
+
+
+def hunt(bug: str, root: Path, rounds: int, max_seeds: int, first: int, jobs: int | None) -> Found:
+    """Drill seed after seed until ``bug`` was found ``rounds`` times, or not for ``max_seeds``."""
+    plans = (plan_of(bug, seed, on=True) for seed in range(first, first + rounds * max_seeds))
+    results: list[SeedResult] = []
+    with drilled(plans, root, jobs) as work:
+        for result in work:
+            results.append(result)
+            hits = [seen.seed for seen in results if counted(seen)]
+            since = max(hits, default=first - 1)
+            if len(hits) >= rounds or sum(seen.seed > since for seen in results) >= max_seeds:
+                break
+    return summed(bug, results, rounds, first)
+
+
+def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> Found:
+    """The findings among ``results``, each with the seeds since the one before. Only the run of the
+    first is kept.
+    """
+    ordered = sorted(results, key=lambda result: result.seed)
+    hits = [result for result in ordered if counted(result)][:rounds]
+    seeds = [first - 1, *(hit.seed for hit in hits)]
+    names: dict[str, int] = {}
+    for hit in hits:
+        for name in counted(hit):
+            names[name] = names.get(name, 0) + 1
+    kept = hits[0].run if hits else ""
+    for result in ordered:
+        if result.run and result.run != kept:
+            shutil.rmtree(result.run, ignore_errors=True)
+    return Found(
+        bug=bug,
+        seeds=len(ordered),
+        tries=tuple(later - before for before, later in itertools.pairwise(seeds)),
+        names=dict(sorted(names.items(), key=lambda item: (-item[1], item[0]))),
+        unknown=sum(result.outcome is Outcome.UNKNOWN for result in ordered),
+        run=kept,
+    )
+
+
+def counted(result: SeedResult) -> tuple[str, ...]:
+    """The anomalies that name a bug."""
+    return tuple(name for name in sorted(result.anomalies) if name not in CRASHES)
+
+
+def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
+    """The drill that suits ``bug``, with the bug or without it."""
+    from clusters.reference.hunts import overrides
+
+    name = bug if on else f"clean-{bug}"
+    given = {**overrides(bug), "seed": seed, "name": f"{name}-{seed}"[:48]}
+    return load(None, given | {"system.bugs": [bug] if on else []})
+
+
+def checker_of(name: str) -> str:
+    """The checker that names this anomaly of a list-append drill."""
+    from checkers.models import OF_REPLICAS
+
+    return "replicas" if name in OF_REPLICAS else CHECKERS.get(name, "list-append")
+
+
+def row(*cells: str) -> str:
+    """One line of the table."""
+    return "{:<24} {:>7} {:>6} {:>7}  {:<24} {}".format(*cells).rstrip()
+
+
+def described(found: Found) -> str:
+    """One bug as a line."""
+    checkers = dict.fromkeys(checker_of(name) for name in found.names)
+    median = "-" if found.median is None else f"{found.median:g}"
+    names = " ".join(f"{name}({count})" for name, count in found.names.items()) or "NOT FOUND"
+    tries = str(len(found.tries))
+    return row(found.bug, tries, str(found.seeds), median, ",".join(checkers) or "-", names)
+
+
+def _canary(root: Path, first: int, jobs: int | None) -> bool:
+    plan = plan_of("no-fsync", first, on=False)
+    with drilled([plan], root, jobs, keep=True) as work:
+        result = next(work)
+    heard = sing(RunDirectory(Path(result.run)))
+    named = ", ".join(heard.after) or "nothing"
+    click.echo(f"canary: a falsified run was reported as {named}")
+    shutil.rmtree(result.run, ignore_errors=True)
+    return heard.rings
+
+
+def _with_clean(
+    found: Sequence[Found], rings: bool, root: Path, seeds: range, jobs: int | None
+) -> Summary:
+    """Drill the sound node over the plans of all bugs in turn."""
+    names = [each.bug for each in found]
+    plans = (plan_of(names[at % len(names)], seed, on=False) for at, seed in enumerate(seeds))
+    anomalies: dict[str, int] = {}
+    unknown = 0
+    with drilled(plans, root, jobs) as work:
+        results = list(work)
+    for result in results:
+        unknown += result.outcome not in (Outcome.VALID, Outcome.VIOLATION)
+        for name in result.anomalies:
+            anomalies[name] = anomalies.get(name, 0) + 1
+        if result.anomalies or result.outcome is Outcome.HARNESS_ERROR:
+            say(f"the sound node: {result.name}: {'; '.join(result.reasons)}: {result.run}")
+        elif result.run:
+            shutil.rmtree(result.run, ignore_errors=True)
+    return Summary(
+        bugs=tuple(found),
+        clean_seeds=len(seeds),
+        clean_unknown=unknown,
+        clean_anomalies=anomalies,
+        canary_rings=rings,
+    )
+
+
+@contextmanager
+def drilled(
+    plans: Iterable[Plan], root: Path, jobs: int | None, *, keep: bool = False
+) -> Iterator[Iterator[SeedResult]]:
+    """Results as they come; whoever leaves the block ends what goes on."""
+    work = campaign(plans, root, keep=keep, seed_limit_s=SEED_LIMIT_S, jobs=jobs)
+    try:
+        yield work
+    finally:
+        work.close()  # type: ignore[attr-defined]
+
+
+def _conclude(summary: Summary, root: Path) -> int:
+    missed = [each.bug for each in summary.bugs if not each.tries]
+    clean = ", ".join(f"{name} in {n}" for name, n in summary.clean_anomalies.items()) or "nothing"
+    click.echo(
+        f"the sound node: {clean} found in {summary.clean_seeds} seeds, "
+        f"{summary.clean_unknown} of them unknown"
+    )
+    click.echo(f"found {len(summary.bugs) - len(missed)} of {len(summary.bugs)} planted bugs")
+    if missed:
+        click.echo(f"not found: {', '.join(missed)}")
+    if not summary.canary_rings:
+        click.echo("the canary is silent: nothing that was found or not found counts")
+    click.echo(f"results: {root / RESULTS}")
+    if summary.clean_anomalies:
+        return Outcome.VIOLATION.exit_code
+    return Outcome.HARNESS_ERROR.exit_code if missed or not summary.canary_rings else 0
