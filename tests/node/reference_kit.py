@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
 
+from clusters.reference.node.group import Machine
 from clusters.reference.system import ReferenceSystem, build
 from harness.cluster import Address, Cluster, NodeStatus, Program
 
@@ -48,6 +49,14 @@ def loopback_cluster(directory: Path, nodes: tuple[str, ...]) -> Cluster:
         client=bind,
         work_dir={node: str(directory / node) for node in nodes},
     )
+
+
+def restore(machine: Machine, chunks: Iterable[bytes]) -> None:
+    """Make ``machine`` what a snapshot says."""
+    restoring = machine.restoring()
+    for chunk in chunks:
+        restoring.feed(chunk)
+    restoring.done()
 
 
 @attrs.define

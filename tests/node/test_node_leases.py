@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_kit import restore
 
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.leases import (
@@ -127,7 +128,7 @@ def test_a_restored_snapshot_keeps_the_revision_that_wrote_a_lease() -> None:
     for _ in range(5):
         one.apply("something", b"else")
 
-    other.store.restore(one.store.snapshot())
+    restore(other.store, one.store.snapshot())
 
     assert other.leases.seen["n3"].revision == one.leases.seen["n3"].revision == 1
     assert not other.leases.over("n3", "n3~1")

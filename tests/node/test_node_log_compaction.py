@@ -92,7 +92,7 @@ async def check(platter: Platter, acknowledged: list[int]) -> None:
     assert list(busy.entries) == [entry(i) for i in range(busy.base.index + 1, last + 1)]
     if busy.saved is not None:
         assert busy.base.index <= busy.saved.mark.index <= last
-        chunks = await files.chunks(busy.saved)
+        chunks = [chunk async for chunk in files.chunks(busy.saved)]
         assert chunks[0] == b"state at %d" % busy.saved.mark.index
         files_left = [n for n in await disk.names() if n.startswith("snap-")]
         assert files_left == [busy.saved.file]
@@ -260,16 +260,16 @@ def test_a_damaged_snapshot_is_refused_with_its_place() -> None:
         platter = Platter(random.Random(1))
         files = Snapshots(SimDisk(platter))
         saved = await files.write("p0", Mark(1, 1, MEMBERS), [b"one", b"two"])
-        assert await files.chunks(saved) == [b"one", b"two"]
+        assert [chunk async for chunk in files.chunks(saved)] == [b"one", b"two"]
         whole = bytes(platter.files[saved.file].data)
         for position in range(len(whole)):
             platter.files[saved.file].data[position] ^= 1
             with pytest.raises(CorruptLog, match=saved.file):
-                await files.chunks(saved)
+                [chunk async for chunk in files.chunks(saved)]
             platter.files[saved.file].data[position] ^= 1
         del platter.files[saved.file].data[-1:]
         with pytest.raises(CorruptLog, match="bytes expected"):
-            await files.chunks(saved)
+            [chunk async for chunk in files.chunks(saved)]
 
     simulate(scenario())
 

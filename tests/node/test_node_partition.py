@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_kit import restore
 
 from clusters.reference.node.clock import span
 from clusters.reference.node.raft.errors import InvariantBroken
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
-from clusters.reference.node.tx.partition import SNAPSHOT_S, Partition, Result
+from clusters.reference.node.tx.partition import CHUNK_BYTES, SNAPSHOT_S, Partition, Result
 from clusters.reference.node.wire.messages import (
     Committed,
     Failed,
@@ -173,7 +174,7 @@ def test_a_restored_snapshot_goes_on_like_the_original(
     log.do(Abort(EPOCH, txn(1001)))
 
     chunks = list(log.partition.snapshot())
-    other.partition.restore(chunks)
+    restore(other.partition, chunks)
     assert list(other.partition.snapshot()) == chunks
 
     for each in (log, other):
@@ -189,6 +190,24 @@ def test_a_snapshot_is_of_the_moment_when_it_was_asked_for() -> None:
     chunks = log.partition.snapshot()
     log.do(commit(2, 20, (b"k", b"w"), (b"l", b"w")))
 
-    other.partition.restore(chunks)
+    restore(other.partition, chunks)
 
     assert (other.value(b"k"), other.value(b"l")) == (b"v", None)
+
+
+def test_a_snapshot_that_is_being_read_shows_once_it_is_whole() -> None:
+    log, other = Log(), Log()
+    for number in range(1, 4):
+        log.do(commit(number, number, (b"key %d" % number, b"x" * CHUNK_BYTES)))
+    other.do(commit(1, 1, (b"key 1", b"mine")))
+    restoring, chunks = other.partition.restoring(), list(log.partition.snapshot())
+
+    assert len(chunks) == 4
+    for chunk in chunks:
+        restoring.feed(chunk)
+        assert other.value(b"key 1") == b"mine"
+    other.do(commit(2, 2, (b"key 1", b"meanwhile")))
+    assert other.value(b"key 1") == b"meanwhile"
+    restoring.done()
+
+    assert list(other.partition.snapshot()) == list(log.partition.snapshot())

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_kit import restore
 
 from clusters.reference.node.metastorage.assignments import (
     Assignment,
@@ -132,7 +133,7 @@ def test_watchers_of_restored_metastorage_are_told_once_of_all_that_differs() ->
     invoke(store, 3, Invoke((), (Operation("new", b"4"),)))
     other.watch("", seen.append)
 
-    other.restore(store.snapshot())
+    restore(other, store.snapshot())
 
     assert seen == [Change(revision=3, entries={"new": b"4", "gone": None})]
     assert other.prefixed("") == store.prefixed("")

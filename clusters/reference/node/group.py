@@ -22,6 +22,16 @@ Outgoing = dict[str, list[tuple[str, Message]]]
 Send = Callable[[str, tuple[tuple[str, Message], ...]], None]
 
 
+class Restoring(Protocol):
+    """A snapshot that is read beside the state machine, in steps that are short."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next chunk; the state machine does not change."""
+
+    def done(self) -> None:
+        """All chunks were fed: the state machine is what they say, from one moment to the next."""
+
+
 class Machine(Protocol):
     """A group's state machine: deterministic, in memory, fed committed entries in order."""
 
@@ -31,8 +41,8 @@ class Machine(Protocol):
     def snapshot(self) -> Iterator[bytes]:
         """The state of this moment in chunks, which are taken while later entries are applied."""
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
-        """Become what ``snapshot`` saw, whatever was before."""
+    def restoring(self) -> Restoring:
+        """The way to become what a ``snapshot`` saw, whatever is applied meanwhile."""
 
     def foresee(self, entry: Entry) -> object:
         """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""

@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 
 from clusters.reference.node import codes, events
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.group import Done, Group, Machine, Outgoing, Send, Waiter, Write
+from clusters.reference.node.group import (
+    Done,
+    Group,
+    Machine,
+    Outgoing,
+    Restoring,
+    Send,
+    Waiter,
+    Write,
+)
 from clusters.reference.node.members import name_of
 from clusters.reference.node.raft import (
     Configuration,
@@ -80,18 +89,18 @@ class Host:
         partition: int | None,
         founders: tuple[str, ...],
         machine: Machine,
-        chunks: Iterable[bytes] = (),
+        restoring: Restoring | None,
     ) -> Group:
-        """Start this node's member of group ``name`` from what the log holds of it; ``chunks`` are
-        those of the snapshot that it names. Where it holds nothing the group begins with
-        ``founders``, without any this node waits to be told by the leader of one.
+        """Start this node's member of group ``name`` from what the log holds of it;
+        ``restoring`` was fed the snapshot that it names. Where it holds nothing the group begins
+        with ``founders``, without any this node waits to be told by the leader of one.
         """
         state = self.log.groups.get(name)
         durable = state or GroupState()
         base = durable.base if state else Mark(0, 0, Configuration(founders))
         saved = durable.saved
-        if saved is not None:
-            machine.restore(chunks)
+        if restoring is not None:
+            restoring.done()
         raft = Raft(
             config=RaftConfig(
                 node=self.member,

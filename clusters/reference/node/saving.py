@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from clusters.reference.node.group import Group
+from clusters.reference.node.group import Group, Machine, Restoring
 from clusters.reference.node.groups import Host
 from clusters.reference.node.raft import Chunk, Mark, Message, Ready
 from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
@@ -51,12 +51,12 @@ class Saver:
         self._snapshot_bytes = snapshot_bytes
         self._moves: asyncio.Queue[tuple[Group, str | None, Chunk]] = asyncio.Queue(MAX_MOVES)
         self._incoming: dict[str, _Incoming] = {}
-        self._loaded: dict[str, list[bytes]] = {}
+        self._loaded: dict[str, Restoring] = {}
         host.on_chunks = self._enqueue
 
-    async def load(self) -> None:
-        """Read every snapshot that the log names, and delete what it doesn't. Raises ``DiskError``
-        and ``CorruptLog``.
+    async def load(self, machine: Callable[[str], Machine]) -> None:
+        """Read every snapshot that the log names, each beside the ``machine`` of its group, and
+        delete what it doesn't. Raises ``DiskError`` and ``CorruptLog``.
         """
         saved = {
             group: state.saved
@@ -65,11 +65,19 @@ class Saver:
         }
         await self._snapshots.sweep([held.file for held in saved.values()])
         for group, held in saved.items():
-            self._loaded[group] = await self._snapshots.chunks(held)
+            self._loaded[group] = await self._read(held, machine(group))
 
-    def loaded(self, group: str) -> list[bytes]:
-        """The chunks that ``load`` read for ``group``, to be had once."""
-        return self._loaded.pop(group, [])
+    def loaded(self, group: str) -> Restoring | None:
+        """What ``load`` read for ``group``, to be had once."""
+        return self._loaded.pop(group, None)
+
+    async def _read(self, saved: Saved, machine: Machine) -> Restoring:
+        """Feed it to ``machine``; the loop turns between chunks, so that nobody waits for all."""
+        restoring = machine.restoring()
+        async for chunk in self._snapshots.chunks(saved):
+            restoring.feed(chunk)
+            await asyncio.sleep(0)
+        return restoring
 
     async def run(self) -> None:
         """Save and move until cancelled. Raises ``DiskError``."""
@@ -161,7 +169,7 @@ class Saver:
         saved = Saved(incoming.mark, incoming.file, incoming.size_bytes)
         before = self._saved(group)
         try:
-            chunks = await self._snapshots.chunks(saved)
+            restoring = await self._read(saved, group.machine)
         except CorruptLog as error:
             log.warning("%s: what was received is damaged, again: %s", group.name, error)
             await self._snapshots.delete(saved.file)
@@ -171,7 +179,7 @@ class Saver:
             await self._snapshots.delete(saved.file)
             return
         # From here to the drain of the group nothing is awaited: log and state change together.
-        group.machine.restore(chunks)
+        restoring.done()
         self._host.installed(group, saved)
         if before is not None:
             await self._host.made_durable(group, None)

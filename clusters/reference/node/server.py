@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from clusters.reference.node import bugs, codes, events, reports
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.config import Config, check
-from clusters.reference.node.group import Group
+from clusters.reference.node.group import Group, Machine
 from clusters.reference.node.groups import Host
 from clusters.reference.node.leases import RENEW_S, Leases, origin_of
 from clusters.reference.node.members import member_of, name_of
@@ -83,6 +83,7 @@ class Node:
         self._desk: MetaDesk | None = None
         self._tenure: Tenure | None = None
         self.replicas: dict[int, Replica] = {}
+        self._partitions: dict[str, Partition] = {}  # restored, and not yet started
         self._finishers: dict[int, Finisher] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._proposing = False
@@ -147,7 +148,13 @@ class Node:
             snapshot_bytes=config.snapshot_bytes,
             send=self.peers.send_raft,
         )
-        await self.saver.load()
+        await self.saver.load(self._machine)
+
+    def _machine(self, group: str) -> Machine:
+        """The state machine that ``group`` of the log is restored to."""
+        if group == METASTORAGE:
+            return self.metastorage
+        return self._partitions.setdefault(group, Partition())
 
     async def _serve(self) -> None:
         config, network = self.config, self.runtime.network
@@ -213,7 +220,7 @@ class Node:
             partition=None,
             founders=founders if self.member in founders else (),
             machine=self.metastorage,
-            chunks=self.saver.loaded(METASTORAGE),
+            restoring=self.saver.loaded(METASTORAGE),
         )
         self._keeper = Keeper(
             host=self.host,
@@ -358,14 +365,15 @@ class Node:
             raise NodeFailure(f"the configuration says {mine}, the cluster is {zone}")
 
     def _start_partition(self, number: int, assignment: Assignment) -> None:
-        partition, name = Partition(), f"p{number}"
+        name = f"p{number}"
+        partition = self._partitions.pop(name, None) or Partition()
         founders = assignment.founders if self.member in assignment.founders else ()
         group = self.host.open(
             name,
             partition=number,
             founders=founders,
             machine=partition,
-            chunks=self.saver.loaded(name),
+            restoring=self.saver.loaded(name),
         )
 
         async def propose(command: commands.Command, limit_s: float) -> object:

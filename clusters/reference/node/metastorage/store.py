@@ -113,9 +113,13 @@ class Metastorage:
         """The state of this moment as one chunk: metastorage is small."""
         return iter((_encoder.encode(_Whole(self.revision, self._keys)),))
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
-        """Become what ``snapshot`` saw. Watchers are told of everything that differs, as one change
-        at its revision: what lay between is gone.
+    def restoring(self) -> Restoring:
+        """The way to become what ``snapshot`` saw."""
+        return Restoring(self)
+
+    def become(self, chunks: Iterable[bytes]) -> None:
+        """What ``snapshot`` saw. Watchers are told of everything that differs, as one change at its
+        revision: what lay between is gone.
         """
         whole = _whole_decoder.decode(b"".join(chunks))
         before, self._keys, self.revision = self._keys, whole.keys, whole.revision
@@ -159,3 +163,19 @@ class Metastorage:
             seen = {key: value for key, value in change.items() if key.startswith(prefix)}
             if seen:
                 watcher(Change(revision=self.revision, entries=seen))
+
+
+class Restoring:
+    """A snapshot of metastorage being read: it is small, so all of it is done at the end."""
+
+    def __init__(self, store: Metastorage) -> None:
+        self._store = store
+        self._chunks: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next chunk."""
+        self._chunks.append(chunk)
+
+    def done(self) -> None:
+        """``store`` is what the chunks say."""
+        self._store.become(self._chunks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 
 from clusters.reference.node.raft.types import Mark
 from clusters.reference.node.runtime import Disk
@@ -59,9 +59,8 @@ class Snapshots:
         size = min(PIECE_BYTES, saved.size_bytes - offset)
         return await self._disk.read_at(saved.file, offset, size) if size > 0 else b""
 
-    async def chunks(self, saved: Saved) -> list[bytes]:
+    async def chunks(self, saved: Saved) -> AsyncIterator[bytes]:
         """The state machine's chunks. Raises ``CorruptLog`` where they are not what was written."""
-        found: list[bytes] = []
         buffer, offset = bytearray(), 0
         while offset < saved.size_bytes:
             piece = await self.piece(saved, offset)
@@ -69,10 +68,10 @@ class Snapshots:
                 raise CorruptLog(saved.file, offset, f"{saved.size_bytes} bytes expected")
             offset += len(piece)
             buffer += piece
-            found += _cut_off(buffer, saved.file, offset)
+            for chunk in _cut_off(buffer, saved.file, offset):
+                yield chunk
         if buffer:
             raise CorruptLog(saved.file, offset - len(buffer), "a chunk is incomplete")
-        return found
 
     async def delete(self, file: str) -> None:
         """Remove a file that no longer counts."""

@@ -144,20 +144,9 @@ class Partition:
         )
         return _parts(head, self.versions.dump())
 
-    def restore(self, chunks: Iterable[bytes]) -> None:
-        """Become what ``snapshot`` saw. Raises ``msgspec.DecodeError``, having changed nothing."""
-        parts = iter(chunks)
-        head = _decode_head(next(parts))
-        versions = Versions()
-        for part in parts:
-            for key, row in _decode_rows(part):
-                versions.load(key, row[:1] if planted("snapshot-applied-partly") else row)
-        versions.loaded()
-        self.versions = versions
-        self.epoch, self.horizon = head.epoch, head.horizon
-        self.max_ts, self.written_ts = head.max_ts, head.written_ts
-        self.prepared = {command.txn: command for command in head.prepared}
-        self.outcomes = dict(head.outcomes)
+    def restoring(self) -> Restoring:
+        """The way to become what ``snapshot`` saw."""
+        return Restoring(self)
 
     def _take_over(self, command: Takeover) -> Fine | Failed:
         if command.epoch <= self.epoch:
@@ -217,6 +206,35 @@ class Partition:
         self.max_ts = max(self.max_ts, ts)
         early = planted("versions-collected-early")
         self.versions.collect(self.max_ts if early else self.readable_from)
+
+
+class Restoring:
+    """A snapshot of a partition being read, a chunk at a time; nobody sees it until it is done."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._head: _Head | None = None
+        self._versions = Versions()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next chunk. Raises ``msgspec.DecodeError``."""
+        if self._head is None:
+            self._head = _decode_head(chunk)
+            return
+        for key, row in _decode_rows(chunk):
+            self._versions.load(key, row[:1] if planted("snapshot-applied-partly") else row)
+
+    def done(self) -> None:
+        """``partition`` is what the chunks say."""
+        partition, head = self._partition, self._head
+        if head is None:
+            raise InvariantBroken("a snapshot without any chunk")
+        self._versions.loaded()
+        partition.versions = self._versions
+        partition.epoch, partition.horizon = head.epoch, head.horizon
+        partition.max_ts, partition.written_ts = head.max_ts, head.written_ts
+        partition.prepared = {command.txn: command for command in head.prepared}
+        partition.outcomes = dict(head.outcomes)
 
 
 def _parts(head: _Head, rows: Iterator[tuple[bytes, tuple[Version, ...]]]) -> Iterator[bytes]:
