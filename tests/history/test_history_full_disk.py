@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from history_disk import small_disk
+from conftest import small_disk
 
 from harness.cli.main import execute
 from results.store import RunStore

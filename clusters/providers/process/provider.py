@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -47,6 +48,7 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "JAVA_HOME", "LD_LIBRA
 _FILES_PER_PROXY = 9
 _FILES_BESIDE = 2048
 _TRIAL_DELAY_S = 0.05
+_ROOM_BYTES = 1 << 20  # below this, writes begin to fail
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -247,9 +249,14 @@ class ProcessProvider:
         self._network().delay({shape.link: shape.delay_s for shape in shapes})
 
     async def probe(self, node: str) -> NodeStatus:
-        """What the kernel shows of the program, not what we did to it."""
+        """What the kernel shows of the program, not what we did to it. Raises ``HarnessError`` for
+        one that ended on a full disk: that disk is the run store's, and none of the node's doing.
+        """
         self._known(node)
-        return self._status(node)
+        status = self._status(node)
+        if not status.running and shutil.disk_usage(self._nodes_dir).free < _ROOM_BYTES:
+            raise HarnessError(f"{node}: does not run, and the disk below it is full")
+        return status
 
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
         """Whether bytes pass over each link, by sending some."""
