@@ -80,5 +80,7 @@ class Hardware(Protocol):
 class Replicas(Protocol):
     """A system that tells whether every node has everything that it should have."""
 
-    async def lacking(self, cluster: Cluster) -> list[str]:
-        """What keeps the cluster from being whole, in words; empty where nothing does."""
+    async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
+        """What after ``limit_s`` still keeps nodes from having all that there was at the call, in
+        words; empty as soon as nothing does.
+        """

@@ -23,6 +23,7 @@ from nemesis import nodes, targets
 
 SPARED_LIMIT_S = 10.0  # a node that was killed needs a few seconds to be whole again
 POLL_S = 0.2
+CATCH_UP_S = 1.0  # followers are always a little behind: that long they may take for what is there
 # One machine at a time: two that lose their disks may be a majority of some partition.
 ONE_AT_A_TIME = ("leader of any partition", "metastorage leader", "one")
 
@@ -175,5 +176,5 @@ async def _endangered(scene: Scene, victims: Victims) -> str:
 async def _lacking(scene: Scene) -> list[str]:
     """What keeps the cluster from being whole, where the system tells."""
     if isinstance(scene.system, Replicas):
-        return await scene.system.lacking(scene.cluster)
+        return await scene.system.lacking(scene.cluster, CATCH_UP_S)
     return []

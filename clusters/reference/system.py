@@ -240,22 +240,22 @@ class ReferenceSystem:
             return None
         return tuple(_state(report, replica) for replica in report.replicas)
 
-    async def lacking(self, cluster: Cluster) -> list[str]:
+    async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
         """See ``harness.hardware.Replicas``."""
-        return missing(await self._reports(cluster), cluster.nodes, self.partitions, {})
-
-    async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
-        """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
         loop = asyncio.get_running_loop()
-        goals: dict[int, int] = {}
+        deadline_s, goals = loop.time() + limit_s, dict[int, int]()
         while True:
             reports = await self._reports(cluster)
             lacking = missing(reports, cluster.nodes, self.partitions, goals)
-            if not lacking:
-                return
-            if loop.time() >= deadline_s:
-                raise HarnessError(f"the reference store is not whole: {'; '.join(lacking)}")
+            if not lacking or loop.time() >= deadline_s:
+                return lacking
             await asyncio.sleep(POLL_S)
+
+    async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
+        """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
+        limit_s = deadline_s - asyncio.get_running_loop().time()
+        if lacking := await self.lacking(cluster, limit_s):
+            raise HarnessError(f"the reference store is not whole: {'; '.join(lacking)}")
 
     async def _reports(self, cluster: Cluster) -> dict[str, NodeReport]:
         """What each node that answers says of itself."""

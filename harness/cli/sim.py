@@ -36,14 +36,14 @@ LINE_CHARS = 400  # of one seed on a terminal; its run has the rest
 DEFAULTS: dict[str, object] = {
     "name": "sim",
     "cluster.nodes": 5,
-    "drive.duration_s": 20.0,
-    "drive.rate_per_s": 25.0,
+    "drive.duration_s": 24.0,
+    "drive.rate_per_s": 21.0,
     "drive.concurrency": 20,
     "nemesis.mix": list(FAULTS),
     "nemesis.first_s": 1.5,
     "nemesis.hold_s": 2.0,
-    "nemesis.quiet_s": 1.6,
-    "cluster.options.weather": {"loss": 0.01, "reorder": 0.05, "slow": 0.1, "resets_per_s": 0.1},
+    "nemesis.quiet_s": 2.5,
+    "cluster.options.weather": {"loss": 0.002, "reorder": 0.02, "slow": 0.05, "resets_per_s": 0.1},
 }
 FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
 
