@@ -66,6 +66,7 @@ class Driver:
         self._concurrency = concurrency
         numbers = range(share.number, concurrency, share.of)
         self._slots = {n: Slot(number=n, process=n) for n in numbers}
+        self._numbers = tuple(numbers)
         self._free = list(numbers)  # numbers of idle slots, ascending
         self._flights: dict[int, Flight] = {}  # by the index of their invoke
         self._abandoned: dict[int, asyncio.Task[None]] = {}  # cancelled, not ended yet
@@ -143,7 +144,14 @@ class Driver:
     def _context(self) -> Context:
         free = tuple([self._slots[number].process for number in self._free])
         now_ns = self._clock.now_ns()
-        return Context(now_ns=now_ns, free=free, concurrency=self._concurrency)
+        busy = tuple([f.invoke.process for f in self._flights.values() if not f.over])
+        return Context(
+            now_ns=now_ns,
+            free=free,
+            concurrency=self._concurrency,
+            busy=busy,
+            slots=self._numbers,
+        )
 
     def _reached(self, at_ns: int) -> bool:
         """Whether the loop's time has come. Compared on the loop's axis: rounded to nanoseconds, a

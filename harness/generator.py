@@ -8,6 +8,7 @@ without a cluster.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -16,16 +17,36 @@ from harness.client import READ_WRITE
 from harness.records import Complete, Invoke, MicroOp
 
 
+def _every_slot(context: Context) -> tuple[int, ...]:
+    return tuple(range(context.concurrency))
+
+
 @attrs.frozen(kw_only=True)
 class Context:
     """What a generator may know when it is asked: the time, and who is idle.
 
     ``free`` holds idle processes in ascending slot order; ``process % concurrency`` is the slot.
+    ``busy`` holds those with an open operation, in no order. A process that is neither is about to
+    connect again. ``slots`` are those that the generator may use, ascending: not all of the run
+    where it only has a part of them.
     """
 
     now_ns: int
     free: tuple[int, ...]
     concurrency: int
+    busy: tuple[int, ...] = ()
+    slots: tuple[int, ...] = attrs.field(default=attrs.Factory(_every_slot, takes_self=True))
+
+    def only(self, chosen: Callable[[int], bool]) -> Context:
+        """What there is to know where only the slots that ``chosen`` accepts exist."""
+        count = self.concurrency
+        return Context(
+            now_ns=self.now_ns,
+            free=tuple([process for process in self.free if chosen(process % count)]),
+            concurrency=count,
+            busy=tuple([process for process in self.busy if chosen(process % count)]),
+            slots=tuple([slot for slot in self.slots if chosen(slot)]),
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -51,8 +72,8 @@ class Generator(Protocol):
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """The next operation for one of ``context.free`` (never empty), and the generator after it.
 
-        Every answer is used: an operation that is not due yet is held, its process with it, and
-        nothing else is asked for until it started; so ``at_ns`` should not go back.
+        The driver uses every answer: an operation that is not due yet is held, its process with
+        it, and nothing else is asked for until it started; so ``at_ns`` should not go back.
         """
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:

@@ -16,15 +16,14 @@ from harness.generators import (
     Nothing,
     Phases,
     Repeat,
-    Reply,
     Stagger,
     TimeLimit,
     UntilOk,
     next_process,
     paced,
-    simulate,
 )
 from harness.records import Complete, Invoke, MicroOp, OpType
+from harness.simulation import Reply, simulate
 
 MS = NS_PER_S // 1000
 A, B = (MicroOp("r", 1),), (MicroOp("r", 2),)

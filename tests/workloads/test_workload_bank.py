@@ -13,8 +13,9 @@ from harness.client import Committed
 from harness.clock import NS_PER_S
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Operation
-from harness.generators import Limit, Reply, simulate
+from harness.generators import Limit
 from harness.records import Complete, Invoke, MicroOp, OpType
+from harness.simulation import Reply, simulate
 from harness.workload import Workload, WorkloadSetting, whole
 from workloads.bank import build
 

@@ -15,8 +15,9 @@ from harness.client import Committed
 from harness.clock import NS_PER_S
 from harness.errors import HarnessBug, HarnessError, PlanError
 from harness.generator import Operation
-from harness.generators import Limit, Reply, simulate
+from harness.generators import Limit
 from harness.records import Complete, Invoke, MicroOp, OpType
+from harness.simulation import Reply, simulate
 from harness.workload import Workload, WorkloadSetting
 from workloads.list_append import build
 
