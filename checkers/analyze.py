@@ -20,6 +20,7 @@ from checkers.kernel import Checker, Exchange, Kernel, Part, Setting, Tables
 from checkers.models import (
     OF_NODES,
     OF_REPLICAS,
+    OF_SERVICE,
     OF_SNAPSHOTS,
     STRICT_SERIALIZABLE,
     canonical,
@@ -233,6 +234,8 @@ def _reason(name: str, anomaly: Anomaly, model: str) -> str:
         broken = "what replicas owe each other"
     elif name in OF_NODES:
         broken = "the promise stays-up"
+    elif name in OF_SERVICE:
+        broken = "the promise to serve again"
     return f"{name} ({anomaly.count}) breaks {broken}: {anomaly.examples[0]['text']}"
 
 

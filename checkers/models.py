@@ -119,6 +119,10 @@ OF_NODES = frozenset({"node-exit", "panic"})
 """What breaks the promise that nodes stay up, whatever model was asked for."""
 
 
+OF_SERVICE = frozenset({"liveness"})
+"""What breaks the promise to serve again once all is healed, whatever model was asked for."""
+
+
 def models() -> tuple[str, ...]:
     """Every model of the lattice, by name."""
     return tuple(sorted(_STRONGER))
@@ -159,10 +163,11 @@ def breaks(anomaly: str, model: str) -> bool:
 
 def decides(anomaly: str, model: str) -> bool:
     """Whether ``anomaly`` decides a judgement by ``model``: it rules the model out, or breaks what
-    the system declares of a kind of read, what replicas owe each other or that nodes stay up,
-    whatever model was asked for.
+    the system declares of a kind of read, what replicas owe each other, that nodes stay up or that
+    service comes back, whatever model was asked for.
     """
-    return anomaly in OF_SNAPSHOTS | OF_REPLICAS | OF_NODES or breaks(anomaly, model)
+    of_any_model = OF_SNAPSHOTS | OF_REPLICAS | OF_NODES | OF_SERVICE
+    return anomaly in of_any_model or breaks(anomaly, model)
 
 
 def promises_real_time(model: str) -> bool:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
-from checkers import controller, coverage, node_logs, stays_up
+from checkers import controller, coverage, liveness, node_logs, stays_up
 from checkers.kernel import Checker
 from harness.arsenal import FaultKind
 from harness.pulse import read_pulse
 from harness.rundir import Manifest, RunDirectory
 
-CHECKERS: tuple[Checker, ...] = (stays_up.CHECKER, coverage.CHECKER, controller.CHECKER)
+CHECKERS: tuple[Checker, ...] = (
+    stays_up.CHECKER,
+    liveness.CHECKER,
+    coverage.CHECKER,
+    controller.CHECKER,
+)
 
 
 def tables(run: RunDirectory, manifest: Manifest) -> dict[str, pa.Table]:

@@ -34,6 +34,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     alone.
 
     ``transaction_scope`` bounds the keys of one transaction: ``partition`` or ``cluster``.
+    ``liveness_s``: once every fault is healed, each partition commits again within that time.
     ``logs`` are what to look for in the nodes' logs; a system that declares any promises that its
     nodes stay up, unless a fault ends them.
     """
@@ -45,3 +46,4 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool = True
     # Not ``()``: what is unset is not written, so that the digests of older manifests hold.
     logs: tuple[LogPattern, ...] | msgspec.UnsetType = msgspec.UNSET
+    liveness_s: float | msgspec.UnsetType = msgspec.UNSET

@@ -1,0 +1,118 @@
+"""The promise to serve again: a partition that stays silent in calm breaks it, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checkers.analyze import judge
+from checkers.kernel import Setting
+from checkers.liveness import CHECKER, LIVENESS
+from checkers.source import Source
+from harness.history import schema
+from harness.outcome import Outcome
+from harness.promise import Declaration
+
+S = 1_000_000_000
+BOUND_S = 5.0
+HEALED_S, END_S = 10.0, 20.0
+
+Op = tuple[float, float, int, str, str]
+"""Begin and end in seconds, partition, f, and how it ended."""
+
+SILENT: list[Op] = [(10.5 + i, 11.4 + i, 0, "append", "fail") for i in range(8)]
+SERVED: list[Op] = [(10.5 + i, 11.4 + i, 1, "append", "ok") for i in range(8)]
+
+
+def verdict(
+    ops: list[Op], *, healed_s: float | None = HEALED_S, bound_s: float = BOUND_S
+) -> dict[str, Any]:
+    """Anomalies of a history in which one fault was healed at ``healed_s``."""
+    rows = [
+        {
+            **dict.fromkeys(("process", "attempt", "wall_ns", "intended_ns"), 0),
+            "txn": txn,
+            "kind": "rw",
+            "type": type_,
+            "node": "n1",
+            "invoke_ns": int(begin_s * S),
+            "complete_ns": int(end_s * S),
+            "invoke_index": 2 * txn,
+            "complete_index": 2 * txn + 1,
+        }
+        for txn, (begin_s, end_s, _, _, type_) in enumerate(ops)
+    ]
+    steps = [
+        {"txn": txn, "pos": 0, "f": f, "key": txn, "partition": partition, "value": txn, "type": t}
+        for txn, (_, _, partition, f, t) in enumerate(ops)
+    ]
+    fault = {
+        "fault": 0,
+        "kind": "kill",
+        "target": "n1",
+        "nodes": ["n1"],
+        "roles": [],
+        "injecting_ns": 5 * S,
+        "effective_ns": 5 * S,
+        "healed_ns": None if healed_s is None else int(healed_s * S),
+        "state": "healed",
+    }
+    setting = Setting(
+        model="strict-serializable",
+        declaration=Declaration(system="s", mode="SC", promises=(), liveness_s=bound_s),
+        phases=(("drive", 0), ("heal", int(END_S * S))),
+    )
+    found = judge(
+        Source.of_tables(
+            pa.Table.from_pylist(rows, schema=schema.TRANSACTIONS),
+            pa.Table.from_pylist(steps, schema=schema.MICRO_OPS),
+        ),
+        setting=setting,
+        checkers=(CHECKER,),
+        faults=pa.Table.from_pylist([fault], schema=schema.FAULTS),
+        events=schema.EVENTS.empty_table(),
+    )
+    broken = found.verdict.outcome is Outcome.VIOLATION
+    assert broken is bool(found.verdict.anomalies)
+    return dict(found.verdict.anomalies)
+
+
+def test_a_partition_that_commits_nothing_in_calm_is_named() -> None:
+    found = verdict(SILENT + SERVED)
+
+    assert list(found) == [LIVENESS]
+    (example,) = found[LIVENESS].examples
+    assert "partition 0 committed nothing within 5 s" in example["text"]
+    assert "5 writes were tried" in example["text"]
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        (14.0, 14.9, 0, "append", "ok"),  # in time, and enough
+        (14.0, 14.9, 0, "w", "ok"),
+    ],
+)
+def test_one_commit_in_time_keeps_the_promise(also: Op) -> None:
+    assert verdict([*SILENT, *SERVED, also]) == {}
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        (14.5, 15.9, 0, "append", "ok"),  # too late
+        (14.0, 14.9, 0, "r", "ok"),  # a read is no commit
+        (8.0, 9.0, 0, "append", "ok"),  # before the heal
+    ],
+)
+def test_what_comes_late_or_writes_nothing_does_not(also: Op) -> None:
+    assert list(verdict([*SILENT, *SERVED, also])) == [LIVENESS]
+
+
+def test_nothing_is_said_where_nothing_was_tried_or_the_calm_was_too_short() -> None:
+    assert verdict(SERVED) == {}
+    assert verdict(SILENT[:1] + SERVED) == {}
+    assert verdict(SILENT, healed_s=16.0) == {}
+    assert verdict(SILENT, healed_s=None) == {}
