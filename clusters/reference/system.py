@@ -58,6 +58,8 @@ ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others
 WHOLE_LIMIT_S = 5.0  # digests of everything that a node holds take it a moment
 POLL_S = 0.1
 CONFIG_FILE = "node.json"
+# A lease that ends, an election and a takeover, each of which may have to be tried again.
+LIVENESS_S = 5.0
 USUAL_REPLICAS = 3  # one may be lost
 METASTORAGE = -1  # its group among the partitions
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
@@ -150,6 +152,7 @@ class ReferenceSystem:
             ),
             transaction_scope="cluster",
             logs=LOG_PATTERNS,
+            liveness_s=LIVENESS_S,
         )
 
     def partition_of(self, key: int) -> int:
@@ -263,7 +266,7 @@ class ReferenceSystem:
         async def one(node: str) -> AdminBody | None:
             return await self._ask(cluster, node, AskStatus())
 
-        answers = await asyncio.gather(*(one(node) for node in cluster.nodes))
+        answers = await together(one(node) for node in cluster.nodes)
         return {
             node: answer
             for node, answer in zip(cluster.nodes, answers, strict=True)

@@ -85,7 +85,7 @@ def run_seed(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
     is refused before it starts.
     """
     from harness.cli.wiring import run_plan
-    from harness.run import Stop
+    from harness.stop import Stop
 
     began_s = time.monotonic()
     run = run_plan(plan, runs_dir, Silent(), Stop())

@@ -36,8 +36,8 @@ LINE_CHARS = 400  # of one seed on a terminal; its run has the rest
 DEFAULTS: dict[str, object] = {
     "name": "sim",
     "cluster.nodes": 5,
-    "drive.duration_s": 24.0,
-    "drive.rate_per_s": 21.0,
+    "drive.duration_s": 27.0,  # of which the last 5 s are calm
+    "drive.rate_per_s": 19.0,
     "drive.concurrency": 20,
     "nemesis.mix": list(FAULTS),
     "nemesis.first_s": 1.5,
