@@ -66,7 +66,7 @@ _SLOW_DISKS_DIE = [
     {"at_s": 6.0, "kind": "kill", "target": "all", "hold_s": 1.0},
 ]
 
-_OWN: Mapping[str, Overrides] = {
+OWN: Mapping[str, Overrides] = {
     "answer-before-disk": {"nemesis.schedule": _SLOW_DISKS_DIE, "drive.duration_s": 12.0},
     "append-matches-too-much": _mix("partition") | {"drive.rate_per_s": 150.0},
     "clock-not-advanced": _WIDE
@@ -106,6 +106,6 @@ _OWN: Mapping[str, Overrides] = {
 
 def overrides(bug: str) -> dict[str, object]:
     """The plan's keys of a drill for ``bug``, dotted; bug and seed are not among them."""
-    own = _OWN.get(bug, {})
+    own = OWN.get(bug, {})
     faults = {} if "nemesis.schedule" in own else _mix(*_USUAL)
     return {**_BASE, **faults, **own}

@@ -1,0 +1,243 @@
+"""What replicas owe each other: each promise kept by one table of states and broken by another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from checkers.analyze import judge
+from checkers.kernel import Part, Setting
+from checkers.replicas import CHECKER
+from checkers.source import Source
+from harness.history.schema import EVENTS
+from harness.promise import Declaration, Promise
+from harness.statelog import LOGS, STATES
+
+SETTING = Setting(
+    model="strict-serializable",
+    declaration=Declaration(
+        system="test",
+        mode="SC",
+        promises=(Promise(kind="read-write", model="strict-serializable"),),
+        transaction_scope="cluster",
+    ),
+    phases=(("drive", 0), ("final-reads", 900)),
+)
+
+
+def told(node: str, at: int, **more: Any) -> dict[str, Any]:
+    """One answer of ``node``, asked at ``at`` and answered one later: a follower that is well."""
+    return {
+        "asked_ns": at,
+        "answered_ns": at + 1,
+        "final": False,
+        "node": node,
+        "life": f"{node}@1",
+        "boot": f"{node}-1",
+        "group": "p0",
+        "partition": 0,
+        "leading": False,
+        "voter": True,
+        "voters": 3,
+        "term": 2,
+        "vote": "n1@1",
+        "applied_index": 10,
+        "applied_term": 2,
+        "commit_index": 10,
+        "last_index": 10,
+        "recovered_term": 0,
+        "recovered_vote": None,
+        "recovered_index": 0,
+        "epoch": 0,
+        "acting": False,
+        "locks": 0,
+        "prepared": 0,
+        "content": None,
+    } | more
+
+
+def last(node: str, **more: Any) -> dict[str, Any]:
+    return told(node, 1000, final=True, content=7, **more)
+
+
+def entry(node: str, index: int, term: int, digest: int) -> dict[str, Any]:
+    whole = {"life": f"{node}@1", "group": "p0", "partition": 0}
+    return {"node": node, **whole, "index": index, "term": term, "digest": digest}
+
+
+def elected(node: str, term: int, partition: int | None = 0) -> dict[str, Any]:
+    when = {"wall_ns": 1, "boot": f"{node}-1", "at_ns": 1, "uncertainty_ns": 0}
+    return {"kind": "leader-elected", "node": node, "partition": partition, "term": term,
+            "text": "", **when}  # fmt: skip
+
+
+def said(
+    *states: dict[str, Any],
+    logs: tuple[dict[str, Any], ...] = (),
+    events: tuple[dict[str, Any], ...] = (),
+    setting: Setting = SETTING,
+) -> Part:
+    tables = {
+        "states": pa.Table.from_pylist(list(states), schema=STATES),
+        "logs": pa.Table.from_pylist(list(logs), schema=LOGS),
+        "events": pa.Table.from_pylist(list(events), schema=EVENTS),
+    }
+    source = Source.of_tables(pa.table({"txn": pa.array([], pa.int64())}))
+    return CHECKER.judge(tables, setting, source)
+
+
+def names(part: Part) -> list[str]:
+    return sorted(part.anomalies)
+
+
+WHOLE = (last("n1", leading=True), last("n2"), last("n3"))
+
+
+def test_replicas_that_agree_owe_nothing() -> None:
+    logs = tuple(entry(node, i, 2, i) for node in ("n1", "n2", "n3") for i in (9, 10))
+
+    part = said(told("n1", 5, leading=True), *WHOLE, logs=logs, events=(elected("n1", 2),))
+
+    assert names(part) == []
+    assert part.statistics["replicas"] == {"told": 4, "at_the_end": 3}
+
+
+def test_equal_entries_applied_must_be_equal_contents() -> None:
+    part = said(WHOLE[0], WHOLE[1], last("n3") | {"content": 8})
+
+    assert names(part) == ["diverged-replicas"]
+    assert "n1 and n2 and n3 hold different contents of p0" in _text(part)
+
+
+def test_a_replica_that_has_applied_less_may_hold_less() -> None:
+    behind = last("n3") | {"content": 8, "applied_index": 9}
+
+    assert names(said(WHOLE[0], WHOLE[1], behind)) == []
+
+
+@pytest.mark.parametrize("other", [entry("n2", 9, 2, 5), entry("n2", 9, 1, 9)])
+def test_one_place_of_the_log_holds_one_entry(other: dict[str, Any]) -> None:
+    part = said(*WHOLE, logs=(entry("n1", 9, 2, 9), other))
+
+    assert names(part) == ["diverged-logs"]
+    assert part.anomalies["diverged-logs"].count == 1
+
+
+def test_what_was_applied_in_passing_counts_as_well() -> None:
+    replaced = told("n2", 3, applied_index=10, applied_term=1)
+
+    assert names(said(replaced, *WHOLE, logs=(entry("n1", 10, 2, 10),))) == ["diverged-logs"]
+
+
+def test_a_term_has_one_leader_of_each_group() -> None:
+    good = (elected("n1", 2), elected("n2", 3), elected("n2", 2, partition=None))
+
+    assert names(said(*WHOLE, events=good)) == []
+    assert names(said(*WHOLE, events=(*good, elected("n3", 3)))) == ["two-leaders"]
+
+
+def test_a_leader_told_of_without_an_event_counts_as_well() -> None:
+    part = said(told("n2", 3, leading=True), *WHOLE, events=(elected("n1", 2),))
+
+    assert names(part) == ["two-leaders"]
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ({"recovered_term": 1}, "started in term 1 after it had told term 2"),
+        ({"recovered_vote": None}, "it had voted for n1@1, and after a restart for nobody"),
+        ({"recovered_index": 9}, "its log ended at 9 after a restart"),
+    ],
+)
+def test_a_restart_forgets_nothing_that_was_durable(found: dict[str, Any], text: str) -> None:
+    before = told("n2", 3)
+    well = {"recovered_term": 2, "recovered_vote": "n1@1", "recovered_index": 10}
+    after = told("n2", 50, boot="n2-2", **well)
+
+    assert names(said(before, after)) == []
+    part = said(before, after | found)
+    assert names(part) == ["forgotten-state"]
+    assert text in _text(part)
+
+
+def test_a_wiped_node_is_somebody_else() -> None:
+    assert names(said(told("n2", 3), told("n2", 50, boot="n2-2", life="n2@2"))) == []
+
+
+@pytest.mark.parametrize("name", ["term", "commit_index", "applied_index"])
+def test_nothing_falls_while_a_node_runs(name: str) -> None:
+    before, after = told("n2", 3), told("n2", 50)
+
+    part = said(before, after | {name: after[name] - 1, "applied_term": 0})
+
+    assert names(part) == ["went-back"]
+    assert names(said(before | {name: after[name] - 1, "applied_term": 0}, after)) == []
+
+
+def test_a_majority_holds_at_the_end_what_was_applied() -> None:
+    further = told("n3", 3, applied_index=12, last_index=12, life="n3@0")
+    one, two = WHOLE[0] | {"last_index": 12}, WHOLE[1] | {"last_index": 12}
+
+    assert names(said(further, one, two, WHOLE[2])) == []
+    assert names(said(further, one, *WHOLE[1:])) == ["lost-entries"]
+
+
+def test_who_was_followed_as_primary_does_not_act_any_more() -> None:
+    old = told("n1", 10, acting=True, epoch=4)
+    new = told("n2", 20, acting=True, epoch=5)
+
+    assert names(said(old, new)) == []
+    late = old | {"asked_ns": 21, "answered_ns": 30}
+    assert names(said(new, late)) == []  # asked in the moment that the other answered
+    assert names(said(new, late | {"asked_ns": 22})) == ["stale-primary"]
+
+
+def test_an_epoch_has_one_primary() -> None:
+    part = said(told("n1", 10, acting=True, epoch=4), told("n2", 20, acting=True, epoch=4))
+
+    assert names(part) == ["stale-primary"]
+
+
+@pytest.mark.parametrize("held", ["locks", "prepared"])
+def test_nothing_is_held_when_every_client_is_gone(held: str) -> None:
+    assert names(said(*WHOLE[:2], WHOLE[2] | {held: 1})) == ["lock-left"]
+
+
+def test_a_run_that_did_not_come_to_rest_may_hold_locks() -> None:
+    for setting in (
+        Setting(model=SETTING.model, declaration=SETTING.declaration),
+        Setting(
+            model=SETTING.model,
+            declaration=SETTING.declaration,
+            phases=SETTING.phases,
+            trouble=("quiesce: not done within 10 s",),
+        ),
+    ):
+        assert names(said(*WHOLE[:2], WHOLE[2] | {"locks": 1}, setting=setting)) == []
+
+
+def test_what_replicas_owe_decides_whatever_model_was_asked_for() -> None:
+    tables = {
+        "states": pa.Table.from_pylist([*WHOLE[:2], WHOLE[2] | {"content": 8}], schema=STATES),
+        "logs": LOGS.empty_table(),
+    }
+    nothing = pa.table({"txn": pa.array([], pa.int64())})
+    analysis = judge(
+        Source.of_tables(nothing),
+        setting=Setting(model="read-uncommitted", declaration=SETTING.declaration),
+        checkers=(CHECKER,),
+        faults=nothing,
+        events=EVENTS.empty_table(),
+        beside=tables,
+    )
+
+    assert str(analysis.verdict.outcome) == "violation"
+    assert "breaks what replicas owe each other" in analysis.verdict.reasons[0]
+
+
+def _text(part: Part) -> str:
+    (anomaly,) = part.anomalies.values()
+    return str(anomaly.examples[0]["text"])
