@@ -133,6 +133,7 @@ class EventKind(enum.StrEnum):
     TORN_TAIL = "torn-tail"
     RESTORED = "restored"
     STORAGE_ERROR = "storage-error"
+    EVENTS_LOST = "events-lost"
 
 
 class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_field="record"):

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ def main() -> int:
 
 
 def _run(config: Config) -> int:
+    _allow_files()
     try:
         asyncio.run(_live(config))
     except (CorruptLog, DiskError) as error:
@@ -56,6 +58,12 @@ def _run(config: Config) -> int:
     except (NodeFailure, InvariantBroken) as error:
         return _refuse(EXIT_FAILURE, str(error))
     return 0
+
+
+def _allow_files() -> None:
+    """As many open files as this process may have: every client is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _live(config: Config) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from clusters.reference.node.wire.messages import EventBatch, NodeEvent
 
-MAX_EVENTS = 10_000  # a reader that is slower than that loses the oldest, and sees the gap in seq
+MAX_EVENTS = 10_000  # a reader that is slower than that loses the oldest, and is told how many
 
 NODE_STARTED = "node-started"
 NODE_STOPPED = "node-stopped"
@@ -24,6 +24,7 @@ ASSIGNMENTS_CHANGED = "assignments-changed"
 LOG_TRUNCATED = "log-truncated"
 TORN_TAIL = "torn-tail"
 STORAGE_ERROR = "storage-error"
+EVENTS_LOST = "events-lost"
 
 log = logging.getLogger("node.events")
 
@@ -48,11 +49,22 @@ class EventLog:
         log.info("%s%s term=%s %s", kind, where, term, text)
 
     def since(self, boot: str, cursor: int) -> EventBatch:
-        """Events after ``cursor`` of start ``boot``; another start means all there are."""
+        """Events after ``cursor`` of start ``boot``; another start means all there are. Those that
+        had to go before they were asked for are told of as one event.
+        """
         after = cursor if boot == self._boot else 0
+        kept = tuple(e for e in self._events if e.seq > after)
+        gap = kept[0].seq - after - 1 if kept else 0
+        if gap:
+            text = f"{gap} events were dropped before anybody asked for them"
+            first = kept[0]
+            lost = NodeEvent(
+                first.seq - 1, EVENTS_LOST, first.wall_ns, self._boot, None, None, text
+            )
+            kept = (lost, *kept)
         return EventBatch(
             boot=self._boot,
             wall_ns=self._wall_ns(),
             cursor=self._seq,
-            events=tuple(e for e in self._events if e.seq > after),
+            events=kept,
         )

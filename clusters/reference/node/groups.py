@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from clusters.reference.node import codes, events
 from clusters.reference.node.bugs import planted
@@ -42,13 +42,16 @@ from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.records import Cut, Saved, Update
 from clusters.reference.node.storage.state import GroupState
 from clusters.reference.node.tasks import together
-from clusters.reference.node.wire.messages import Claim, Failed
+from clusters.reference.node.wire.messages import Failed
 
 # What may be on its way to one follower of one group: small enough that the catch-up of a dozen
 # groups together stays below a connection's send queue.
 MAX_APPEND_BYTES = 128 * 1024
 MAX_INFLIGHT = 16
 MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead of queueing
+# Writes that wait for the disk: a second's worth of one that is busy. Beyond it nothing more is
+# taken in: proposals are refused, messages dropped, as by a network, until they are repeated.
+MAX_UNWRITTEN = 4096
 
 log = logging.getLogger("node.groups")
 
@@ -145,8 +148,10 @@ class Host:
 
     def step(self, messages: Iterable[tuple[str, Message]]) -> None:
         """Give messages to their groups; those of a group that is not open here are dropped, the
-        sender repeats itself.
+        sender repeats itself. So are all while the disk is too far behind.
         """
+        if self._swamped:
+            return
         for name, message in messages:
             group = self.groups.get(name)
             if group is not None:
@@ -157,38 +162,16 @@ class Host:
                     return
                 self.touch(group)
 
-    def led(self, member: str) -> Mapping[str, int]:
-        """The groups led here in which ``member`` has answered, with their terms."""
-        return {
-            name: group.raft.term
-            for name, group in self.groups.items()
-            if group.raft.answers(member)
-        }
-
-    def follows(self, member: str, name: str, term: int) -> bool:
-        """``member`` leads group ``name`` in ``term``, says its node; whether that is so here."""
-        group = self.groups.get(name)
-        return group is not None and group.raft.leader_lives(member, term)
-
-    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
-        """``follows`` was true at ``member`` for what was sent at ``tick``, in all these groups."""
-        for name, term in claims:
-            group = self.groups.get(name)
-            if group is not None:
-                group.raft.vouched(member, term, tick - group.opened_tick)
-
-    def unpair(self, member: str, names: Iterable[str] | None) -> None:
-        """It is not any more, in these groups or in all."""
-        for name in self.groups if names is None else names:
-            group = self.groups.get(name)
-            if group is not None:
-                group.raft.unpair(member)
-
     def propose(self, group: Group, data: bytes, limit_s: float, done: Done) -> int | None:
         """Append ``data`` to the group's log; ``done`` gets what ``apply`` returned, or ``Failed``.
 
         Returns the entry's index, or ``None`` where it was refused (``done`` was called).
         """
+        if self._swamped:
+            done(
+                Failed(codes.OVERLOADED, f"{self._node}: {MAX_UNWRITTEN} writes wait for the disk")
+            )
+            return None
         if len(group.waiters) >= MAX_PROPOSALS:
             done(Failed(codes.OVERLOADED, f"{group.name}: {MAX_PROPOSALS} commits wait already"))
             return None
@@ -203,6 +186,10 @@ class Host:
         group.waiters[index] = Waiter(term, deadline_s, done)
         self.touch(group)
         return index
+
+    @property
+    def _swamped(self) -> bool:
+        return len(self._unwritten) >= MAX_UNWRITTEN
 
     async def ask(self, group: Group, data: bytes, limit_s: float) -> object:
         """``propose``, and wait for what comes of it. Who stops waiting undoes nothing."""

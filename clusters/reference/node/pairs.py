@@ -13,8 +13,9 @@ and its members have to speak for themselves first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from clusters.reference.node.group import Group
 from clusters.reference.node.wire.messages import Beat, Beaten, Claim
 
 
@@ -65,3 +66,38 @@ class Following:
         for group, _ in refused:
             del self._claims[group]
         return Beaten(beat.tick, refused)
+
+
+class Heartbeats:
+    """What pairs of nodes say and hear, for the raft groups of this node."""
+
+    def __init__(self, groups: Mapping[str, Group]) -> None:
+        """``groups``: those that are open, by name."""
+        self._groups = groups
+
+    def led(self, member: str) -> Mapping[str, int]:
+        """The groups led here in which ``member`` has answered, with their terms."""
+        return {
+            name: group.raft.term
+            for name, group in self._groups.items()
+            if group.raft.answers(member)
+        }
+
+    def follows(self, member: str, name: str, term: int) -> bool:
+        """``member`` leads group ``name`` in ``term``, says its node; whether that is so here."""
+        group = self._groups.get(name)
+        return group is not None and group.raft.leader_lives(member, term)
+
+    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
+        """``follows`` was true at ``member`` for what was sent at ``tick``, in all these groups."""
+        for name, term in claims:
+            group = self._groups.get(name)
+            if group is not None:
+                group.raft.vouched(member, term, tick - group.opened_tick)
+
+    def unpair(self, member: str, names: Iterable[str] | None) -> None:
+        """It is not any more, in these groups or in all."""
+        for name in self._groups if names is None else names:
+            group = self._groups.get(name)
+            if group is not None:
+                group.raft.unpair(member)

@@ -25,6 +25,7 @@ from clusters.reference.node.metastorage.assignments import (
     zone_of,
 )
 from clusters.reference.node.metastorage.store import Change, Metastorage, encode_invoke
+from clusters.reference.node.pairs import Heartbeats
 from clusters.reference.node.peers import Peers, Reply
 from clusters.reference.node.raft import Message
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
@@ -139,7 +140,7 @@ class Node:
             rng=runtime.random,
             clock=self.clock,
             local=self,
-            groups=self.host,
+            groups=Heartbeats(self.host.groups),
         )
         self.host.on_send = self.peers.send_raft
         self.saver = Saver(
