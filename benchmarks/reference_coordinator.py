@@ -18,10 +18,8 @@ from pathlib import Path
 import attrs
 import click
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "node"))
-
+from reference_running import READY_S, Running, calibrate, running  # isort: skip (finds the next)
 from reference_bank import TOTAL, Bank
-from reference_running import READY_S, Running, calibrate, running
 
 CLIENTS = 8
 PARTITIONS = 4

@@ -88,7 +88,8 @@ class Processes:
 
     async def probe(self, node: str) -> NodeStatus:
         child = self.children.get(node)
-        return NodeStatus(node=node, running=child is not None and child.returncode is None)
+        runs = child is not None and child.returncode is None
+        return NodeStatus(node=node, running=runs, pid=child.pid if child and runs else None)
 
     async def signal(self, node: str, number: signal.Signals) -> int:
         """Send a signal that ends the node; its exit code."""
