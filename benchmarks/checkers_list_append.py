@@ -156,12 +156,11 @@ def timed(what: str) -> Iterator[list[float]]:
 
 def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
     """A history as sealed files: serial effects, each somewhere within its interval."""
-    transactions, steps = simulate(txns, lag)
+    transactions, table = by_invocation(*map(pa.table, simulate(txns, lag)))
     path = directory / "transactions.parquet"
-    with pq.ParquetWriter(path, pa.table(transactions).schema, compression="zstd") as sink:
+    with pq.ParquetWriter(path, transactions.schema, compression="zstd") as sink:
         for copy in range(copies):
-            sink.write_table(moved(pa.table(transactions), copy, txns))
-    table = pa.table(steps)
+            sink.write_table(moved(transactions, copy, txns))
     split = schema.splits_of(table.column("key").to_numpy(), SPLITS)
     files = []
     for number in range(SPLITS):
@@ -171,6 +170,18 @@ def write(directory: Path, txns: int, lag: int, copies: int) -> Source:
             for copy in range(copies):
                 sink.write_table(moved(rows, copy, txns))
     return Source.of_files(path, tuple(files))
+
+
+def by_invocation(transactions: pa.Table, steps: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The same, numbered and sorted as sealing does it."""
+    order = np.argsort(transactions.column("invoke_ns").to_numpy(), kind="stable")
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    transactions = transactions.take(pa.array(order))
+    transactions = transactions.set_column(0, "txn", pa.array(np.arange(len(order))))
+    txn = number[steps.column("txn").to_numpy()]
+    steps = steps.set_column(0, "txn", pa.array(txn))
+    return transactions, steps.take(pa.array(np.argsort(txn, kind="stable")))
 
 
 def moved(table: pa.Table, copy: int, txns: int) -> pa.Table:

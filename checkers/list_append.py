@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import attrs
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.attribution import explain_operations
+from checkers.columns import ints
 from checkers.cycles.kernel import CYCLES
 from checkers.cycles.words import explain
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
@@ -39,6 +41,8 @@ class ListAppend:
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """Every anomaly, whatever the model; the model decides later what they mean."""
         findings = pa.concat_tables([tables["lists.findings"], tables["snapshots.findings"]])
+        # A transaction that reads a key twice may be found out twice in the same words.
+        findings = findings.group_by(findings.column_names, use_threads=False).aggregate([])
         findings = findings.sort_by([(name, "ascending") for name in findings.column_names])
         shown = _first_of_each(findings)
         cycles = _cycles(tables["cycles.steps"])
@@ -76,12 +80,13 @@ def _accused(findings: pa.Table) -> dict[str, int]:
 
 
 def _first_of_each(findings: pa.Table) -> dict[str, list[Row]]:
-    return {
-        name: findings.filter(pc.equal(findings.column("anomaly"), name))
-        .slice(0, EXAMPLES_MAX)
-        .to_pylist()
-        for name in _accused(findings)
-    }
+    """By anomaly what the first transactions are accused of, each once, as they are counted."""
+    first = {}
+    for name in _accused(findings):
+        rows = findings.filter(pc.equal(findings.column("anomaly"), name))
+        at = np.sort(np.unique(ints(rows, "txn"), return_index=True)[1])
+        first[name] = rows.take(pa.array(at[:EXAMPLES_MAX])).to_pylist()
+    return first
 
 
 def _cycles(steps: pa.Table) -> dict[str, list[list[Row]]]:

@@ -167,3 +167,23 @@ def test_transactions_that_have_nothing_to_do_with_each_other_show_nothing() -> 
 
 def test_an_anomaly_needs_no_dependency() -> None:
     assert verdict([ok(a(1, 1), r(1))]).outcome == "violation"
+
+
+def test_every_example_is_of_a_transaction_of_its_own() -> None:
+    """Counted are transactions, however often each is found out."""
+    twice = ok(r(1, 1, 2), r(1, 2), r(1, 2), r(1, 3))
+    found = verdict([ok(a(1, 1)), ok(a(1, 2)), ok(a(1, 3)), ok(r(1, 1, 2, 3)), twice])
+
+    for name, anomaly in {**found.anomalies, **found.observed}.items():
+        texts = [example["text"] for example in anomaly.examples]
+        assert len(set(texts)) == len(texts) == min(anomaly.count, 5), name
+    assert found.anomalies["incompatible-order"].count == 1
+
+
+def test_more_than_five_transactions_are_counted_and_five_are_shown() -> None:
+    reads = [ok(r(1, 9), r(1, 9)) for _ in range(7)]
+    found = verdict([ok(a(1, 1)), ok(r(1, 1)), *reads])
+
+    anomaly = found.anomalies["garbage-read"]
+    assert anomaly.count == 7
+    assert len({example["txns"][0] for example in anomaly.examples}) == 5
