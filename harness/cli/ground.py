@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from harness.rundir import RunDirectory
 from nemesis.journal import FileJournal, Journal, MemoryJournal
 
 SIMULATED = "sim"
+TRACE = "trace.jsonl"  # in the run directory
 
 
 @attrs.frozen(kw_only=True)
@@ -37,8 +39,11 @@ class Ground:
     wall_ns: Callable[[], int] | None = None
 
 
-def prepare(plan: Plan, run: RunDirectory) -> Ground:
-    """The ground for the plan's provider; the run's ``undo`` keeps what a clean-up needs."""
+def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Ground:
+    """The ground for the plan's provider; the run's ``undo`` keeps what a clean-up needs.
+
+    ``trace`` writes down every message and disk operation, in a file of the run: simulated only.
+    """
     try:
         run.undo.mkdir(exist_ok=True)
     except OSError as error:
@@ -46,18 +51,29 @@ def prepare(plan: Plan, run: RunDirectory) -> Ground:
         raise disk_failure("make", run.undo, error, missing) from error
     build = plugins.load("providers", plan.cluster.provider)
     if plan.cluster.provider == SIMULATED:
-        return _virtual(build(run.root.name, {"seed": plan.seed, **plan.cluster.options}, run.undo))
+        options = {"seed": plan.seed, **plan.cluster.options}
+        return _virtual(
+            build(run.root.name, options, run.undo), run.root / TRACE if trace else None
+        )
     provider = build(run.root.name, plan.cluster.options, run.undo)
     return Ground(provider=provider, run=asyncio.run, journal=FileJournal(run.undo))
 
 
-def _virtual(provider: Any) -> Ground:  # noqa: ANN401 (a SimProvider, imported lazily below)
+def _virtual(provider: Any, trace: Path | None) -> Ground:  # noqa: ANN401 (a SimProvider)
     from clusters.providers.sim.loop import simulate
     from clusters.providers.sim.machine import wall_ns
 
+    def run(main: Coroutine[Any, Any, None]) -> None:
+        recorded = provider.record() if trace else None
+        try:
+            simulate(main)
+        finally:
+            if trace and recorded:
+                recorded.write(trace)
+
     return Ground(
         provider=provider,
-        run=simulate,
+        run=run,
         journal=MemoryJournal(),
         system_extras={"network": provider.client_network},
         wall_ns=wall_ns,

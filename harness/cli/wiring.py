@@ -41,9 +41,16 @@ Keep = Callable[[RunDirectory, bool], Awaitable[bool]]
 
 
 def run_plan(
-    plan: Plan, runs_dir: Path, progress: Progress, stop: Stop, keep: Keep | None = None
+    plan: Plan,
+    runs_dir: Path,
+    progress: Progress,
+    stop: Stop,
+    keep: Keep | None = None,
+    *,
+    trace: bool = False,
 ) -> RunDirectory:
     """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
+    With ``trace`` a simulated run keeps every message and disk operation.
 
     What can be refused is refused before anything starts, and then leaves no directory behind.
     Raises ``UsageError`` for that and ``HarnessError`` when the environment fails on the way.
@@ -63,7 +70,7 @@ def run_plan(
     store = RunStore(runs_dir)
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     try:
-        _run(plan, run, faults, progress, stop, keep)
+        _run(plan, run, faults, progress, stop, keep, trace=trace)
     except FiredrillError:
         store.forget(run)  # where nothing was written
         raise
@@ -77,10 +84,12 @@ def _run(
     progress: Progress,
     stop: Stop,
     keep: Keep | None,
+    *,
+    trace: bool,
 ) -> None:
     from nemesis.runner import Nemesis
 
-    ground = prepare(plan, run)
+    ground = prepare(plan, run, trace=trace)
     system = build_system(plan, ground.system_extras)
 
     async def main(guard: Guard | None) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from clusters.providers.sim.describe import describe
 from clusters.providers.sim.disk import SimDisk
 from clusters.providers.sim.fabric import Fabric, Weather, true_loop
 from clusters.providers.sim.loop import SimLoop
@@ -25,6 +26,7 @@ from clusters.providers.sim.machine import (
     wall_ns,
 )
 from clusters.providers.sim.network import HostNetwork
+from clusters.providers.sim.trace import Trace
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.server import Node
@@ -94,6 +96,11 @@ class SimProvider:
         self._programs: dict[str, Program] = {}
         self._logs = _NodeLogs()
         self.client_network = HostNetwork(self._fabric, CONTROLLER)
+
+    def record(self) -> Trace:
+        """Write down every message and disk operation from now on; before ``provision`` only."""
+        self._fabric.trace = Trace(describe)
+        return self._fabric.trace
 
     async def capabilities(self) -> frozenset[Capability]:
         """What is simulated."""
