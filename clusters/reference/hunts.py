@@ -59,23 +59,29 @@ _WIPES: Overrides = _mix("wipe", "kill", "partition") | {
     "nemesis.quiet_s": 2.5,
 }
 _SMALL_SNAPSHOTS: Overrides = {"system.snapshot_bytes": 6000}
-_SLOW_DISKS_DIE = [
-    {"at_s": 0.5, "kind": "disk-slow", "target": "all at 150 ms", "hold_s": 1.5},
-    {"at_s": 1.5, "kind": "kill", "target": "all", "hold_s": 1.0},
-    {"at_s": 5.0, "kind": "disk-slow", "target": "all at 150 ms", "hold_s": 1.5},
-    {"at_s": 6.0, "kind": "kill", "target": "all", "hold_s": 1.0},
+# Power cuts: what had left a moment before it was on a disk is gone from all of them.
+_OUTAGES = [
+    {"at_s": 1.0 + 2.4 * number, "kind": "kill", "target": "all", "hold_s": 0.3}
+    for number in range(6)
 ]
 
 OWN: Mapping[str, Overrides] = {
-    "answer-before-disk": {"nemesis.schedule": _SLOW_DISKS_DIE, "drive.duration_s": 12.0},
-    "append-matches-too-much": _mix("partition") | {"drive.rate_per_s": 150.0},
+    "answer-before-disk": {
+        "nemesis.schedule": _OUTAGES,
+        "drive.duration_s": 16.0,
+        "drive.rate_per_s": 200.0,
+        "drive.concurrency": 20,
+        "workload.key_count": 40,
+        "workload.key_choice": "uniform",
+    },
     "clock-not-advanced": _WIDE
-    | _mix("clock-fast", "clock-slow", "clock-jump", "kill")
-    | {"nemesis.overlap": 2},
-    "commit-past-match": _mix("partition") | {"drive.rate_per_s": 150.0},
+    | _SNAPSHOTS
+    | _mix("clock-fast", "clock-slow")
+    | {"workload.key_count": 12, "nemesis.hold_s": 3.0, "nemesis.quiet_s": 0.5},
     "commit-retried": _WIDE | _mix("partition", "one-way", "one-way-in"),
     "dead-coordinator-kept": _WIDE | _mix("kill"),
     "doubt-called-abort": _mix("one-way-in", "one-way", "partition") | {"drive.rate_per_s": 150.0},
+    "finished-at-own-time": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "grant-taken-early": _SHORT_PAUSES,
     "in-doubt-aborted": _WIDE | _mix("partition", "disk-slow") | {"nemesis.overlap": 2},
     "last-entry-dropped": _mix("kill"),
@@ -88,11 +94,14 @@ OWN: Mapping[str, Overrides] = {
     "no-joint": _WIPES,
     "pending-ignored": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "prepared-forgotten": _WIDE | _mix("kill"),
+    "prepared-times-out": _WIDE | _mix("kill", "pause"),
     "prepared-not-saved": _WIDE
     | _mix("kill", "disk-slow")
     | {"system.snapshot_bytes": 2000, "nemesis.overlap": 2},
     "reads-not-validated": _WIDE | _mix("kill", "pause"),
+    "refusal-ignored": _WIDE,
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
+    "snapshot-reads-newest": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "term-not-checked": _LONG_PAUSES,
     "term-not-persisted": _mix("kill"),
     "told-once": _WIDE | _mix("partition", "disk-slow") | {"nemesis.overlap": 2},

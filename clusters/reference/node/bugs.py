@@ -11,20 +11,17 @@ import contextvars
 from collections.abc import Iterable
 
 KNOWN = {
-    "abort-ignored": "home commits a transaction whose abortion is in its log (tx/partition.py)",
     "ack-before-quorum": "a leader acknowledges a commit once its own log holds it (groups.py)",
     "answer-before-disk": "votes and answers leave before they are on the disk (groups.py)",
-    "append-matches-too-much": "a follower says that all of its log matches its leader's, not only "
-    "what it was sent (raft/core.py)",
     "clock-not-advanced": "the clock does not follow what messages carry (clock.py)",
     "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
-    "commit-past-match": "a follower commits as far as its leader, also what it has not compared "
-    "(raft/core.py)",
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the second "
     "one for the outcome (tx/coordinator.py)",
+    "conflict-ignored": "who should die for a lock of an older one goes on (tx/primary.py)",
     "conflict-kept": "a follower keeps its entry where its leader has another (raft/log.py)",
     "dead-coordinator-kept": "nobody ends the transactions of a dead coordinator (tx/primary.py)",
     "doubt-called-abort": "a commit whose outcome is not known is called aborted (tx/primary.py)",
+    "finished-at-own-time": "a participant commits at a timestamp of its own (tx/partition.py)",
     "grant-taken-early": "who is elected takes the grant while its holder's lease still runs "
     "(tenure.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
@@ -34,12 +31,11 @@ KNOWN = {
     "lease-from-answer": "a lease is counted from when its renewal was applied, not sent "
     "(leases.py)",
     "lease-past-end": "a lease is honoured past its end (leases.py)",
+    "lock-timeout-ignored": "who has waited too long for a lock goes on (tx/primary.py)",
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
     "lost-hold-ignored": "a transaction goes on after it has lost its locks (tx/primary.py)",
     "no-fsync": "the log is appended but not synced before it is acknowledged (storage/log.py)",
     "no-joint": "voters are replaced without a joint configuration (raft/membership.py)",
-    "old-epoch-applied": "commands of a primary that was replaced are applied (tx/partition.py)",
-    "old-term-commit": "a leader commits an entry of an old term by counting (raft/core.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
     "(tx/partition.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",
@@ -47,13 +43,16 @@ KNOWN = {
     "(tx/primary.py)",
     "prepared-forgotten": "a takeover drops what is prepared (tx/partition.py)",
     "prepared-not-saved": "snapshots of a partition lack what is prepared (tx/partition.py)",
+    "prepared-times-out": "a prepared transaction loses its locks at its deadline (tx/primary.py)",
     "read-lock-skipped": "a read takes no lock (tx/primary.py)",
     "reader-joins-writer": "a shared lock is granted beside an exclusive one (tx/locks.py)",
     "reads-not-validated": "a transaction that only read commits though it may have lost its locks "
     "(tx/coordinator.py)",
+    "refusal-ignored": "a transaction commits though a participant refused (tx/coordinator.py)",
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition.py)",
+    "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
     "term-not-checked": "a follower obeys a leader of an older term (raft/core.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups.py)",
     "told-once": "home forgets an outcome that a participant may not have heard (tx/finisher.py)",
@@ -63,7 +62,6 @@ KNOWN = {
     "versions-collected-early": "versions go that an open snapshot still reads (tx/partition.py)",
     "vote-ignores-log": "a vote is given to who lacks entries (raft/voter.py)",
     "vote-not-persisted": "who a vote went to is not written down (groups.py)",
-    "vote-twice": "a member gives several votes in one term (raft/voter.py)",
     "wiped-node-votes": "a node whose disk was wiped comes back as who it was "
     "(storage/identity.py)",
 }

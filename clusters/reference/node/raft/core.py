@@ -228,10 +228,7 @@ class Raft(Voter):
         # What was cut off here was committed, so it matches every leader's.
         self._log.merge([e for e in message.entries if e.index > base], self._commit)
         match_index = max(previous + len(message.entries), base)
-        if planted("append-matches-too-much"):
-            match_index = self._log.last_index
-        known = self._log.last_index if planted("commit-past-match") else match_index
-        self._commit = max(self._commit, min(message.commit, known))
+        self._commit = max(self._commit, min(message.commit, match_index))
         self._answer_append(message, refused=False, index=match_index, hint=0)
 
     def _hint(self, previous_index: int) -> int:
@@ -275,8 +272,7 @@ class Raft(Voter):
         index = self._leadership.quorum_index()
         if COMMIT_BEFORE_QUORUM in self._config.bugs:
             index = self._log.durable_index
-        of_ours = self._log.term(index) == self.term or planted("old-term-commit")
-        if index > self._commit and of_ours:
+        if index > self._commit and self._log.term(index) == self.term:
             self._commit = index
         self._advance_change()
 

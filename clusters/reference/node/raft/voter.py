@@ -271,7 +271,6 @@ class Voter:
             self._answer_vote(request, granted=up_to_date and request.term > self.term)
             return
         free = self._hard.vote in (None, request.sender) and self._leader is None
-        free = free or planted("vote-twice")
         granted = request.term == self.term and free and up_to_date
         if granted:
             self._set_hard(self.term, request.sender)

@@ -85,7 +85,7 @@ class Partition:
         command = commands.decode(entry.data)
         if isinstance(command, Takeover):
             return self._take_over(command)
-        if command.epoch != self.epoch and not planted("old-epoch-applied"):
+        if command.epoch != self.epoch:
             if isinstance(command, Commit | Prepare):
                 self.on_end(command.txn)
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch} ended, it is {self.epoch}")
@@ -159,7 +159,7 @@ class Partition:
 
     def _commit(self, command: Commit) -> Committed | Failed:
         txn = command.txn
-        decided = None if planted("abort-ignored") else self.outcome(txn)
+        decided = self.outcome(txn)
         if decided is None:
             self._install(command.writes, command.ts)
             if command.participants and not planted("outcome-not-recorded"):
@@ -182,7 +182,8 @@ class Partition:
         prepared = self.prepared.pop(command.txn, None)
         if prepared is not None:
             if command.ts:
-                self._install(prepared.writes, command.ts)
+                own_time = planted("finished-at-own-time")
+                self._install(prepared.writes, self.max_ts + 1 if own_time else command.ts)
                 self.committed += 1
             else:
                 self.aborted += 1

@@ -281,6 +281,8 @@ class Primary:
         if body.ts < self.partition.readable_from:
             return Failed(codes.SNAPSHOT_TOO_OLD, "versions of that time may be gone")
         self.counters["snapshots"] += 1
+        if planted("snapshot-reads-newest"):
+            return self.partition.versions.newest(body.key)
         return self.partition.versions.at(body.key, body.ts)
 
     def _freshness(self, at_s: float) -> int:
@@ -330,8 +332,10 @@ class Primary:
             if not granted:
                 self._grant(self.locks.withdraw(footing.txn))
                 self.counters["lock-timeouts"] += 1
+                if planted("lock-timeout-ignored"):
+                    return None
                 return Failed(codes.LOCK_TIMEOUT, f"key {key.hex()} is locked for too long")
-        elif answer is Answer.DIED:
+        elif answer is Answer.DIED and not planted("conflict-ignored"):
             self.counters["died"] += 1
             return Failed(codes.CONFLICT, f"key {key.hex()} is locked by an older transaction")
         return None
@@ -389,7 +393,8 @@ class Primary:
             return
         now_s = _now_s()
         for footing in self.footings.all():
-            if not footing.proposed and (now_s > footing.deadline_s or silent(footing.txn.origin)):
+            bound = footing.proposed and not planted("prepared-times-out")
+            if not bound and (now_s > footing.deadline_s or silent(footing.txn.origin)):
                 self.counters["expired"] += 1
                 self._drop(footing.txn)
 
