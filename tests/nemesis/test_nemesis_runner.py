@@ -247,6 +247,20 @@ def test_a_heal_that_fails_at_first_is_tried_again_at_the_end() -> None:
     in_virtual_time(scenario)
 
 
+def test_a_heal_that_is_proven_late_frees_its_node_for_the_faults_to_come() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", hold_s=2), kill("n1", at_s=20, hold_s=2))
+        stage.world.broken.append("start")
+        asyncio.get_running_loop().call_later(10, stage.world.broken.clear)
+
+        await stage.run()
+
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+        assert stage.nemesis.trouble == ()
+
+    in_virtual_time(scenario)
+
+
 def test_a_heal_that_fails_for_good_is_trouble_once_and_stays_in_the_journal() -> None:
     async def scenario() -> None:
         stage = Stage(kill("n1"))
