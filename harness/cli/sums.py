@@ -6,9 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from harness.cli import roles
 from harness.cli.seeds import SeedResult
 from harness.outcome import Outcome
+from harness.roles import ROLES
 
 # More seeds than this share that show nothing, and the campaign as a whole shows nothing.
 MAX_UNKNOWN_SHARE = 0.02
@@ -70,7 +70,8 @@ def _roles(results: Sequence[SeedResult]) -> Iterator[str]:
     if not hits:
         return
     width = max(map(len, (*hits, "fault")))
-    columns = (*roles.ROLES, roles.NOBODY)
+    found = dict.fromkeys(role for counts in hits.values() for role in counts)
+    columns = (*ROLES, *sorted(role for role in found if role not in ROLES))
     yield f"{'fault':{width}}  {'  '.join(columns)}"
     for kind in sorted(hits):
         cells = (f"{hits[kind][role]:>{len(role)}}" for role in columns)

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.cli.roles import role_classes
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.records import EventKind
+from harness.roles import role_kinds
 from harness.rundir import RunDirectory
+
+NO_ROLE = "no role"  # of a target that held none
 
 
 @attrs.frozen(kw_only=True)
@@ -53,7 +55,7 @@ def _hits(faults: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     for row in faults:
         if row["effective_ns"] is not None:
             of_kind = hits.setdefault(row["kind"], {})
-            for role in role_classes(row["roles"]):
+            for role in role_kinds(row["roles"] or ()) or (NO_ROLE,):
                 of_kind[role] = of_kind.get(role, 0) + 1
     return hits
 

@@ -1,0 +1,66 @@
+"""Delta debugging of what made a run fail: the fewest faults, then less of everything else.
+
+Pure: who asks brings ``fails``, which tries candidates and returns the first of them that still
+fails, as it failed. Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input"
+(2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def fewest(items: Sequence[T], fails: Callable[[list[tuple[T, ...]]], int | None]) -> tuple[T, ...]:
+    """A part of ``items``, in their order, that still fails and of which no single one can be left
+    out. ``fails`` gets candidates and returns the place of one that fails, or ``None``.
+
+    ``items`` as a whole is known to fail. Nothing at all is tried first: often the faults are not
+    to blame.
+    """
+    kept = tuple(items)
+    if not kept or fails([()]) is not None:
+        return ()
+    parts = 2
+    while len(kept) > 1:
+        candidates = list(_smaller(kept, parts))
+        place = fails(candidates)
+        if place is not None:
+            shorter = candidates[place]
+            # A part alone: begin anew with it; all but a part: go on as finely.
+            parts = max(2, parts - 1) if len(shorter) > len(kept) // 2 else 2
+            kept = shorter
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(len(kept), 2 * parts)
+    return kept
+
+
+def _smaller(items: tuple[T, ...], parts: int) -> Iterator[tuple[T, ...]]:
+    """Each of ``parts`` equal pieces alone, then all without each of them."""
+    bounds = [len(items) * part // parts for part in range(parts + 1)]
+    pieces = [(low, high) for low, high in pairwise(bounds) if low < high]
+    for low, high in pieces:
+        if high - low < len(items):
+            yield items[low:high]
+    if parts > 2:  # of two pieces, the complement of one is the other
+        for low, high in pieces:
+            yield items[:low] + items[high:]
+
+
+def least(
+    value: T,
+    ways: Callable[[T], Sequence[T]],
+    fails: Callable[[list[T]], T | None],
+) -> T:
+    """``value`` made smaller by any of ``ways``, over and over, as long as the result fails."""
+    while True:
+        candidates = list(ways(value))
+        smaller = fails(candidates) if candidates else None
+        if smaller is None:
+            return value
+        value = smaller
