@@ -246,11 +246,14 @@ class _Session:
         known = len(self.trouble)
         try:
             if self.keep is not None and await self.keep(self.broke_off):
+                with contextlib.suppress(OSError):  # only a mark for who prunes
+                    self.run.kept.touch()
                 self.ended = await self._attempt("keeping", KEEP_LIMIT_S, self.provider.leave())
                 if self.ended and self.guard:
                     self.guard.release()
         finally:
             if not self.ended:
+                self.run.kept.unlink(missing_ok=True)
                 await self._tear_down()
             for text in self.trouble[known:]:  # the manifest is written
                 self.progress.note(text)

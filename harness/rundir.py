@@ -106,6 +106,11 @@ class RunDirectory:
         return self.root / "undo"
 
     @property
+    def kept(self) -> Path:
+        """There while the run's cluster is left up on purpose."""
+        return self.undo / "kept"
+
+    @property
     def analysis(self) -> Path:
         """``verdict.json`` and the tables behind it."""
         return self.root / "analysis"

@@ -43,6 +43,7 @@ def check(
         session.run = directory
         verdict = judging.judge(directory, executor, model)
         outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
+        session.found(outcome)
         if as_json:
             click.echo(directory.verdict.read_bytes(), nl=False)
         else:

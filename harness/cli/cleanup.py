@@ -44,6 +44,9 @@ def cleanup(session: Session, runs: tuple[str, ...], everything: bool, store: Ru
         partial(_containers, None, everything)
     ]
     removed, failures = _each(work)
+    if not failures:
+        for run in directories if named or everything else ():
+            run.kept.unlink(missing_ok=True)
     if not removed and not failures:
         click.echo("nothing to remove")
     return Outcome.HARNESS_ERROR.exit_code if failures else 0

@@ -80,6 +80,7 @@ def one(
     directory = drill.drive(plan, store, budget.stop() if budget else Stop())
     session.run = directory
     verdict, outcome = drill.judged or drill.judge(directory)
+    session.found(outcome)
     code = outcome.exit_code
     if read_manifest(directory).interrupted and outcome is not Outcome.VIOLATION:
         code = EXIT_INTERRUPTED

@@ -25,7 +25,7 @@ from harness.cli.session import Session, say
 from harness.cli.signals import interrupt_on_terminate
 from harness.cli.sim import sim
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
-from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome
+from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome, worst
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
 EXIT_NO_READER = 141  # what a shell shows for a process that SIGPIPE ended
@@ -80,7 +80,13 @@ def execute(arguments: Sequence[str]) -> int:
         return _failed(session, Interrupted("interrupted"))
     except OSError as error:
         refusal = streams.refusal(sys.stdout)
-        return _failed(session, HarnessError(f"stdout: {refusal}") if refusal else error)
+        if not refusal:
+            return _failed(session, error)
+        # A violation that nobody could read about is one all the same.
+        code = _failed(session, HarnessError(f"stdout: {refusal}"))
+        return (
+            worst([session.outcome, Outcome.HARNESS_ERROR]).exit_code if session.outcome else code
+        )
     except Exception as error:
         return _failed(session, error)
     return int(code or 0)

@@ -135,13 +135,8 @@ def outcome_of(run: RunDirectory) -> str | None:
 
 def held_by(run: RunDirectory) -> str:
     """Why the run can't be let go now; empty where nothing holds it."""
-    from clusters.providers.process.cleanup import kept
-
-    try:
-        if kept(run.undo):
-            return UP
-    except MalformedHistory as error:
-        return str(error)
+    if run.kept.exists():
+        return UP
     return ON if driven(run) else ""
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from harness.outcome import Outcome, worst
 from harness.rundir import RunDirectory
 from harness.text import inert
 from results.store import DEFAULT_ROOT, RunStore
@@ -23,10 +24,17 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @attrs.define
 class Session:
-    """``run`` is the run directory at hand, once there is one: tracebacks are kept in it."""
+    """``run`` is the run directory at hand, once there is one: tracebacks are kept in it.
+    ``outcome`` is what was found, for an exit code that holds also where nobody could be told.
+    """
 
     debug: bool = False
     run: RunDirectory | None = None
+    outcome: Outcome | None = None
+
+    def found(self, outcome: Outcome) -> None:
+        """Remember ``outcome``, unless a worse one was found before."""
+        self.outcome = outcome if self.outcome is None else worst([outcome, self.outcome])
 
     def keep_traceback(self, error: BaseException) -> Path | None:
         """Write the traceback into the run directory; where it stands, if that was possible."""

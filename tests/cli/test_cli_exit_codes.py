@@ -139,6 +139,28 @@ def test_a_history_that_keeps_its_promises_is_valid_and_its_mutation_is_a_violat
     assert (tmp_path / "lost" / "report.html").exists()
 
 
+@pytest.mark.parametrize("flags", [["--json"], ["--no-report"], []])
+def test_a_violation_that_nobody_could_read_about_is_one_all_the_same(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    good = appended(20)
+    lost = operation(20, (MicroOp("r", 7),), (MicroOp("r", 7, tuple(range(19))),))
+    recorded(tmp_path / "lost", [*good[:-1], *lost[1:]])
+
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*FIREDRILL, "check", str(tmp_path / "lost"), "--executor", "local", *flags],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    assert done.returncode == 1
+    assert "stdout: No space left on device" in done.stderr
+
+
 def test_too_little_to_judge_is_unknown(firedrill, tmp_path: Path) -> None:
     recorded(tmp_path / "run", appended(2))
 

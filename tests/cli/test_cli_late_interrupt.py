@@ -58,3 +58,19 @@ def test_while_final_reads_are_still_to_come_the_run_is_cut_short(
     assert signals.STOPPING in err
     assert signals.OVER not in err
     assert read_manifest(RunDirectory(tmp_path / "latest")).interrupted
+
+
+def test_while_it_is_judged_the_sealed_run_and_how_to_judge_it_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.cli.judging.judge", interrupt)
+
+    code = execute([*DRILL, "--duration", "2", "--runs-dir", str(tmp_path)])
+
+    assert code == 130
+    run = (tmp_path / "latest").resolve()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        "firedrill: interrupted while judging: the run is sealed; "
+        f"'firedrill check {tmp_path}/{run.name}' judges it"
+    )

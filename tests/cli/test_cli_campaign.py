@@ -1,0 +1,179 @@
+"""Many runs of one plan: seeds of their own, bounds that end them, the worst exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli import drill, repeat
+from harness.cli.duration import words
+from harness.cli.main import execute
+from harness.cli.repeat import Bounds, Row, exit_code, over, seed_of
+from harness.history.manifest import read_manifest
+from harness.outcome import EXIT_INTERRUPTED, Outcome
+from harness.rundir import RunDirectory
+from harness.stop import Stop
+from results.store import RunStore
+
+SIM = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=[]", "--no-report"]
+SHORT = ["--duration", "2", "--concurrency", "4", "--set", "check.min_ok=10", "--nodes", "3"]
+
+
+def row(outcome: Outcome = Outcome.VALID, *, code: int | None = None, kept: bool = False) -> Row:
+    return Row(
+        number=1,
+        seed=1,
+        outcome=outcome,
+        code=outcome.exit_code if code is None else code,
+        took_s=10.0,
+        name="runs/x",
+        kept=kept,
+    )
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_runs_have_seeds_of_their_own_that_follow_from_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = execute([*SIM, *SHORT, "--seed", "5", "--repeat", "2", "--runs-dir", str(tmp_path)])
+
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert f"run 2 of at most 2, seed {seed_of(5, 2)}" in err
+    *_, head, first, second, total = out.splitlines()
+    assert head.split() == ["run", "seed", "outcome", "took", "directory"]
+    assert first.split()[:3] == ["1", "5", "valid"]
+    assert second.split()[:3] == ["2", str(seed_of(5, 2)), "valid"]
+    assert total == "2 runs: 2 valid; all runs were made"
+    assert len(RunStore(tmp_path).runs()) == 2
+
+
+def test_the_first_seed_is_the_plans_and_no_two_are_equal() -> None:
+    seeds = [seed_of(7, number) for number in range(1, 100)]
+
+    assert seeds[0] == 7
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [seed_of(7, number) for number in range(1, 100)]
+
+
+def test_a_violation_ends_a_search_and_is_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = iter([Outcome.UNKNOWN, Outcome.VIOLATION, Outcome.VALID])
+
+    def one(session, plan, store, wishes, budget=None):
+        outcome = next(outcomes)
+        return drill.Ended(run=RunDirectory(tmp_path), outcome=outcome, code=outcome.exit_code)
+
+    monkeypatch.setattr(repeat, "one", one)
+
+    code = execute([*SIM, "--until-failure", "--runs-dir", str(tmp_path)])
+
+    assert code == 1
+    assert "2 runs: 1 violation, 1 unknown; the last run failed" in capsys.readouterr().out
+
+
+def test_a_run_that_the_environment_broke_is_one_row_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.errors import HarnessError
+
+    def one(session, plan, store, wishes, budget=None):
+        raise HarnessError("the disk is gone")
+
+    monkeypatch.setattr(repeat, "one", one)
+
+    code = execute([*SIM, "--repeat", "2", "--runs-dir", str(tmp_path)])
+
+    out, err = capsys.readouterr()
+    assert code == 255
+    assert err.count("firedrill: the disk is gone") == 2
+    assert "2 runs: 2 harness error; all runs were made" in out
+
+
+@pytest.mark.parametrize(
+    ("rows", "bounds", "why"),
+    [
+        ([row()], Bounds(runs=2), ""),
+        ([row(), row()], Bounds(runs=2), "all runs were made"),
+        ([row(Outcome.VIOLATION)], Bounds(runs=9), ""),
+        ([row(Outcome.VIOLATION)], Bounds(runs=9, until_failure=True), "the last run failed"),
+        ([row(Outcome.UNKNOWN)], Bounds(runs=9, until_failure=True), ""),
+        ([row(code=EXIT_INTERRUPTED)], Bounds(runs=9), "interrupted"),
+        ([row(kept=True)], Bounds(runs=9), "the cluster of the last run is kept up"),
+    ],
+)
+def test_what_ends_a_campaign(rows: list[Row], bounds: Bounds, why: str) -> None:
+    assert over(rows, bounds) == why
+
+
+def test_no_run_is_begun_that_may_not_fit_the_budget() -> None:
+    clock = Clock()
+    bounds = Bounds(runs=9, budget=drill.Budget(25.0, clock))
+
+    clock.now_s = 10.0
+    assert over([row()], bounds) == ""
+    clock.now_s = 20.0
+    assert over([row()], bounds) == (
+        "5 s are left of the time budget of 25 s, and a run may take 10 s"
+    )
+
+
+def test_the_worst_row_decides() -> None:
+    interrupted = row(Outcome.UNKNOWN, code=EXIT_INTERRUPTED)
+
+    assert exit_code([row(), row()]) == 0
+    assert exit_code([row(), row(Outcome.UNKNOWN)]) == 2
+    assert exit_code([row(), interrupted]) == EXIT_INTERRUPTED
+    assert exit_code([row(Outcome.VIOLATION), interrupted]) == 1
+    assert exit_code([row(Outcome.HARNESS_ERROR), interrupted]) == 255
+
+
+def test_a_run_that_outlasts_its_budget_ends_in_order_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drive = ["--provider", "process", "--duration", "60", "--time-budget", "6s"]
+
+    code = execute([*SIM, *SHORT, *drive, "--runs-dir", str(tmp_path)])
+
+    assert code == 2, capsys.readouterr()
+    manifest = read_manifest(RunDirectory(tmp_path / "latest"))
+    assert "ended early: the time budget of 6 s was spent" in manifest.trouble
+    assert not manifest.interrupted
+    assert "because: ended early: the time budget of 6 s was spent" in capsys.readouterr().out
+
+
+def test_who_asks_first_says_why() -> None:
+    stop = Stop()
+    stop.ask("ended early: the run directory is full")
+    stop.ask()
+
+    assert stop.reason == "ended early: the run directory is full"
+
+
+@pytest.mark.parametrize("text", ["0", "-5m", "5 weeks", "m", ""])
+def test_a_time_that_is_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert execute([*SIM, "--time-budget", text, "--runs-dir", str(tmp_path)]) == 254
+    assert "expected a time like 90s, 30m, 8h or 14d" in capsys.readouterr().err
+
+
+def test_spans_are_said_as_people_say_them() -> None:
+    assert [words(s) for s in (0.5, 45, 60, 90, 1800, 9000, 14 * 86_400)] == [
+        "0.5 s", "45 s", "1 min", "90 s", "30 min", "2.5 h", "14 d",
+    ]  # fmt: skip
+
+
+def test_nothing_simulated_is_kept_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute([*SIM, "--keep", "--runs-dir", str(tmp_path / "runs")]) == 254
+    assert "--keep needs nodes that outlive the run" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

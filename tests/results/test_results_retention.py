@@ -1,0 +1,133 @@
+"""Which runs may go, and that going leaves nothing but the others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import execute
+from harness.rundir import RunDirectory
+from results.retention import Kept, Rule, begun_at, to_prune
+from results.store import RunStore
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+DAY_S = 86_400.0
+FAILED = frozenset({"violation"})
+OLD = Kept(run_id="20261101-120000-drill-0001", outcome="valid")
+BAD = Kept(run_id="20261102-120000-drill-0002", outcome="violation")
+CUT = Kept(run_id="20261103-120000-drill-0003", outcome=None)
+NEW = Kept(run_id="20261121-110000-drill-0004", outcome="valid")
+RUNS = (NEW, CUT, BAD, OLD)
+
+
+@pytest.mark.parametrize(
+    ("rule", "gone"),
+    [
+        (Rule(keep_last=0), (OLD, BAD, CUT, NEW)),
+        (Rule(keep_last=3), (OLD,)),
+        (Rule(keep_last=9), ()),
+        (Rule(older_than_s=14 * DAY_S), (OLD, BAD, CUT)),
+        (Rule(older_than_s=14 * DAY_S, keep_last=2), (OLD, BAD)),
+        (Rule(keep_last=0, keep_failed=True, failed=FAILED), (OLD, NEW)),
+    ],
+)
+def test_every_rule_that_is_given_must_let_a_run_go(rule: Rule, gone: tuple[Kept, ...]) -> None:
+    assert to_prune(RUNS, rule, NOW) == gone
+
+
+def test_what_is_driven_or_up_stays_and_counts_among_the_newest() -> None:
+    held = Kept(run_id=NEW.run_id, outcome=None, held="still driven")
+
+    assert to_prune((OLD, BAD, held), Rule(keep_last=1), NOW) == (OLD, BAD)
+    assert held not in to_prune((OLD, held), Rule(keep_last=0), NOW)
+
+
+def test_an_identifier_without_a_time_is_of_no_age() -> None:
+    odd = Kept(run_id="99999999-999999-drill-0009", outcome="valid")
+
+    assert begun_at(odd.run_id) is None
+    assert to_prune((odd,), Rule(older_than_s=1.0), NOW) == ()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RunStore:
+    store = RunStore(tmp_path / "runs")
+    for day in (1, 2, 3):
+        run = store.create("drill", day * 86_400 * 1_000_000_000, bytes((0, day)))
+        (run.root / "file").write_bytes(b"x" * 5000)
+    return store
+
+
+def names(store: RunStore) -> list[str]:
+    return [run.root.name for run in store.runs()]
+
+
+def test_prune_lets_the_oldest_go_and_latest_still_means_the_newest(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = names(store)
+    prune = ["runs", "prune", "--runs-dir", str(store.root)]
+
+    assert execute([*prune, "--keep-last", "1", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith(f"would remove {first}\nwould remove {second}\n")
+    assert names(store) == [first, second, third]
+
+    assert execute([*prune, "--keep-last", "1"]) == 0
+    assert f"removed {second}\n2 of 3 runs removed" in capsys.readouterr().out
+    assert names(store) == [third]
+    assert store.resolve("latest").root.name == third
+    assert sorted(p.name for p in store.root.iterdir()) == sorted([third, "latest"])
+
+
+def test_a_run_whose_cluster_is_up_is_never_pruned(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = store.runs()[0]
+    first.undo.mkdir()
+    first.kept.touch()
+    everything = ["runs", "prune", "--keep-last", "0", "--runs-dir", str(store.root)]
+
+    assert execute(everything) == 0
+    assert names(store) == [first.root.name]
+    execute(["runs", "--runs-dir", str(store.root)])
+    assert "its cluster is kept up" in capsys.readouterr().out
+
+    assert execute(["cleanup", first.root.name, "--runs-dir", str(store.root)]) == 0
+    assert execute(everything) == 0
+    assert names(store) == []
+
+
+def test_prune_without_a_rule_removes_nothing(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["runs", "prune", "--runs-dir", str(store.root)]) == 254
+    assert "--keep-last N" in capsys.readouterr().err
+    assert len(names(store)) == 3
+
+
+def test_latest_goes_with_the_newest(store: RunStore) -> None:
+    runs = store.runs()
+
+    store.remove(runs[-1])
+
+    assert store.resolve("latest").root.name == runs[-2].root.name
+    for run in runs[:-1]:
+        store.remove(run)
+    assert list(store.root.iterdir()) == []
+
+
+def test_the_list_tells_runs_apart_and_says_what_they_came_to(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = RunDirectory(store.runs()[0].root)
+    judged.analysis.mkdir()
+    judged.verdict.write_text('{"outcome": "violation"}')
+
+    assert execute(["runs", "--runs-dir", str(store.root)]) == 0
+
+    head, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["run", "outcome"]
+    assert first.split()[:2] == [judged.root.name, "violation"]
+    assert "no history" in second
