@@ -13,7 +13,7 @@ import attrs
 import pytest
 from reference_kit import ROOT, Store, eventually, store
 
-from clusters.reference.client import ReferenceTx
+from clusters.reference.client import ReferenceTx, encode_key
 from clusters.reference.node.admin import ask
 from clusters.reference.node.runtime.real import TcpNetwork
 from clusters.reference.node.wire.frames import encode
@@ -403,6 +403,7 @@ def test_the_admin_command_prints_a_node_for_a_person(tmp_path: Path) -> None:
         assert "2 partitions x 3 replicas" in text
         assert [line.split()[0] for line in text.splitlines()[6:9]] == ["metastorage", "p0", "p1"]
         assert "node-started: n1 started" in text
+        await admin_shows_a_key_and_who_holds_it(running)
 
         await running.processes.kill("n1")
         code, text = await admin(str(running.cluster.client["n1"]["client"]))
@@ -413,8 +414,38 @@ def test_the_admin_command_prints_a_node_for_a_person(tmp_path: Path) -> None:
     run(tmp_path, scenario, partitions=2)
 
 
-async def admin(address: str) -> tuple[int | None, str]:
-    command = (sys.executable, "-m", "clusters.reference.node.admin", address)
+async def admin_shows_a_key_and_who_holds_it(running: Store) -> None:
+    key = keys_of(running, 0)[0]
+    primary = (await running.system.roles(running.cluster)).primaries[0]
+    for element in (1, 2):
+        await append(running, "n1", key, element)
+    tx = await begin(running, "n1", limit_s=20.0)
+    await tx.append(key, 3)
+
+    address = str(running.cluster.client[primary]["client"])
+    code, text = await admin(address, "--key", encode_key(key).hex())
+    title, lock, *versions = text.splitlines()
+    assert (code, title) == (0, f"key {encode_key(key).hex()} in partition 0")
+    assert lock == f"  locked exclusively by {tx.server_txn}"
+    assert [line.split()[1:3] for line in versions] == [["3", "bytes"], ["2", "bytes"]]
+    assert versions[0] > versions[1]
+
+    row = partition_row((await admin(address))[1], "p0")
+    assert (row["primary"], row["serving"], row["locks"], row["open"]) == (primary, "yes", "1", "1")
+    assert (row["keys"], row["versions"]) == ("1", "2")
+    await tx.rollback()
+
+
+def partition_row(text: str, name: str) -> dict[str, str]:
+    """The line of a partition in the table of primaries."""
+    lines = text.splitlines()
+    title = next(i for i, line in enumerate(lines) if line.startswith("p  "))
+    row = next(line for line in lines[title + 1 :] if line.split()[0] == name)
+    return dict(zip(lines[title].split(), row.split(), strict=False))
+
+
+async def admin(address: str, *options: str) -> tuple[int | None, str]:
+    command = (sys.executable, "-m", "clusters.reference.node.admin", address, *options)
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=pipe, stderr=asyncio.subprocess.STDOUT
