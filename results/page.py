@@ -23,6 +23,7 @@ from results.roles import RolesOverTime, roles_over_time
 from results.tabulate import Grid
 
 EVENTS_MAX = 150
+REASONS_MAX = 12
 REASON_CHARS = 320  # in the banner; what is longer stands below in full
 PLAN_LINES_MAX = 600
 HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
@@ -136,7 +137,9 @@ def _reasons(verdict: Verdict) -> list[str]:
     """Why the outcome is what it is: the anomalies in short, then everything else."""
     found = cards.headlines(verdict.anomalies)
     found += cards.other_reasons(verdict.reasons, verdict.anomalies)
-    return [inert(reason, REASON_CHARS) for reason in found]
+    more = len(found) - REASONS_MAX
+    rest = [f"and {more} more reasons, in analysis/verdict.json"] if more > 0 else []
+    return [inert(reason, REASON_CHARS) for reason in found[:REASONS_MAX]] + rest
 
 
 def _under_test(material: Material) -> str:

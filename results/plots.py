@@ -167,12 +167,13 @@ def _colours(faults: Sequence[FaultWindow]) -> dict[str, str]:
 
 
 def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
-    colours = _colours(faults)
-    for fault in faults:
-        axes.axvspan(
-            fault.start_s,
-            fault.end_s,
-            color=colours[fault.kind],
+    """A collection a kind: a night has thousands of faults."""
+    for kind, colour in _colours(faults).items():
+        axes.broken_barh(
+            [(f.start_s, f.end_s - f.start_s) for f in faults if f.kind == kind],
+            (0.0, 1.0),
+            transform=axes.get_xaxis_transform(),
+            color=colour,
             alpha=0.13,
             linewidth=0,
             zorder=0,
@@ -196,12 +197,10 @@ def _lanes(faults: Sequence[FaultWindow]) -> list[int]:
 
 def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
     colours = _colours(scene.faults)
+    bars: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for fault, lane in zip(scene.faults, lanes, strict=True):
         width_s = max(fault.end_s - fault.start_s, span_s / 400)
-        axes.barh(
-            -lane, width_s, left=fault.start_s, height=0.84, color=colours[fault.kind],
-            rasterized=len(scene.faults) > FAULTS_VECTOR_MAX,
-        )  # fmt: skip
+        bars.setdefault((fault.kind, lane), []).append((fault.start_s, width_s))
         label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
         room = int(CHARS_ACROSS * width_s / span_s)
         shown = label if len(label) <= room else f"{fault.number}"
@@ -210,6 +209,10 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
                 fault.start_s + width_s / 2, -lane, shown, color="white",
                 fontsize=8, ha="center", va="center_baseline", clip_on=True,
             )  # fmt: skip
+    many = len(scene.faults) > FAULTS_VECTOR_MAX
+    for (kind, lane), spans in bars.items():
+        height = (-lane - 0.42, 0.84)
+        axes.broken_barh(spans, height, color=colours[kind], linewidth=0, rasterized=many)
     axes.set_ylim(-max(lanes, default=0) - 0.6, 0.6)
     axes.set_ylabel("faults", rotation=0, ha="right", va="center")
     axes.set_yticks([])

@@ -12,6 +12,7 @@ import hashlib
 from importlib import resources
 from pathlib import Path
 
+import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -21,6 +22,8 @@ from harness.text import inert
 from results.material import gather
 from results.page import Page, page
 
+LIMIT_BYTES = 2_000_000  # a page that opens at once, and that goes into a mail
+LEAN_FAULTS, LEAN_EXAMPLES = 60, 1
 CELL_CHARS = 600  # of any one text; what a checker or a node says in more is in the files
 
 
@@ -29,8 +32,33 @@ def write_report(run: RunDirectory) -> Path:
 
     Raises ``MalformedHistory`` where the run holds no sealed or recovered history.
     """
-    write_atomically(run.report, render(page(gather(run))).encode("utf-8", "backslashreplace"))
+    content = page(gather(run))
+    for leaner in (_whole, _fewer_rows, _fewer_drawings, _no_picture):
+        content = leaner(content)
+        encoded = render(content).encode("utf-8", "backslashreplace")
+        if len(encoded) <= LIMIT_BYTES:
+            break
+    write_atomically(run.report, encoded)
     return run.report
+
+
+def _whole(content: Page) -> Page:
+    return content
+
+
+def _fewer_rows(content: Page) -> Page:
+    more = content.faults_more + max(0, len(content.faults) - LEAN_FAULTS)
+    return attrs.evolve(content, faults=content.faults[:LEAN_FAULTS], faults_more=more)
+
+
+def _fewer_drawings(content: Page) -> Page:
+    lean = (attrs.evolve(c, examples=c.examples[:LEAN_EXAMPLES]) for c in content.cards)
+    return attrs.evolve(content, cards=tuple(lean))
+
+
+def _no_picture(content: Page) -> Page:
+    told = "The plot is left out: it would make this page larger than a page should be."
+    return attrs.evolve(content, picture=None, picture_notes=(told,))
 
 
 def render(content: Page) -> str:

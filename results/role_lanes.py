@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 NODES_MAX = 24  # drawn; of a larger cluster the first
 LANE_IN, AROUND_IN = 0.32, 0.25
 FILL = 0.8  # of a lane's height, for the most that any node held
-STEPS_MAX = 1_500  # of one lane; more are finer than a pixel
+STEPS_MAX = 20_000  # of one lane, and of the times in which a node led
+STEPS_VECTOR_MAX = 300  # of one lane as vectors; more become a picture
 STRETCHES_MAX = 150  # as vectors, of all nodes; more become one picture
 LABEL_CHARS = 16
 HELD, LEADS, INK, FAINT = "#0072B2", "#D55E00", "#1B1F23", "#6A737D"
@@ -59,16 +60,23 @@ def _draw_lane(
     held = np.array([*lane.held[::every], lane.held[-1] if lane.held else 0])
     if lane.held:
         top = floor + FILL * held / most
-        axes.fill_between(at, floor, top, step="post", color=HELD, alpha=0.3, linewidth=0)
-        axes.step(at, np.where(held > 0, top, np.nan), where="post", color=HELD, linewidth=1.0)
-    for stretch in lane.stretches:
-        axes.barh(
-            floor, stretch.end_s - stretch.start_s, left=stretch.start_s, align="edge",
-            height=0.86, color=COLOURS[stretch.state], alpha=ALPHAS[stretch.state],
-            linewidth=0, rasterized=rasterized, zorder=LAYERS[stretch.state],
+        dense = len(at) > STEPS_VECTOR_MAX
+        axes.fill_between(
+            at, floor, top, step="post", color=HELD, alpha=0.3, linewidth=0, rasterized=dense
+        )
+        line = np.where(held > 0, top, np.nan)
+        axes.step(at, line, where="post", color=HELD, linewidth=1.0, rasterized=dense)
+    for state in (DOWN, PAUSED, OTHER):
+        axes.broken_barh(
+            [(s.start_s, s.end_s - s.start_s) for s in lane.stretches if s.state == state],
+            (floor, 0.86), color=COLOURS[state], alpha=ALPHAS[state],
+            linewidth=0, rasterized=rasterized, zorder=LAYERS[state],
         )  # fmt: skip
-    for since_s, until_s in lane.leads[:STEPS_MAX]:
-        axes.plot([since_s, until_s], [centre + 0.4] * 2, color=LEADS, linewidth=2.0, zorder=4)
+    leads = lane.leads[:STEPS_MAX]
+    axes.hlines(
+        [centre + 0.4] * len(leads), [since for since, _ in leads], [until for _, until in leads],
+        color=LEADS, linewidth=2.0, zorder=4, rasterized=len(leads) > STEPS_VECTOR_MAX,
+    )  # fmt: skip
     return len(lane.at_s) - len(lane.at_s[::every])
 
 

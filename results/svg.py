@@ -33,7 +33,7 @@ def inline(svg: str, label: str) -> str:
     for parent in list(root.iter()):
         for child in [child for child in parent if child.tag in _DROPPED]:
             parent.remove(child)
-    _drop_unused_ids(root)
+    _number_ids(root)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     root.attrib |= {
@@ -61,12 +61,26 @@ def _attributes(attributes: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _drop_unused_ids(root: ET.Element) -> None:
-    """Two plots in a page may not both have a ``figure_1``."""
+def _number_ids(root: ET.Element) -> None:
+    """Identifiers by their order, and none that nothing refers to.
+
+    Two plots in a page may not both have a ``figure_1``; and matplotlib's own are hashes of
+    floating point numbers that its layout leaves to chance in the last digit.
+    """
     used = set()
     for element in root.iter():
         used.update(_REFERENCE.findall(" ".join(element.attrib.values())))
         used.add(element.attrib.get("href", "").removeprefix("#"))
+    names: dict[str, str] = {}
     for element in root.iter():
-        if element.attrib.get("id") not in used:
-            element.attrib.pop("id", None)
+        found = element.attrib.pop("id", None)
+        if found in used and found is not None:
+            element.attrib["id"] = names.setdefault(found, f"plot-{len(names)}")
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            if name == "href" and value.startswith("#"):
+                element.attrib[name] = f"#{names.get(value[1:], value[1:])}"
+            elif "url(#" in value:
+                element.attrib[name] = _REFERENCE.sub(
+                    lambda match: f"url(#{names.get(match[1], match[1])})", value
+                )
