@@ -154,20 +154,30 @@ def went_back(states: pa.Table) -> Found:
 
 def lost_entries(states: pa.Table, last: pa.Table) -> Found:
     """One sentence a group of whose applied entries too few replicas have the last."""
-    applied = states.group_by("group").aggregate([("applied_index", "max")]).to_pylist()
-    told = {row["group"]: row["applied_index_max"] for row in applied}
     voters = last.filter(last.column("voter"))
     for row in last.filter(last.column("leading")).to_pylist():
         group, size = row["group"], row["voters"]
-        here = voters.filter(pc.equal(voters.column("group"), group))
-        lacking = here.filter(pc.less(here.column("last_index"), told[group]))
-        if size - lacking.num_rows < size // 2 + 1:
-            nodes = " and ".join(sorted(lacking.column("node").to_pylist()))
+        of_group = states.filter(pc.equal(states.column("group"), group))
+        here = voters.filter(pc.equal(voters.column("group"), group)).to_pylist()
+        # What was applied after a replica had been asked need not have reached it by then.
+        lacking = {
+            voter["node"]: known
+            for voter in here
+            if voter["last_index"] < (known := _known_at(of_group, voter["asked_ns"]))
+        }
+        if size - len(lacking) < size // 2 + 1:
+            nodes = " and ".join(sorted(lacking))
             yield (
                 "lost-entries",
-                f"lost entries: {group} had applied entry {told[group]}, which is not in the logs "
-                f"of {nodes}: no majority holds it",
+                f"lost entries: {group} had applied entry {min(lacking.values())}, which is not in "
+                f"the logs of {nodes}: no majority holds it",
             )
+
+
+def _known_at(states: pa.Table, asked_ns: int) -> int:
+    """The last entry that any replica is known to have applied before ``asked_ns``."""
+    before = states.filter(pc.less_equal(states.column("answered_ns"), asked_ns))
+    return max(before.column("applied_index").to_pylist(), default=0)
 
 
 def stale_primaries(states: pa.Table) -> Found:

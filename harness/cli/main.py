@@ -17,11 +17,13 @@ from harness.cli.attach import logs, shell
 from harness.cli.check import check
 from harness.cli.cleanup import cleanup
 from harness.cli.doctor import doctor
+from harness.cli.replay import replay
 from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.runs import runs
 from harness.cli.selftest import selftest
 from harness.cli.session import Session, say
+from harness.cli.shrink import shrink
 from harness.cli.signals import interrupt_on_terminate
 from harness.cli.sim import sim
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
@@ -45,7 +47,20 @@ def cli(session: Session, debug: bool) -> None:
     session.debug = debug
 
 
-for command in (run, sim, selftest, check, report, doctor, shell, logs, runs, cleanup):
+for command in (
+    run,
+    sim,
+    selftest,
+    replay,
+    shrink,
+    check,
+    report,
+    doctor,
+    shell,
+    logs,
+    runs,
+    cleanup,
+):
     cli.add_command(command)
 
 
