@@ -32,11 +32,11 @@ from clusters.reference.node.raft import Role, Stage
 from clusters.reference.node.runtime import ConnectionLost, Network
 from clusters.reference.node.sessions import SNAPSHOT
 from clusters.reference.node.tx.primary import STALENESS_S
-from clusters.reference.node.wire.messages import (
+from clusters.reference.node.wire.messages import BadMessage
+from clusters.reference.node.wire.reports import (
     AdminBody,
     AskEvents,
     AskStatus,
-    BadMessage,
     EventBatch,
     GroupStatus,
     NodeReport,

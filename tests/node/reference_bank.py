@@ -9,7 +9,7 @@ import attrs
 
 from clusters.reference.node.admin import ask
 from clusters.reference.node.runtime.real import TcpNetwork
-from clusters.reference.node.wire.messages import AskStatus, NodeReport, PrimaryStatus
+from clusters.reference.node.wire.reports import AskStatus, NodeReport, PrimaryStatus
 from clusters.reference.system import ReferenceSystem
 from harness.client import READ_WRITE, StoreError
 from harness.cluster import Cluster

@@ -17,7 +17,7 @@ from clusters.reference.client import ReferenceTx, encode_key
 from clusters.reference.node.admin import ask
 from clusters.reference.node.runtime.real import TcpNetwork
 from clusters.reference.node.wire.frames import encode
-from clusters.reference.node.wire.messages import AskStatus, NodeReport
+from clusters.reference.node.wire.reports import AskStatus, NodeReport
 from harness.client import READ_WRITE, StoreError, classify
 from harness.clock import RunClock
 from harness.records import EventKind, OpType, Phase

@@ -13,7 +13,7 @@ from clusters.reference.client import encode_key
 from clusters.reference.node import codes, events
 from clusters.reference.node.config import Config, ConfigError, loads
 from clusters.reference.node.placement import partition_of
-from clusters.reference.node.wire.messages import (
+from clusters.reference.node.wire.reports import (
     EventBatch,
     GroupStatus,
     NodeEvent,

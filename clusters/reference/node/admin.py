@@ -10,20 +10,16 @@ from datetime import UTC, datetime
 
 from clusters.reference.node.clock import COUNTER_BITS, TICK
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
-from clusters.reference.node.wire.messages import (
+from clusters.reference.node.wire.messages import BadMessage, ClientRequest, Codec, decode, encode
+from clusters.reference.node.wire.reports import (
     AdminBody,
     AdminQuestion,
     AskEvents,
     AskKey,
     AskStatus,
-    BadMessage,
-    ClientRequest,
-    Codec,
     EventBatch,
     KeyReport,
     NodeReport,
-    decode,
-    encode,
 )
 
 LIMIT_S = 5.0

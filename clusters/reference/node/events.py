@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from clusters.reference.node.wire.messages import EventBatch, NodeEvent
+from clusters.reference.node.wire.reports import EventBatch, NodeEvent
 
 MAX_EVENTS = 10_000  # a reader that is slower than that loses the oldest, and is told how many
 

@@ -11,7 +11,8 @@ from clusters.reference.node import codes
 from clusters.reference.node.members import name_of
 from clusters.reference.node.raft import Entry, Message, Raft, Role
 from clusters.reference.node.storage.records import Saved, Update
-from clusters.reference.node.wire.messages import Failed, GroupStatus
+from clusters.reference.node.wire.messages import Failed
+from clusters.reference.node.wire.reports import GroupStatus
 from clusters.reference.node.wire.states import Recovered
 
 ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from clusters.reference.node.membership import names_of
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.states import state_report
-from clusters.reference.node.wire.messages import (
+from clusters.reference.node.wire.reports import (
     AdminBody,
     AdminQuestion,
     AskEvents,

@@ -13,8 +13,6 @@ from clusters.reference.node.tx.calls import Calls
 from clusters.reference.node.tx.coordinator import Transaction, TxError, one_shot
 from clusters.reference.node.tx.snapshot import Snapshot
 from clusters.reference.node.wire.messages import (
-    AdminBody,
-    AdminQuestion,
     AdminReply,
     BadMessage,
     Begin,
@@ -36,6 +34,7 @@ from clusters.reference.node.wire.messages import (
     decode,
     encode,
 )
+from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
 
 READ_WRITE, SNAPSHOT = "read-write", "snapshot"
 # Connections a node; one more is dropped. A plan may have 10,000 clients, and all of them on one

@@ -36,7 +36,6 @@ from clusters.reference.node.wire.messages import (
     Prepare,
     Prepared,
     PrimaryBody,
-    PrimaryStatus,
     ReadAt,
     Resolve,
     Resolved,
@@ -44,6 +43,7 @@ from clusters.reference.node.wire.messages import (
     Validate,
     Version,
 )
+from clusters.reference.node.wire.reports import PrimaryStatus
 
 STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
 LOCK_WAIT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever

@@ -1,0 +1,126 @@
+"""Admin questions, and what a node tells of itself in answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from clusters.reference.node.wire.states import AskStates, StateReport
+
+
+class AskStatus(msgspec.Struct, frozen=True, array_like=True, tag="status"):
+    """Admin: the state of this node."""
+
+
+class AskEvents(msgspec.Struct, frozen=True, array_like=True, tag="events"):
+    """Admin: events after ``cursor`` of start ``boot``; all there are if this is another start."""
+
+    boot: str = ""
+    cursor: int = 0
+
+
+class AskKey(msgspec.Struct, frozen=True, array_like=True, tag="key"):
+    """Admin: the versions of ``key`` on this node."""
+
+    key: bytes
+
+
+class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One member of one group, as this node sees it. ``partition`` is ``None`` for metastorage.
+
+    ``serving``: it leads, and has applied everything of earlier terms. ``members``: the voters with
+    their incarnations; ``stage``: of a change of members; the log begins behind ``base_index``.
+    """
+
+    group: str
+    partition: int | None
+    role: str
+    serving: bool
+    term: int
+    leader: str | None
+    voters: tuple[str, ...]
+    last_index: int
+    commit_index: int
+    applied_index: int
+    members: tuple[str, ...] = ()
+    stage: str = "stable"
+    base_index: int = 0
+
+
+class PrimaryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition as this node sees it. ``primary`` and ``epoch`` are as granted, ``None`` and 0
+    where they are not; ``serving``: this node is the primary and its lease holds. ``locks``,
+    ``waiting`` and ``open`` count at the primary only, the others in the replica: ``prepared``
+    transactions are pending here, ``outcomes`` are kept for others that are.
+    """
+
+    partition: int
+    primary: str | None
+    epoch: int
+    serving: bool
+    locks: int
+    waiting: int
+    open: int
+    prepared: tuple[str, ...]
+    outcomes: int
+    keys: int
+    versions: int
+    max_ts: int
+    counters: dict[str, int]
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
+    """The state of a node. ``assignments`` is empty until metastorage told it; ``lease_s``: how
+    long its lease still holds, below 0 if it does not; ``clock``: its hybrid logical clock.
+    """
+
+    node: str
+    incarnation: str
+    boot: str
+    wall_ns: int
+    revision: int
+    partitions: int
+    replicas: int
+    members: tuple[str, ...]
+    assignments: dict[int, tuple[str, ...]]
+    groups: tuple[GroupStatus, ...]
+    primaries: tuple[PrimaryStatus, ...]
+    lease_s: float
+    clock: int
+    reachable: tuple[str, ...]
+    log_bytes: int
+    bugs: tuple[str, ...]
+
+
+class NodeEvent(msgspec.Struct, frozen=True, array_like=True):
+    """Something that happened on a node; ``seq`` counts up from 1 at each start."""
+
+    seq: int
+    kind: str
+    wall_ns: int
+    boot: str
+    partition: int | None
+    term: int | None
+    text: str
+
+
+class EventBatch(msgspec.Struct, frozen=True, kw_only=True, tag="event-batch"):
+    """Events in order, the node's wall clock now, and the cursor to ask from next."""
+
+    boot: str
+    wall_ns: int
+    cursor: int
+    events: tuple[NodeEvent, ...]
+
+
+class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
+    """A key on this node: its partition, its versions, the newest first, and who holds its lock
+    (transaction, exclusively or not) where this node is the primary.
+    """
+
+    partition: int
+    versions: tuple[tuple[int, bytes], ...]
+    holders: tuple[tuple[str, bool], ...]
+
+
+AdminQuestion = AskStatus | AskEvents | AskKey | AskStates
+AdminBody = NodeReport | EventBatch | KeyReport | StateReport
