@@ -185,6 +185,13 @@ def test_a_majority_holds_at_the_end_what_was_applied() -> None:
     assert names(said(further, one, *WHOLE[1:])) == ["lost-entries"]
 
 
+def test_what_was_applied_after_the_others_were_asked_need_not_be_in_their_logs() -> None:
+    later = {"asked_ns": 1500, "answered_ns": 1501, "applied_index": 12, "last_index": 12}
+
+    assert names(said(WHOLE[0] | later, *WHOLE[1:])) == []
+    assert names(said(WHOLE[0] | later | {"answered_ns": 999}, *WHOLE[1:])) == ["lost-entries"]
+
+
 def test_who_was_followed_as_primary_does_not_act_any_more() -> None:
     old = told("n1", 10, acting=True, epoch=4)
     new = told("n2", 20, acting=True, epoch=5)
