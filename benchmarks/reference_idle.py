@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from reference_commits import calibrate
+from reference_running import calibrate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "node"))
 
