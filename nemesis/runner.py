@@ -40,8 +40,8 @@ class Limits:
     # One verb of a fault or provider: a container's SSH answers in well under a second, a node's
     # start may replay a log first.
     verb_s: float = 15.0
-    # Until an injected fault shows: beyond it the fault has no effect.
-    proof_s: float = 10.0
+    # Until an injected fault shows: beyond it the fault has no effect. Two of the slowest looks.
+    proof_s: float = 20.0
     # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (twice:
     # cut and heal) it stays below what the life cycle grants to heal everything.
     healed_s: float = 25.0
@@ -49,8 +49,9 @@ class Limits:
     roles_s: float = 2.0
     # A target without an answer, or busy with another fault, is tried for this long.
     wait_s: float = 5.0
-    # One look of a proof. A machine that froze meanwhile would hold it up beyond all of them.
-    look_s: float = 6.0
+    # One look of a proof. A machine that froze meanwhile would hold it up beyond all of them; one
+    # that ten others share took seven seconds to try eight links.
+    look_s: float = 10.0
     # Between two looks of a proof, or two tries of a target.
     poll_s: float = 0.2
 

@@ -190,7 +190,7 @@ def test_a_fault_without_effect_is_unproven_and_trouble(fault: PlannedFault, ver
         assert stage.states() == [*WHOLE_LIFE[:3], "unproven", *WHOLE_LIFE[4:]]
         assert len(stage.nemesis.trouble) == 1
         assert f"fault 0 ({fault.kind} n1): no effect:" in stage.nemesis.trouble[0]
-        assert "after 10 s" in stage.nemesis.trouble[0]
+        assert "after 20 s" in stage.nemesis.trouble[0]
 
     in_virtual_time(scenario)
 
