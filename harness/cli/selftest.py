@@ -135,7 +135,7 @@ def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> 
             shutil.rmtree(result.run, ignore_errors=True)
     return Found(
         bug=bug,
-        seeds=len(ordered),
+        seeds=max((result.seed for result in ordered), default=first - 1) - first + 1,
         tries=tuple(later - before for before, later in itertools.pairwise(seeds)),
         names=dict(sorted(names.items(), key=lambda item: (-item[1], item[0]))),
         unknown=sum(result.outcome is Outcome.UNKNOWN for result in ordered),

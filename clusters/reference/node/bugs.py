@@ -22,20 +22,14 @@ KNOWN = {
     "dead-coordinator-kept": "nobody ends the transactions of a dead coordinator (tx/primary.py)",
     "doubt-called-abort": "a commit whose outcome is not known is called aborted (tx/primary.py)",
     "finished-at-own-time": "a participant commits at a timestamp of its own (tx/partition.py)",
-    "grant-taken-early": "who is elected takes the grant while its holder's lease still runs "
-    "(tenure.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
     "(tx/finisher.py)",
     "last-entry-dropped": "recovery leaves the last entry of a log out (groups.py)",
-    "learner-counted": "learners count in the quorum (raft/quorum.py)",
-    "lease-from-answer": "a lease is counted from when its renewal was applied, not sent "
-    "(leases.py)",
     "lease-past-end": "a lease is honoured past its end (leases.py)",
     "lock-timeout-ignored": "who has waited too long for a lock goes on (tx/primary.py)",
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
     "lost-hold-ignored": "a transaction goes on after it has lost its locks (tx/primary.py)",
     "no-fsync": "the log is appended but not synced before it is acknowledged (storage/log.py)",
-    "no-joint": "voters are replaced without a joint configuration (raft/membership.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
     "(tx/partition.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",
@@ -46,14 +40,12 @@ KNOWN = {
     "prepared-times-out": "a prepared transaction loses its locks at its deadline (tx/primary.py)",
     "read-lock-skipped": "a read takes no lock (tx/primary.py)",
     "reader-joins-writer": "a shared lock is granted beside an exclusive one (tx/locks.py)",
-    "reads-not-validated": "a transaction that only read commits though it may have lost its locks "
-    "(tx/coordinator.py)",
     "refusal-ignored": "a transaction commits though a participant refused (tx/coordinator.py)",
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
-    "term-not-checked": "a follower obeys a leader of an older term (raft/core.py)",
+    "term-not-checked": "a candidate counts answers to what it asked before (raft/voter.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups.py)",
     "told-once": "home forgets an outcome that a participant may not have heard (tx/finisher.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "

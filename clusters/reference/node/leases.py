@@ -154,8 +154,6 @@ class Leases:
             self._clock.observe(lease.ceiling)
         elif lease.number in self._sent:
             sent_s, ceiling = self._sent.pop(lease.number)
-            if planted("lease-from-answer"):
-                sent_s = self._monotonic_s()
             self._until_s = max(self._until_s, sent_s + LEASE_S)
             self.ceiling = max(self.ceiling, ceiling)
 

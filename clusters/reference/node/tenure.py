@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
 
 from clusters.reference.node import events
-from clusters.reference.node.bugs import planted
 from clusters.reference.node.leases import LEASE, PRIMARY, Grant, Leases, encode
 from clusters.reference.node.metastorage.store import Condition, Invoke, Operation, encode_invoke
 from clusters.reference.node.tx.primary import Primary
@@ -134,8 +133,7 @@ class Tenure:
     def _may_take(self, held: Grant) -> bool:
         # Our own grant may be of an earlier start, which is certainly over, or of a tenure that
         # was closed: then nobody acts under it any more.
-        over = planted("grant-taken-early") or self._leases.over(held.node, held.origin)
-        return held.node == self._node or over
+        return held.node == self._node or self._leases.over(held.node, held.origin)
 
     async def _do(self, partition: int, step: Awaitable[None]) -> None:
         try:

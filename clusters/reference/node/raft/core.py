@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.configuration import Configuration, leave_joint
 from clusters.reference.node.raft.errors import ChangeRefused, InvariantBroken, NotLeader
 from clusters.reference.node.raft.membership import PeerChange, Stage
@@ -212,7 +211,7 @@ class Raft(Voter):
     # -- replication
 
     def _append_requested(self, message: Append) -> None:
-        if message.term < self.term and not planted("term-not-checked"):
+        if message.term < self.term:
             # The answer's term deposes a leader of the past, or frees one that a member with a
             # higher term would otherwise never obey.
             self._answer_append(message, refused=True, index=message.previous_index, hint=0)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.configuration import (
     Change,
     Configuration,
     enter_joint,
-    leave_joint,
     simple,
     towards,
 )
@@ -63,8 +61,7 @@ class PeerChange:
             return simple(config, strangers)
         if any(self._lags(match(n), last_index) for n in new):
             return None
-        joint = enter_joint(config, towards(config, self.voters, self.learners))
-        return leave_joint(joint) if planted("no-joint") else joint
+        return enter_joint(config, towards(config, self.voters, self.learners))
 
     def _lags(self, match_index: int, last_index: int) -> bool:
         return match_index < max(self._goal, last_index - CATCH_UP_MARGIN)

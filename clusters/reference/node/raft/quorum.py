@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 
-from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.configuration import Configuration
 
 
@@ -24,8 +23,7 @@ def majority(voters: tuple[str, ...]) -> int:
 
 def reached(config: Configuration, value: Callable[[str], int]) -> int:
     """The greatest number that the values of a quorum of ``config`` have reached."""
-    counted = config.learners if planted("learner-counted") else ()
-    least = _reached((*config.voters, *counted), value)
+    least = _reached(config.voters, value)
     return min(least, _reached(config.outgoing, value)) if config.outgoing else least
 
 

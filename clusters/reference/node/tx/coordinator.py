@@ -180,9 +180,6 @@ class Transaction:
     async def _validate(self) -> int:
         """Nothing was written, so no failure here leaves any doubt."""
         ts = self._clock.now()
-        if planted("reads-not-validated"):
-            self.give_up()
-            return ts
         answers = await self._ask_all(
             Validate(p, self.txn, hold, ts) for p, hold in self._holds.items()
         )
