@@ -38,11 +38,13 @@ MAX_MONEY = 1_000_000_000_000
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The plan's ``[workload]`` table.
 
-    Each bank has ``accounts`` accounts that hold ``total`` together. A transaction reads all of
-    them with probability ``read_fraction``, in a transaction of one of ``read_kinds``, else it
-    moves 1 to ``max_transfer`` from one to another.
+    There are ``banks`` banks, or so many in each partition where transactions stay in one. Each
+    has ``accounts`` accounts that hold ``total`` together. A transaction reads all accounts of a
+    bank with probability ``read_fraction``, being of one of ``read_kinds``, else it moves 1 to
+    ``max_transfer`` from one to another.
     """
 
+    banks: Annotated[int, Meta(ge=1, le=100)] = 1
     accounts: Annotated[int, Meta(ge=2, le=100)] = 8
     total: Annotated[int, Meta(ge=0, le=MAX_MONEY)] = 100
     max_transfer: Annotated[int, Meta(ge=1, le=MAX_MONEY)] = 5
@@ -72,7 +74,12 @@ class Bank:
 
     def __init__(self, options: Options, setting: WorkloadSetting, space: KeySpace) -> None:
         self._options, self._setting = options, setting
-        self._banks = space.first(options.accounts)
+        size = options.accounts
+        self._banks = tuple(
+            keys[start : start + size]
+            for keys in space.first(size * options.banks)
+            for start in range(0, len(keys), size)
+        )
 
     def first(self) -> Generator:
         """See ``Workload``. Every account gets its balance."""

@@ -89,6 +89,19 @@ def test_each_bank_is_set_up_once_and_holds_the_total() -> None:
     assert [{partition_of(op.key) for op in i.ops} for i in set_up] == [{0}, {1}, {2}]
 
 
+def test_several_banks_share_no_account_and_each_holds_the_total() -> None:
+    drawn = invokes(made({"banks": 3, "accounts": 5, "total": 40}, scope="cluster"))
+    banks = [frozenset(op.key for op in i.ops) for i in drawn[:3]]
+
+    assert [sum(op.value for op in i.ops) for i in drawn[:3]] == [40] * 3
+    assert len(frozenset().union(*banks)) == 15
+    assert {
+        next(n for n, bank in enumerate(banks) if touched <= bank)
+        for i in drawn[3:]
+        if (touched := frozenset(op.key for op in i.ops))
+    } == {0, 1, 2}
+
+
 def test_nothing_begins_before_every_set_up_was_acknowledged() -> None:
     for seed in range(20):
         history = simulate(Limit(200, whole(made())), unsteady, seed=seed, concurrency=6)
