@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, cast
 
+from clusters.providers.sim.guard import sealed
 from harness.errors import HarnessBug
 
 T = TypeVar("T")
@@ -286,10 +287,14 @@ for _verb in (
     setattr(SimLoop, _verb, _refusal(_verb))
 
 
+def _outside(what: str) -> NoReturn:
+    raise OutsideWorld(what)
+
+
 def simulate(main: Coroutine[Any, Any, T], *, horizon_s: float = DEFAULT_HORIZON_S) -> T:
     """Run ``main`` on a new virtual loop and return its result.
 
     Raises ``SimulationError`` where it would wait for ever, never ends or reaches outside.
     """
-    with asyncio.Runner(loop_factory=lambda: SimLoop(horizon_s)) as runner:
+    with asyncio.Runner(loop_factory=lambda: SimLoop(horizon_s)) as runner, sealed(_outside):
         return runner.run(main)
