@@ -118,22 +118,27 @@ def test_reaching_outside_is_a_named_error(reach: object) -> None:
 
 def test_another_thread_cannot_call_into_the_simulation() -> None:
     caught: list[BaseException] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+    made, tried = threading.Event(), threading.Event()
+
+    def intrude() -> None:
+        made.wait(10.0)
+        try:
+            loops[0].call_soon_threadsafe(print)
+        except OutsideWorld as error:
+            caught.append(error)
+        tried.set()
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
+        loops.append(asyncio.get_running_loop())
+        made.set()
+        assert tried.wait(10.0)
+        loops[0].call_soon_threadsafe(lambda: None)  # from inside it is what call_soon is
 
-        def intrude() -> None:
-            try:
-                loop.call_soon_threadsafe(print)
-            except OutsideWorld as error:
-                caught.append(error)
-
-        thread = threading.Thread(target=intrude)
-        thread.start()
-        thread.join()
-        loop.call_soon_threadsafe(lambda: None)  # from inside it is what call_soon is
-
+    thread = threading.Thread(target=intrude)
+    thread.start()
     simulate(main())
+    thread.join(10.0)
 
     assert len(caught) == 1
 

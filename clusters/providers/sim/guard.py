@@ -1,7 +1,7 @@
 """What must not be reached from inside a simulation, and the errors that name it.
 
-Sockets, threads, children and sleeps are seen by an audit hook; the machine's clocks and entropy
-are functions, which are replaced as long as the simulation goes on. The loop's own verbs refuse by
+Sockets and children are seen by an audit hook; threads, the machine's clocks and entropy are
+functions, which are replaced as long as the simulation goes on. The loop's own verbs refuse by
 themselves (``loop``).
 """
 
@@ -13,23 +13,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from threading import get_ident
-from types import ModuleType
+from threading import Thread, get_ident
 from typing import Any, NoReturn
 
 _EVENTS = {
     "socket.__new__": "a socket",
     "socket.getaddrinfo": "a name server",
-    "_thread.start_new_thread": "a thread",
-    "_thread.start_joinable_thread": "a thread",
     "subprocess.Popen": "a child process",
     "os.posix_spawn": "a child process",
     "os.fork": "a child process",
-    "time.sleep": "time.sleep",
 }
 _CLOCKS = (
     *("time", "time_ns", "monotonic", "monotonic_ns"),
-    *("perf_counter", "perf_counter_ns"),
+    *("perf_counter", "perf_counter_ns", "sleep"),
 )
 _DRAWS = (
     *("random", "randint", "randrange", "choice", "choices", "shuffle", "sample", "uniform"),
@@ -49,10 +45,9 @@ def sealed(refuse: Callable[[str], NoReturn]) -> Iterator[None]:
         sys.addaudithook(_audit)  # there is no way to take it away; outside the block it is idle
         _hooked.append(True)
     with ExitStack() as stack:
-        for module, names in ((time, _CLOCKS), (random, _DRAWS), (os, ("urandom", "getrandom"))):
-            for name in names:
-                stack.callback(setattr, module, name, getattr(module, name))
-                setattr(module, name, _stand_in(module, name, refuse))
+        for owner, name, what in _replaced():
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, _stand_in(owner, name, what, refuse))
         _inside.append((get_ident(), refuse))
         stack.callback(_inside.pop)
         yield
@@ -64,17 +59,25 @@ def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
         _inside[-1][1](what)
 
 
+def _replaced() -> Iterator[tuple[object, str, str]]:
+    """What is replaced: where it stands, its name, and what an error calls it."""
+    for module, names in ((time, _CLOCKS), (random, _DRAWS), (os, ("urandom", "getrandom"))):
+        for name in names:
+            yield module, name, f"{module.__name__}.{name}"
+    yield Thread, "start", "a thread"
+
+
 def _stand_in(
-    module: ModuleType, name: str, refuse: Callable[[str], NoReturn]
+    owner: object, name: str, what: str, refuse: Callable[[str], NoReturn]
 ) -> Callable[..., Any]:
-    """``module.name`` for others than this thread, and for those that may; refused to all else."""
-    real = getattr(module, name)
-    owner = get_ident()
+    """``owner.name`` for others than this thread, and for those that may; refused to all else."""
+    real = getattr(owner, name)
+    here = get_ident()
 
     def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 (any of them)
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        if get_ident() == owner and caller.partition(".")[0] not in _LET_PASS:
-            refuse(f"{module.__name__}.{name}")
+        if get_ident() == here and caller.partition(".")[0] not in _LET_PASS:
+            refuse(what)
         return real(*args, **named)
 
     return call
