@@ -24,6 +24,9 @@ __all__ = ["CHUNK_BYTES", "RESERVE_BYTES", "ChunkWriter", "Scan", "Torn", "scan"
 CHUNK_BYTES = 8 << 20
 """Some ten thousand operations: what a machine that dies may lose."""
 
+OVERGROWN = 8
+"""How many times its size a chunk may take while the disk is slow with the one before."""
+
 SYNC_LIMIT_S = 60.0
 """A disk that takes longer for one chunk is as good as gone."""
 
@@ -88,6 +91,7 @@ class ChunkWriter:
         *,
         writer: int = 0,
         reserve_bytes: int = RESERVE_BYTES,
+        overgrown: int = OVERGROWN,
     ) -> None:
         """Open the stream of ``writer`` (0 to 65535) with an empty first chunk.
 
@@ -95,7 +99,7 @@ class ChunkWriter:
         ``HarnessError`` where the disk refuses.
         """
         self._directory = directory
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes, self._overgrown = chunk_bytes, overgrown
         self._writer = writer
         self._sequence = 0
         self._chain = 0
@@ -134,7 +138,7 @@ class ChunkWriter:
             raise HarnessError(f"{self._chunk.path}: {reason}")
         payload = _encode(record)
         try:
-            if self._chunk.size >= self._chunk_bytes:
+            if self._chunk.size >= self._chunk_bytes and self._may_rotate():
                 self._rotate()
             crc = frames.frame_crc(len(payload), payload, self._chain)
             self._chunk.write(frames.FRAME.pack(len(payload), crc) + payload)
@@ -168,6 +172,13 @@ class ChunkWriter:
         finally:
             self._syncer.shutdown(wait=False)
             self._unlock()
+
+    def _may_rotate(self) -> bool:
+        """Whether the disk has the chunk before, so that nobody has to wait for it; a chunk that
+        outgrows its size too far waits all the same.
+        """
+        over = self._syncing is None or self._syncing.done()
+        return over or self._chunk.size >= self._overgrown * self._chunk_bytes
 
     def _rotate(self) -> None:
         """Go on in a new chunk, or, where the disk refuses, stay in this one unharmed.

@@ -46,7 +46,7 @@ def new_run(root: Path) -> RunDirectory:
 
 def write(run: RunDirectory, records: list[Record], **options: int) -> None:
     """All of ``records``, and the end."""
-    writer = ChunkWriter(run.chunks, **options)
+    writer = ChunkWriter(run.chunks, **{"overgrown": 1, **options})
     for record in records:
         writer.append(record)
     writer.close()

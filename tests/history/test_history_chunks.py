@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from conftest import small_disk
 from history_parts import append, complete, invoke, read, small_history
 
 from harness.errors import HarnessError, InvariantError, MalformedHistory, UsageError
-from harness.history import frames
+from harness.history import chunks, frames
 from harness.history.chunks import ChunkWriter, scan
 from harness.records import Complete, Invoke, MicroOp, Note, Record
 
@@ -21,7 +22,7 @@ FLIPS = 3_000
 
 
 def chunked(directory: Path, records: list[Record], chunk_bytes: int = 400) -> list[Path]:
-    writer = ChunkWriter(directory, chunk_bytes, reserve_bytes=0)
+    writer = ChunkWriter(directory, chunk_bytes, reserve_bytes=0, overgrown=1)
     for record in records:
         writer.append(record)
     writer.close()
@@ -294,3 +295,25 @@ def test_a_disk_full_to_the_last_byte_is_named(tmp_path: Path) -> None:
 
     assert "No space left on device: a record of" in error
     assert found == list(range(written))
+
+
+def test_nobody_waits_for_a_slow_disk_until_a_chunk_outgrows_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = threading.Event()
+    sync = chunks.sync_directory
+    monkeypatch.setattr(chunks, "sync_directory", lambda path: (slow.wait(30), sync(path)))
+    records: list[Record] = [Note(at_ns=i, text="x" * 60) for i in range(60)]
+
+    writer = ChunkWriter(tmp_path / "chunks", 400, reserve_bytes=0)
+    for record in records[:25]:
+        writer.append(record)
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "chunks").glob("*.chunk"))]
+    slow.set()
+    for record in records[25:]:
+        writer.append(record)
+    writer.close()
+
+    assert len(sizes) == 2  # the second waits for the first, and grows meanwhile
+    assert sizes[1] > 3 * sizes[0]
+    assert list(scan(tmp_path / "chunks")) == records
