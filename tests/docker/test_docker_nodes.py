@@ -267,6 +267,23 @@ def test_files_and_environment_reach_the_program_and_its_end_is_told(
     _with_run(named("files"), story, ("n1",))
 
 
+def test_a_program_that_the_kernel_killed_for_memory_ends_with_that_in_its_text(
+    docker_daemon: docker.APIClient,
+) -> None:
+    greedy = Program(argv=("python3", "-c", "held = b'x' * (2 << 30)"))
+
+    async def story(run: Run) -> None:
+        await run.provider.install("n1", greedy)
+        await run.provider.start("n1")
+        async with asyncio.timeout(60):
+            while (seen := await run.provider.probe("n1")).running:
+                pass
+
+        assert "after the kernel killed 1 process there for memory" in seen.exit_text
+
+    _with_run(named("memory"), story, ("n1",))
+
+
 def test_libraries_of_a_lock_file_are_importable_on_the_node(
     docker_daemon: docker.APIClient,
 ) -> None:

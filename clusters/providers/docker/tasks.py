@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from clusters.providers.docker.daemon import DaemonError
@@ -15,6 +16,9 @@ LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is
 CONTAINER_LOG_LINES = 2000
 EXIT_TEXT_BYTES = 300
 TRIAL = "trial"
+OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""Of control groups version 2 and 1: one of them is there."""
+_OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 
 # Each word is said only if the thing works: rules by address in a chain of our own, signals, and
 # what is measured on the loopback interface while it loses half of the packets, or delays them.
@@ -112,7 +116,17 @@ def look(
         return seen
     last = machines.execute(node, ["tail", f"--bytes={EXIT_TEXT_BYTES}", "--", launch.log])[1]
     said = last.decode("utf-8", "replace").strip()
-    return program.status(node, process, "", exit_text=f"ended; its log ends with: {said!r}")
+    text = f"ended{_killed_for_memory(machines, node)}; its log ends with: {said!r}"
+    return program.status(node, process, "", exit_text=text)
+
+
+def _killed_for_memory(machines: Machines, node: str) -> str:
+    """What the kernel counted on the machine: Docker tells only of a container's first process."""
+    said = machines.execute(node, ["cat", *OOM_COUNTERS])[1]
+    kills = max((int(count) for count in _OOM_KILLS.findall(said)), default=0)
+    if not kills:
+        return ""
+    return f", after the kernel killed {kills} process{'es' * (kills > 1)} there for memory"
 
 
 def _refuse_vanished(node: str, state: MachineState) -> None:
