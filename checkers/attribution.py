@@ -2,8 +2,8 @@
 
 A fault is in force from the moment when its injection begins until it is proven healed. A loss is
 tried against every fault that was injected before the read that shows it; a fault that hit the
-leader of the very partition within ``NEAR_NS`` of the acknowledgement is preferred, then one in
-force at it, then the nearest.
+leader or the primary of the very partition within ``NEAR_NS`` of the acknowledgement is preferred,
+then one in force at it, then the nearest.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def _explaining(loss: dict[str, Any], known: list[dict[str, Any]]) -> dict[str, 
 def _rank(loss: dict[str, Any], window: dict[str, Any]) -> tuple[bool, int, int]:
     end_ns = FOREVER_NS if window["end_ns"] is None else window["end_ns"]
     away_ns = max(window["start_ns"] - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
-    led = f"leader of partition {loss['partition']}" in (window["roles"] or ())
+    led = any(
+        f"{role} of partition {loss['partition']}" in (window["roles"] or ())
+        for role in ("primary", "leader")
+    )
     return not (led and away_ns <= NEAR_NS), away_ns, window["fault"]
 
 

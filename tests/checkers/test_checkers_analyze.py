@@ -79,6 +79,18 @@ def test_a_stale_read_names_the_fault_too(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("role", ["primary", "leader"])
+def test_a_fault_that_hit_who_acknowledged_explains_better_than_one_in_force(
+    role: str, tmp_path: Path
+) -> None:
+    other = Fault("pause", "n3", 15 * MS, 60 * MS, ("n3",), ("follower of partition 1",))
+    hit = Fault("kill", "n2", 40 * MS, 60 * MS, ("n2",), (f"{role} of partition 1",))
+    found = analyze(write_run(tmp_path / "run", LOSS, [other, hit]), executor="local")
+
+    (example,) = found.anomalies["lost-write"].examples
+    assert (example["explained_by"]["kind"], example["explained_by"]["phase"]) == ("kill", "before")
+
+
 def test_without_a_fault_before_it_a_loss_stands_unexplained(tmp_path: Path) -> None:
     later = Fault("kill", "n1", 99 * MS, 100 * MS)
     found = analyze(write_run(tmp_path / "run", LOSS, [later]), executor="local")
