@@ -58,25 +58,31 @@ _WIPES: Overrides = _mix("wipe", "kill", "partition") | {
     "nemesis.quiet_s": 2.5,
 }
 _SMALL_SNAPSHOTS: Overrides = {"system.snapshot_bytes": 6000}
-# Power cuts: what had left a moment before it was on a disk is gone from all of them.
-_OUTAGES = [
-    {"at_s": 1.0 + 2.4 * number, "kind": "kill", "target": "all", "hold_s": 0.3}
-    for number in range(6)
+# Who was away is back just when nobody leads.
+_LAGGARDS = [
+    row
+    for number, node in enumerate(("n3", "n2", "n1"))
+    for row in (
+        {"at_s": 0.5 + 4.2 * number, "kind": "partition", "target": node, "hold_s": 2.4},
+        {
+            "at_s": 2.7 + 4.2 * number,
+            "kind": "kill",
+            "target": "leader of partition 0",
+            "hold_s": 1.5,
+        },
+    )
 ]
+_ONE_FAST_CLOCK = [{"at_s": 0.1, "kind": "clock-fast", "target": "n1 at 3 %", "hold_s": 8.0}]
 
 OWN: Mapping[str, Overrides] = {
-    "answer-before-disk": {
-        "nemesis.schedule": _OUTAGES,
-        "drive.duration_s": 16.0,
-        "drive.rate_per_s": 200.0,
-        "drive.concurrency": 20,
-        "workload.key_count": 40,
-        "workload.key_choice": "uniform",
-    },
     "clock-not-advanced": _WIDE
     | _SNAPSHOTS
-    | _mix("clock-fast", "clock-slow")
-    | {"workload.key_count": 12, "nemesis.hold_s": 3.0, "nemesis.quiet_s": 0.5},
+    | {
+        "nemesis.schedule": _ONE_FAST_CLOCK,
+        "drive.rate_per_s": 120.0,
+        "workload.key_count": 12,
+        "workload.read_fraction": 0.85,
+    },
     "commit-retried": _WIDE | _mix("partition", "one-way", "one-way-in"),
     "dead-coordinator-kept": _WIDE | _mix("kill"),
     "doubt-called-abort": _mix("one-way-in", "one-way", "partition") | {"drive.rate_per_s": 150.0},
@@ -97,14 +103,17 @@ OWN: Mapping[str, Overrides] = {
     "refusal-ignored": _WIDE,
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
     "snapshot-reads-newest": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
-    "term-not-checked": _mix("kill", "pause") | {"cluster.nodes": 5, "system.replicas": 5},
     "term-not-persisted": _mix("kill"),
     "told-once": _WIDE
     | _mix("partition", "kill")
     | {"cluster.nodes": 5, "nemesis.hold_s": 4.0, "drive.duration_s": 16.0},
     "torn-tail-accepted": _mix("bit-flip") | {"nemesis.hold_s": 2.5},
     "versions-collected-early": _SNAPSHOTS | {"workload.key_count": 4},
-    "vote-ignores-log": _mix("pause", "kill") | {"drive.rate_per_s": 150.0},
+    "vote-ignores-log": {
+        "nemesis.schedule": _LAGGARDS,
+        "drive.duration_s": 14.0,
+        "drive.rate_per_s": 100.0,
+    },
     "vote-not-persisted": _mix("kill"),
     "wiped-node-votes": _WIPES,
 }

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 KNOWN = {
     "ack-before-quorum": "a leader acknowledges a commit once its own log holds it (groups.py)",
-    "answer-before-disk": "votes and answers leave before they are on the disk (groups.py)",
     "clock-not-advanced": "the clock does not follow what messages carry (clock.py)",
     "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the second "
@@ -45,7 +44,6 @@ KNOWN = {
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
-    "term-not-checked": "a candidate counts answers to what it asked before (raft/voter.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups.py)",
     "told-once": "home forgets an outcome that a participant may not have heard (tx/finisher.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "

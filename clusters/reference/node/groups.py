@@ -272,8 +272,6 @@ class Host:
             if ready.send_chunks or ready.chunks:
                 self.on_chunks(group, ready)
             if ready.must_write:
-                if planted("answer-before-disk"):
-                    _gather(group, ready.send_durable, outgoing)
                 self._write_later(group, ready)
             elif group.unwritten and ready.send_durable:
                 # It may speak of entries that an earlier Ready is still writing.

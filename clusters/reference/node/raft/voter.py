@@ -293,6 +293,6 @@ class Voter:
             if reply.pre
             else (Role.CANDIDATE, self.term)
         )
-        if (self._role, reply.term) == asked or planted("term-not-checked"):
+        if (self._role, reply.term) == asked:
             self._votes.setdefault(reply.sender, reply.granted)
             self._count_votes()
