@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from harness.errors import UsageError
 from harness.generator import Context, Generator, Operation, Wait
@@ -48,7 +49,7 @@ def _not_later(answer: Answer, due_ns: int | None) -> Answer:
     operation, after = answer
     if due_ns is None or not isinstance(operation, Operation):
         return answer
-    return attrs.evolve(operation, at_ns=min(operation.at_ns, due_ns)), after
+    return replace(operation, at_ns=min(operation.at_ns, due_ns)), after
 
 
 def _due(answer: Answer, due_ns: int | None, context: Context) -> int | None:
@@ -304,7 +305,7 @@ class Delay:
         if not isinstance(answer, Operation):
             return answer, attrs.evolve(self, inner=inner)
         at_ns = max(at_ns, answer.at_ns) if self.next_ns is None else at_ns
-        return attrs.evolve(answer, at_ns=at_ns), Delay(self.gap_ns, inner, at_ns + self.gap_ns)
+        return replace(answer, at_ns=at_ns), Delay(self.gap_ns, inner, at_ns + self.gap_ns)
 
     def update(self, context: Context, event: Event) -> Generator:
         """See ``Generator``."""
@@ -324,7 +325,7 @@ class After:
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         from_ns = context.now_ns + self.pause_ns if self.from_ns is None else self.from_ns
-        answer, inner = self.inner.op(attrs.evolve(context, now_ns=max(context.now_ns, from_ns)))
+        answer, inner = self.inner.op(replace(context, now_ns=max(context.now_ns, from_ns)))
         return answer, After(self.pause_ns, inner, from_ns)
 
     def update(self, context: Context, event: Event) -> Generator:

@@ -2,7 +2,8 @@
 
 ``op`` and ``update`` never change their receiver, draw randomness only from ``substream`` keyed by
 (seed, purpose, slot), and never look at a clock but ``context.now_ns``; so a schedule can be run
-without a cluster.
+without a cluster. What is made for every operation is a ``msgspec.Struct``: it costs a tenth of the
+time of a frozen ``attrs`` class.
 """
 
 from __future__ import annotations
@@ -11,18 +12,13 @@ import enum
 from collections.abc import Callable
 from typing import Protocol
 
-import attrs
+import msgspec
 
 from harness.client import READ_WRITE
 from harness.records import Complete, Invoke, MicroOp
 
 
-def _every_slot(context: Context) -> tuple[int, ...]:
-    return tuple(range(context.concurrency))
-
-
-@attrs.frozen(kw_only=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, kw_only=True):
     """What a generator may know when it is asked: the time, and who is idle.
 
     ``free`` holds idle processes in ascending slot order; ``process % concurrency`` is the slot.
@@ -34,8 +30,8 @@ class Context:
     now_ns: int
     free: tuple[int, ...]
     concurrency: int
+    slots: tuple[int, ...]
     busy: tuple[int, ...] = ()
-    slots: tuple[int, ...] = attrs.field(default=attrs.Factory(_every_slot, takes_self=True))
 
     def only(self, chosen: Callable[[int], bool]) -> Context:
         """What there is to know where only the slots that ``chosen`` accepts exist."""
@@ -49,8 +45,7 @@ class Context:
         )
 
 
-@attrs.frozen(kw_only=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction to run on ``process``, not before ``at_ns`` (its intended start)."""
 
     process: int

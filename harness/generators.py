@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 import attrs
+from msgspec.structs import replace
 
 from harness.clock import NS_PER_S, substream
 from harness.generator import Context, Generator, Operation, Wait
@@ -121,7 +122,7 @@ class Stagger:
         arrivals = self.arrivals + 1
         next_ns = at_ns + self._gap(arrivals)
         after = attrs.evolve(self, inner=inner, arrivals=arrivals, next_ns=next_ns)
-        return attrs.evolve(answer, at_ns=at_ns), after
+        return replace(answer, at_ns=at_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
@@ -159,7 +160,7 @@ class Mix:
         slot = process % context.concurrency
         counts = self.counts or (0,) * context.concurrency
         chosen = self._choice(slot, counts[slot])
-        turn = attrs.evolve(context, free=(process,))
+        turn = replace(context, free=(process,))
         parts: list[tuple[int, Generator] | None] = list(self.parts)
         answer: Operation | Wait = Wait.EXHAUSTED
         for number in (chosen, *(n for n in range(len(parts)) if n != chosen)):

@@ -110,6 +110,7 @@ class _Simulation:
             now_ns=self.now_ns,
             free=tuple(process for process, busy in both if not busy),
             concurrency=len(self.processes),
+            slots=tuple(range(len(self.processes))),
             busy=tuple(process for process, busy in both if busy),
         )
 

@@ -150,8 +150,7 @@ class Recipe:
     max_appends: int
 
 
-@attrs.frozen
-class Pool:
+class Pool(msgspec.Struct, frozen=True):
     """The live keys of one partition, the hottest first, and how many appends each has had."""
 
     number: int
@@ -174,8 +173,7 @@ def fresh_pools(recipe: Recipe) -> tuple[Pool, ...]:
     return tuple(Pool(n, keys, (0,) * count) for n, keys in enumerate(recipe.space.first(count)))
 
 
-@attrs.frozen(kw_only=True)
-class Appends:
+class Appends(msgspec.Struct, frozen=True, kw_only=True):
     """The generator. ``appended`` counts elements by slot; the n-th of a slot is
     n x concurrency + slot: no two are equal.
     """

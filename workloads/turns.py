@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-import attrs
+import msgspec
 
 from harness.clock import substream
 from harness.generator import Context
@@ -12,8 +12,7 @@ from harness.generators import next_process
 from workloads.keys import replaced
 
 
-@attrs.frozen(kw_only=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The ``count``-th operation of ``slot``, which ``process`` does; ``draw`` is for it alone."""
 
     process: int
@@ -22,8 +21,7 @@ class Turn:
     draw: Random
 
 
-@attrs.frozen(kw_only=True)
-class Turns:
+class Turns(msgspec.Struct, frozen=True, kw_only=True):
     """Operations begun so far, by slot. Draws are keyed by (slot, the slot's own count), so that
     what one slot draws does not depend on how the others fare.
     """

@@ -9,6 +9,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.clock import NS_PER_S
 from harness.combinators import (
@@ -138,7 +139,7 @@ def test_only_the_chosen_slots_take_part_and_phases_within_wait_for_them_alone()
 
 
 def _later(operation: Operation) -> Operation:
-    return attrs.evolve(operation, at_ns=operation.at_ns + 5 * MS)
+    return replace(operation, at_ns=operation.at_ns + 5 * MS)
 
 
 def test_each_slot_has_a_copy_of_its_own() -> None:
@@ -151,7 +152,7 @@ def test_each_slot_has_a_copy_of_its_own() -> None:
 def test_map_and_filter_change_and_choose() -> None:
     assert letters(Filter(lambda o: o.ops != A, FlipFlop((few(A, 3), few(B, 3))))) == "bbb"
 
-    as_b = Map(lambda operation: attrs.evolve(operation, ops=B), few(A, 3))
+    as_b = Map(lambda operation: replace(operation, ops=B), few(A, 3))
     assert letters(as_b) == "bbb"
 
 
@@ -235,7 +236,7 @@ class Pure:
     inner: Generator
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
-        self.inner.op(attrs.evolve(context, now_ns=context.now_ns + 7))
+        self.inner.op(replace(context, now_ns=context.now_ns + 7))
         first, again = self.inner.op(context), self.inner.op(context)
         assert first == again
         return first[0], Pure(first[1])
@@ -283,7 +284,7 @@ def test_limits_hold_whatever_is_within(inner: Generator, count: int, concurrenc
 @given(GENERATORS, GENERATORS, st.integers(1, 4))
 def test_phases_never_overlap(first: Generator, second: Generator, concurrency: int) -> None:
     def tagged(inner: Generator, key: int) -> Generator:
-        return Map(lambda operation: attrs.evolve(operation, ops=(MicroOp("w", key, 1),)), inner)
+        return Map(lambda operation: replace(operation, ops=(MicroOp("w", key, 1),)), inner)
 
     found = simulate(
         then(tagged(first, 1), tagged(second, 2)), imperfect, seed=3, concurrency=concurrency

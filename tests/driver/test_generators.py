@@ -47,7 +47,7 @@ def invokes(
 
 
 def test_idle_processes_take_turns() -> None:
-    context = Context(now_ns=0, free=(5, 1, 7), concurrency=5)  # slots 0, 1, 2
+    context = Context(now_ns=0, free=(5, 1, 7), concurrency=5, slots=(0, 1, 2, 3, 4))
 
     assert [next_process(context, slot) for slot in (-1, 0, 1, 2, 4)] == [5, 1, 7, 5, 5]
     assert [i.process for i in invokes(Limit(5, Repeat(A)), 3)] == [0, 1, 2, 0, 1]
@@ -134,7 +134,7 @@ def test_a_mix_ends_with_its_last_part() -> None:
 
 def test_a_part_of_a_mix_that_waits_leaves_its_turn_to_the_others() -> None:
     waiting = UntilOk((A,))
-    context = Context(now_ns=0, free=(0, 1), concurrency=2)
+    context = Context(now_ns=0, free=(0, 1), concurrency=2, slots=(0, 1))
     _, waiting_after = waiting.op(context)
     mixed: Generator = Mix(((1_000_000, waiting_after), (1, Repeat(B))), seed=2)
 
@@ -180,7 +180,7 @@ def test_an_info_ends_the_process_and_its_slot_goes_on() -> None:
 
 def test_generators_are_values() -> None:
     generator = Limit(9, Stagger(100.0, 5, Mix(((1, Repeat(A)), (1, Repeat(B))), seed=2)))
-    context = Context(now_ns=7, free=(0, 1), concurrency=2)
+    context = Context(now_ns=7, free=(0, 1), concurrency=2, slots=(0, 1))
 
     assert generator.op(context) == generator.op(context)
     assert simulate(generator, unsteady, seed=1, concurrency=2) == simulate(
