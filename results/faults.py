@@ -74,7 +74,7 @@ def _row(row: dict[str, Any], planned: str, effect: Mapping[str, Any]) -> FaultR
         ("effect", row["proof"]),
         ("healing", row["heal_proof"]),
         ("reason", row["reason"]),
-        ("taken over", "; ".join(map(_told, takeovers))),
+        ("taken over", "; ".join(_told(takeovers))),
     )
     return FaultRow(
         number=row["fault"],
@@ -101,11 +101,17 @@ def _takeovers(effect: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield takeover
 
 
-def _told(takeover: Mapping[str, Any]) -> str:
-    role, node = takeover.get("role"), takeover.get("node")
-    if not node:
-        return f"{role} by {NOBODY} while it was in force"
-    return f"{role} by {node} after {cell('after_ns', takeover.get('after_ns'))} s"
+def _told(takeovers: list[Mapping[str, Any]]) -> Iterator[str]:
+    """A clause for each node that took something over, then for what nobody did."""
+    takers = dict.fromkeys(str(takeover.get("node") or "") for takeover in takeovers)
+    for taker in sorted(takers, key=lambda name: (not name, name)):
+        mine = [row for row in takeovers if str(row.get("node") or "") == taker]
+        roles = briefly([str(row.get("role")) for row in mine]).replace("; ", " and ")
+        if not taker:
+            yield f"{roles} by {NOBODY} while it was in force"
+            continue
+        most = "at most " if len(mine) > 1 else ""
+        yield f"{roles} by {taker} after {most}{_last(mine)} s"
 
 
 def _last(takeovers: list[Mapping[str, Any]]) -> str:

@@ -249,6 +249,7 @@ def test_what_each_fault_met_and_who_took_over_stands_beside_it(tmp_path: Path) 
         "takeovers": [
             {"role": roles[0], "node": "n4", "after_ns": 812_000_000},
             {"role": roles[1], "node": "n5", "after_ns": 1_290_000_000},
+            {"role": "leader of partition 6", "node": "n4", "after_ns": 700_000_000},
         ],
     }
     second |= {
@@ -258,7 +259,7 @@ def test_what_each_fault_met_and_who_took_over_stands_beside_it(tmp_path: Path) 
 
     page = report(build(tmp_path / "run", **SMALL), verdict)
 
-    assert "leader of partition 3 by n4 after 0.812 s" in page.text
+    assert "leader of partitions 3, 6 by n4 after at most 0.812 s" in page.text
     assert "metastorage leader by n5 after 1.290 s" in page.text
     assert "leader of partition 3 by nobody while it was in force" in page.text
     rows = faults.rows(gather(RunDirectory(tmp_path / "run")))
