@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from process_programs import PORTS, Echo, bring_up
 
+from clusters.providers.process.layout import cut_log
 from clusters.providers.process.provider import build
 from harness.errors import HarnessError
 
@@ -56,3 +57,15 @@ def test_teardown_does_not_wait_for_a_stop_that_takes_its_time(tmp_path: Path) -
         assert (await stop).exit_text == "killed by SIGKILL"
 
     asyncio.run(scenario())
+
+
+def test_of_a_log_that_grew_too_long_the_end_is_kept(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    log.write_bytes(b"early" * 100 + b"late")
+
+    cut_log(log, 1000)
+    assert log.stat().st_size == 504
+
+    cut_log(log, 9)
+    assert log.read_bytes() == b"earlylate"
+    assert list(tmp_path.iterdir()) == [log]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def copy_log(source: Path, into: Path) -> None:
     with source.open("rb") as log, target.open("wb") as copy:
         log.seek(max(0, source.stat().st_size - LOG_LIMIT_BYTES))
         shutil.copyfileobj(log, copy)
+
+
+def cut_log(source: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
+    """Keep only the end of a log that is too long and that nobody writes any more."""
+    try:
+        if not source.exists() or source.stat().st_size <= limit_bytes:
+            return
+        shorter = source.with_name(f".{source.name}.end")
+        with source.open("rb") as log, shorter.open("wb") as end:
+            log.seek(-limit_bytes, os.SEEK_END)
+            shutil.copyfileobj(log, end)
+        shorter.replace(source)
+    except OSError as error:
+        raise HarnessError(f"cannot shorten {source}: {error.strerror}") from error
 
 
 def _inside(directory: Path, name: str) -> Path:

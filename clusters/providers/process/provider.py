@@ -22,7 +22,7 @@ from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.child import Child, launch, spawn
 from clusters.providers.process.keeping import keep_links
-from clusters.providers.process.layout import Layout, argument_vector, copy_log, place
+from clusters.providers.process.layout import Layout, argument_vector, copy_log, cut_log, place
 from clusters.providers.process.ledger import Ledger
 from clusters.providers.process.proxy import LOOPBACK, Mesh
 from harness.capability import Capability
@@ -284,6 +284,8 @@ class ProcessProvider:
                 self._mesh.close()
             self._claims.let_go()
         await self._ledger.close()
+        for node, program in self._programs.items():
+            await asyncio.to_thread(cut_log, self._layout(node).log(program))
 
     async def leave(self) -> None:
         """Let everything run on when this process ends: the links go to a process of their own.

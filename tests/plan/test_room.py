@@ -1,0 +1,66 @@
+"""Room on the disk: what a plan may need, what a run has taken, and when that is too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import room
+from harness.errors import HarnessError
+from harness.plan import Plan, loads
+
+MIB = room.MIB
+
+
+def plan(text: str = "") -> Plan:
+    return loads(f"seed = 1\n{text}")
+
+
+def test_longer_and_busier_runs_need_more_until_their_cap() -> None:
+    short = room.estimate_bytes(plan("[drive]\nduration_s = 10"))
+    long = room.estimate_bytes(plan("[drive]\nduration_s = 3600"))
+    open_loop = room.estimate_bytes(plan("[drive]\nduration_s = 3600\nrate_per_s = 5000"))
+    capped = room.estimate_bytes(
+        plan("[drive]\nduration_s = 3600\nrate_per_s = 5000\n[limits]\ndisk_mib = 200")
+    )
+
+    assert short < long < open_loop
+    assert short < 150 * MIB
+    assert capped == 200 * MIB
+
+
+def test_a_store_that_does_not_exist_yet_is_measured_where_it_would_be(tmp_path: Path) -> None:
+    room.require_room(plan(), tmp_path / "not" / "yet")
+
+    assert not (tmp_path / "not").exists()
+
+
+def test_what_hardly_fits_is_refused_with_both_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Usage:
+        free = 20 * MIB
+
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: Usage)
+
+    with pytest.raises(HarnessError, match=r"may need \d+ MiB in .*, and 20 MiB are free"):
+        room.require_room(plan(), tmp_path)
+
+
+def test_a_run_is_measured_with_all_its_files_and_no_file_twice_removed(tmp_path: Path) -> None:
+    (tmp_path / "nodes" / "n1").mkdir(parents=True)
+    (tmp_path / "nodes" / "n1" / "log").write_bytes(b"x" * 3 * MIB)
+    (tmp_path / "elsewhere").symlink_to("/usr")
+
+    assert 3 * MIB <= room.used_bytes(tmp_path) < 4 * MIB
+    assert room.used_bytes(tmp_path / "gone") == 0
+
+
+def test_a_run_over_its_cap_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 3 * MIB)
+
+    assert room.over_cap(plan("[limits]\ndisk_mib = 9"), tmp_path) == ""
+    assert room.over_cap(plan("[limits]\ndisk_mib = 2"), tmp_path) == (
+        "ended early: the run directory holds 3 MiB, limits.disk_mib allows 2 MiB"
+    )
