@@ -104,9 +104,6 @@ OWN: Mapping[str, Overrides] = {
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
     "snapshot-reads-newest": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "term-not-persisted": _mix("kill"),
-    "told-once": _WIDE
-    | _mix("partition", "kill")
-    | {"cluster.nodes": 5, "nemesis.hold_s": 4.0, "drive.duration_s": 16.0},
     "torn-tail-accepted": _mix("bit-flip") | {"nemesis.hold_s": 2.5},
     "versions-collected-early": _SNAPSHOTS | {"workload.key_count": 4},
     "vote-ignores-log": {

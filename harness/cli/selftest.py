@@ -105,7 +105,10 @@ def selftest(
 
 
 def hunt(bug: str, root: Path, rounds: int, max_seeds: int, first: int, jobs: int | None) -> Found:
-    """Drill seed after seed until ``bug`` was found ``rounds`` times, or not for ``max_seeds``."""
+    """Drill seed after seed until ``bug`` was found ``rounds`` times, or not for ``max_seeds``.
+
+    Only the run of the first finding is kept.
+    """
     plans = (plan_of(bug, seed, on=True) for seed in range(first, first + rounds * max_seeds))
     results: list[SeedResult] = []
     with drilled(plans, root, jobs) as work:
@@ -115,13 +118,15 @@ def hunt(bug: str, root: Path, rounds: int, max_seeds: int, first: int, jobs: in
             since = max(hits, default=first - 1)
             if len(hits) >= rounds or sum(seen.seed > since for seen in results) >= max_seeds:
                 break
-    return summed(bug, results, rounds, first)
+    found = summed(bug, results, rounds, first)
+    for run in root.glob(f"*-{bug}-[0-9]*-*"):  # also what was broken off half-way
+        if str(run) != found.run:
+            shutil.rmtree(run, ignore_errors=True)
+    return found
 
 
 def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> Found:
-    """The findings among ``results``, each with the seeds since the one before. Only the run of the
-    first is kept.
-    """
+    """The findings among ``results``, each with the seeds since the one before."""
     ordered = sorted(results, key=lambda result: result.seed)
     hits = [result for result in ordered if counted(result)][:rounds]
     seeds = [first - 1, *(hit.seed for hit in hits)]
@@ -129,17 +134,13 @@ def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> 
     for hit in hits:
         for name in counted(hit):
             names[name] = names.get(name, 0) + 1
-    kept = hits[0].run if hits else ""
-    for result in ordered:
-        if result.run and result.run != kept:
-            shutil.rmtree(result.run, ignore_errors=True)
     return Found(
         bug=bug,
         seeds=max((result.seed for result in ordered), default=first - 1) - first + 1,
         tries=tuple(later - before for before, later in itertools.pairwise(seeds)),
         names=dict(sorted(names.items(), key=lambda item: (-item[1], item[0]))),
         unknown=sum(result.outcome is Outcome.UNKNOWN for result in ordered),
-        run=kept,
+        run=hits[0].run if hits else "",
     )
 
 

@@ -45,7 +45,6 @@ KNOWN = {
     "(tx/partition.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups.py)",
-    "told-once": "home forgets an outcome that a participant may not have heard (tx/finisher.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "
     "(storage/records.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",

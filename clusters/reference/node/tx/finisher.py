@@ -81,7 +81,7 @@ class Finisher:
                 for p in outcome.participants
             )
         )
-        if planted("told-once") or all(isinstance(answer, Fine) for answer in answers):
+        if all(isinstance(answer, Fine) for answer in answers):
             self._finished[txn] = None
 
     async def _recover(self, txn: TxnId) -> None:
