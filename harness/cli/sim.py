@@ -97,6 +97,7 @@ def sim(
     given = _given(faults, bugs, sets)
     with naming_source(plan, given):
         plans = seed_plans(plan, given, workloads, range(first, first + seeds))
+        _refuse_unrunnable(plans)
     ledger = Ledger(store.root, code_digest())
     known = {} if again else ledger.known()
     done = [known[key] for key in map(plan_key, plans) if key in known]
@@ -141,6 +142,17 @@ def _some_kinds(plan: Plan) -> list[str] | None:
     stream = substream(plan.seed, "sim-kinds")
     count = stream.randint(1, min(MOST_KINDS, len(mix)))
     return sorted(stream.sample(sorted(mix), count))
+
+
+def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
+    """What would refuse every seed is told once, before any. Raises ``UsageError``."""
+    from harness.cli.wiring import build_system, build_workload, named
+
+    kinds = dict.fromkeys(kind for plan in plans for kind in plan.nemesis.mix)
+    for kind in kinds:
+        named("nemesis.mix", "faults", kind)
+    for plan in {plan.workload.name: plan for plan in plans}.values():
+        build_workload(plan, build_system(plan))
 
 
 def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:

@@ -1,0 +1,202 @@
+"""A campaign: every seed in a process of its own, its end a result, and none simulated twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.cli import campaign as campaigns
+from harness.cli.campaign import campaign
+from harness.cli.ledger import Ledger
+from harness.cli.seeds import SeedResult, plan_key
+from harness.cli.sim import seed_plans
+from harness.cli.sums import overall, totals
+from harness.outcome import Outcome
+from harness.plan import Plan, load
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+SMALL: dict[str, object] = {
+    "cluster.provider": "sim",
+    "cluster.nodes": 3,
+    "cluster.options.weather": {"loss": 0.01, "reorder": 0.1, "slow": 0.3, "resets_per_s": 0.5},
+    "check.executor": "local",
+    "check.min_ok": 20,
+    "system.partitions": 2,
+    "drive.duration_s": 7.0,
+    "drive.rate_per_s": 20.0,
+    "nemesis.schedule": [
+        {"at_s": 1.0, "kind": "kill", "target": "leader of partition 0", "hold_s": 1.0},
+        {"at_s": 3.0, "kind": "disk-full", "target": "leader of partition 1", "hold_s": 1.0},
+    ],
+}
+
+
+def small(seed: int, **more: object) -> Plan:
+    given = SMALL | {"seed": seed, "name": f"small-{seed}"}
+    return load(None, given | {key.replace("__", "."): value for key, value in more.items()})
+
+
+def results(*plans: Plan, into: Path, **wishes: object) -> dict[int, SeedResult]:
+    with closing(campaign(plans, into, **wishes)) as found:  # type: ignore[arg-type, type-var]
+        return {result.seed: result for result in found}
+
+
+def test_each_seed_is_run_judged_and_thrown_away_where_it_is_valid(tmp_path: Path) -> None:
+    found = results(small(1), small(2), into=tmp_path)
+
+    assert [found[seed].outcome for seed in (1, 2)] == [Outcome.VALID] * 2
+    assert found[1].digest != found[2].digest
+    assert all(result.ok > 25 and result.simulated_s > 7 for result in found.values())
+    assert all({"kill", "disk-full"} <= result.hits.keys() for result in found.values())
+    assert [path.name for path in tmp_path.iterdir()] == ["latest"]
+
+
+def test_what_fails_is_kept_and_named_and_a_replay_is_the_same_byte_for_byte(
+    tmp_path: Path,
+) -> None:
+    buggy = small(3, system__bugs=["no-fsync"], nemesis__schedule=all_nodes_killed())
+    (found,) = results(buggy, into=tmp_path).values()
+    assert found.outcome is Outcome.VIOLATION
+    assert Path(found.run, "analysis", "verdict.json").is_file()
+
+    environment = {**os.environ, "PYTHONHASHSEED": "4711"}
+    command = [FIREDRILL, "replay", found.run, "--trace", "--no-report", "--runs-dir", tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 1, done.stderr
+    assert "byte for byte" in done.stdout
+    assert "NOT the same" not in done.stdout
+    again = (tmp_path / "latest").resolve()
+    assert again != Path(found.run).resolve()
+    rows = [msgspec.json.decode(line) for line in (again / "trace.jsonl").open("rb")]
+    assert {"message", "sync", "append"} <= {row["did"] for row in rows}
+    assert any(
+        "AppendEntries" in row["what"] or "Append" in row["what"]
+        for row in rows
+        if row["did"] == "message"
+    )
+    svg = (again / "trace.svg").read_text()
+    assert svg.count("<line") > 20
+    assert "kill of all" in svg
+
+
+def all_nodes_killed() -> list[dict[str, object]]:
+    return [
+        {"at_s": at_s, "kind": "kill", "target": "all", "hold_s": 0.5} for at_s in (1.0, 2.5, 4.0)
+    ]
+
+
+def test_a_child_that_dies_or_does_not_end_is_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bad(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
+        if plan.seed == 1:
+            os._exit(9)
+        if plan.seed == 2:
+            time.sleep(60)
+        raise ValueError("no more")
+
+    monkeypatch.setattr(campaigns, "run_seed", bad)
+    found = results(small(1), small(2), small(3), into=tmp_path, seed_limit_s=1.0)
+
+    assert {result.outcome for result in found.values()} == {Outcome.HARNESS_ERROR}
+    assert found[1].reasons == ("it died (exit code 9)",)
+    assert found[2].reasons == ("no end within 1 s",)
+    assert found[3].reasons == ("ValueError: no more",)
+
+
+def test_closing_a_campaign_ends_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+
+    def slow(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
+        if plan.seed:
+            with pids.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            time.sleep(60)
+        raise ValueError("the first")
+
+    monkeypatch.setattr(campaigns, "run_seed", slow)
+    with closing(campaign([small(0), small(1), small(2)], tmp_path, jobs=2)) as found:  # type: ignore[type-var]
+        next(found)
+
+    for pid in pids.read_text().split() if pids.exists() else ():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+def test_a_ledger_knows_what_this_code_came_to_and_nothing_else(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "code-1")
+    one, two = (
+        SeedResult(key=f"k{n}", seed=n, name="n", workload="bank", outcome=Outcome.VALID)
+        for n in (1, 2)
+    )
+    assert ledger.known() == {}
+    ledger.add(one)
+    Ledger(tmp_path, "code-2").add(two)
+    with ledger.path.open("ab") as file:
+        file.write(b'{"code": "code-1", "result": {"torn')
+
+    assert Ledger(tmp_path, "code-1").known() == {"k1": one}
+
+
+def result(seed: int, outcome: Outcome, **more: object) -> SeedResult:
+    given = {"key": str(seed), "seed": seed, "name": "n", "workload": "w", "outcome": outcome}
+    return SeedResult(**(given | more))  # type: ignore[arg-type]
+
+
+def test_a_few_seeds_that_show_nothing_are_let_pass_and_a_violation_never_is() -> None:
+    valid = [result(n, Outcome.VALID) for n in range(99)]
+
+    assert overall([]) is Outcome.UNKNOWN
+    assert overall([*valid, result(99, Outcome.UNKNOWN)]) is Outcome.VALID
+    assert overall([*valid[:9], result(99, Outcome.UNKNOWN)]) is Outcome.UNKNOWN
+    assert overall([*valid, result(99, Outcome.VIOLATION)]) is Outcome.VIOLATION
+    assert overall([*valid, result(99, Outcome.HARNESS_ERROR)]) is Outcome.HARNESS_ERROR
+
+
+def test_the_sums_add_up() -> None:
+    hits = {"kill": {"other voter": 2}}
+    one = result(1, Outcome.VALID, ok=90, fail=10, changes=2, open_changes=1, hits=hits)
+    two = result(2, Outcome.UNKNOWN, ok=50, info=50, hits=hits)
+    text = "\n".join(totals([one, two], 1.0))
+
+    assert "2 seeds: unknown 1, valid 1" in text
+    assert "operations: 200, median 100 a seed; ok: median 70%, least 50%" in text
+    assert "change of primary: 50%, under open transactions: 50%" in text
+    assert "kill                        0            4                   0" in text
+
+
+def test_seeds_take_turns_among_workloads_and_take_a_few_kinds_each() -> None:
+    plans = seed_plans(None, {}, (), range(20))
+
+    assert [plan.workload.name for plan in plans[:2]] == ["list-append", "bank"]
+    assert len({plan_key(plan) for plan in plans}) == 20
+    assert all(1 <= len(plan.nemesis.mix) <= 4 for plan in plans)
+    assert len({kind for plan in plans for kind in plan.nemesis.mix}) > 10
+    assert seed_plans(None, {}, (), range(20)) == plans
+
+
+def sim(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [FIREDRILL, "sim", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_what_would_refuse_every_seed_is_told_before_any(tmp_path: Path) -> None:
+    for flags, said in (
+        (("--faults", "kil"), "unknown fault 'kil'"),
+        (("--bug", "nonesuch"), "nonesuch"),
+        (("--set", "drive.duratoin_s=3"), "duratoin_s"),
+    ):
+        done = sim(*flags, "--runs-dir", tmp_path)
+        assert done.returncode == 254, done.stderr
+        assert said in done.stderr
+    assert not list(tmp_path.iterdir())
