@@ -19,7 +19,10 @@ from pathlib import Path
 RELEASE = b"released\n"
 RETRY_S = 1.0
 REAP_LIMIT_S = 900.0  # a daemon that is away for longer was taken away for good
-CLEAN_LOOKS = 3  # in a row: a container can still appear a moment after its controller died
+# Looks in a row that must find nothing. A daemon goes on with what a dead controller asked for, on
+# a loaded machine for some seconds; a process that is not in its list yet ends by itself.
+CLEAN_LOOKS = 2
+CLEAN_LOOKS_DOCKER = 10
 LOG_FILE = "reaper.log"
 
 
@@ -32,7 +35,8 @@ def main(argv: list[str]) -> int:
         return 0
     tell = _teller(root / LOG_FILE)
     tell("the controller is gone: removing what it left")
-    failure = reap(lambda: remove_all(run_id, root / "undo", provider), tell)
+    looks = CLEAN_LOOKS_DOCKER if provider == "docker" else CLEAN_LOOKS
+    failure = reap(lambda: remove_all(run_id, root / "undo", provider), tell, looks)
     tell(failure or "nothing is left")
     return int(bool(failure))
 
@@ -62,14 +66,16 @@ def released(pipe: int, pid: int) -> bool:
             return False
 
 
-def reap(remove: Callable[[], list[str]], tell: Callable[[str], None]) -> str:
-    """Call ``remove`` until it finds nothing several times in a row; why not, where it never does.
+def reap(
+    remove: Callable[[], list[str]], tell: Callable[[str], None], looks: int = CLEAN_LOOKS
+) -> str:
+    """Call ``remove`` until it finds nothing ``looks`` times in a row; why not, where that fails.
 
     What fails is tried again, until the limit.
     """
     ends_s = time.monotonic() + REAP_LIMIT_S
     clean, failure = 0, ""
-    while clean < CLEAN_LOOKS:
+    while clean < looks:
         try:
             removed = remove()
         except Exception as error:  # whatever it is: nobody else is left to try again
@@ -83,7 +89,7 @@ def reap(remove: Callable[[], list[str]], tell: Callable[[str], None]) -> str:
                 tell(f"removed {line}")
         if time.monotonic() > ends_s:
             return f"given up after {REAP_LIMIT_S:g} s: {failure}" if failure else ""
-        if clean < CLEAN_LOOKS:
+        if clean < looks:
             time.sleep(RETRY_S)
     return ""
 
