@@ -89,7 +89,6 @@ class Timeline:
 
 
 _timeline: ContextVar[Timeline | None] = ContextVar("timeline", default=None)
-_TRUE_TIME = Context()  # without a timeline: what runs in it is part of nobody's process
 
 
 def live_by(timeline: Timeline) -> None:
@@ -109,6 +108,10 @@ class _Timer(TimerHandle):
     waits: bool
 
 
+def _is_dead(timer: _Timer | Callable[[], object]) -> bool:
+    return isinstance(timer, _Timer) and timer.cancelled()
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """The loop. ``true_time()`` starts at 0.0 and moves only when everything that is ready is
     done; ``time()`` is the same by the clock of whoever asks.
@@ -123,7 +126,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._turns = 0
         self._any_still = False
         # Timers of one moment run in the order in which they were set.
-        self._timers: list[tuple[float, int, _Timer]] = []
+        self._timers: list[tuple[float, int, _Timer | Callable[[], object]]] = []
         self._count = self._dead = 0
         self._owner = threading.get_ident()
         self._selector = _NoSelector()
@@ -152,12 +155,14 @@ class SimLoop(asyncio.BaseEventLoop):
             when = max(when, self._now_s + LEAST_STEP_S) if late else when
         return self._set(when, _Timer(when, callback, args, self, context))
 
-    def call_truly(self, delay_s: float, callback: Callable[[], object]) -> TimerHandle:
+    def call_truly(self, delay_s: float, callback: Callable[[], object]) -> None:
         """Call ``callback`` after ``delay_s`` of true time, as nobody's process: what the world
-        does by itself, whoever set it off and however that fares.
+        does by itself, whoever set it off and however that fares. It must not raise.
+
+        Most of what happens in a simulation is this, so it does without a handle.
         """
-        when = self._now_s + delay_s
-        return self._set(when, _Timer(when, callback, (), self, _TRUE_TIME))
+        self._count += 1
+        heapq.heappush(self._timers, (self._now_s + delay_s, self._count, callback))
 
     def _set(self, when_s: float, timer: _Timer) -> _Timer:
         timer.waits = True
@@ -188,6 +193,9 @@ class SimLoop(asyncio.BaseEventLoop):
         now_s = self._now_s
         while timers and timers[0][0] <= now_s:
             timer = heapq.heappop(timers)[2]
+            if not isinstance(timer, _Timer):
+                timer()
+                continue
             timer.waits = False
             if timer.cancelled():
                 self._dead -= 1
@@ -201,8 +209,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _let_time_pass(self) -> None:
         timers = self._timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)[2].waits = False
+        while timers and _is_dead(timers[0][2]):
+            heapq.heappop(timers)
             self._dead -= 1
         if not timers:
             raise Deadlock(self._now_s)
@@ -218,7 +226,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _sweep(self) -> None:
         """Forget cancelled timers before they are most of all."""
-        self._timers = [row for row in self._timers if not row[2].cancelled()]
+        self._timers = [row for row in self._timers if not _is_dead(row[2])]
         heapq.heapify(self._timers)
         self._dead = 0
 
