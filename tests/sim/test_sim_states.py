@@ -1,0 +1,119 @@
+"""What replicas tell is written down while a run lives, and whole at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from clusters.providers.sim.loop import simulate
+from clusters.providers.sim.machine import wall_ns
+from harness.clock import RunClock
+from harness.cluster import Cluster
+from harness.errors import HarnessError
+from harness.rundir import RunDirectory
+from harness.statelog import QUIET_LIMIT_S, StateLog, read_states
+from harness.states import LogMark, Recovered, ReplicaState, TellsStates
+
+CLUSTER = Cluster(nodes=("n1", "n2"), bind={}, peer={}, client={}, work_dir={})
+REPLICA = ReplicaState(
+    node="n1",
+    life="n1@1",
+    boot="b",
+    group="p0",
+    partition=0,
+    leading=True,
+    voter=True,
+    voters=2,
+    term=1,
+    vote="n1@1",
+    applied_index=4,
+    applied_term=1,
+    commit_index=4,
+    last_index=4,
+    recovered=Recovered(0, None, 0),
+    epoch=1,
+    acting=True,
+    locks=0,
+    prepared=0,
+)
+
+
+class Store:
+    """``TellsStates``: ``n2`` is silent; locks go at ``quiet_s``."""
+
+    def __init__(self, quiet_s: float) -> None:
+        self.quiet_s = quiet_s
+
+    async def states(
+        self, cluster: Cluster, node: str, *, whole: bool
+    ) -> tuple[ReplicaState, ...] | None:
+        now_s = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.01)
+        if node == "n2":
+            return None
+        state = msgspec.structs.replace(REPLICA, locks=int(now_s < self.quiet_s))
+        if whole:
+            state = msgspec.structs.replace(state, content=5, log=(LogMark(4, 1, 9),))
+        return (state,)
+
+
+def watched(root: Path, store: Store, *, samples: int = 0, patient: bool = True) -> float:
+    """Sample, finish and close; the seconds that it took."""
+    root.mkdir(exist_ok=True)
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        log = StateLog(RunDirectory(root), store, RunClock(loop, wall_ns))
+        for _ in range(samples):
+            await log.sample(CLUSTER)
+            await asyncio.sleep(0.5)
+        began_s = loop.time()
+        await log.finish(CLUSTER, patient=patient)
+        took_s = loop.time() - began_s
+        checksums = log.close()
+        tables = read_states(root, checksums)
+        assert tables["states"].num_rows == pq.read_metadata(root / "states.parquet").num_rows
+        return took_s
+
+    return simulate(main())
+
+
+def test_a_store_that_tells_is_known_by_what_it_can() -> None:
+    assert isinstance(Store(0), TellsStates)
+    assert not isinstance(object(), TellsStates)
+
+
+def test_samples_come_once_a_second_and_the_end_is_whole(tmp_path: Path) -> None:
+    watched(tmp_path, Store(0), samples=4)
+
+    rows = pq.read_table(tmp_path / "states.parquet").to_pylist()
+    assert [row["final"] for row in rows] == [False, False, True]
+    assert [row["content"] for row in rows] == [None, None, 5]
+    assert all(row["asked_ns"] < row["answered_ns"] for row in rows)
+    (mark,) = pq.read_table(tmp_path / "logs.parquet").to_pylist()
+    assert (mark["group"], mark["index"], mark["term"], mark["digest"]) == ("p0", 4, 1, 9)
+
+
+def test_the_end_waits_for_locks_to_go_but_not_for_ever(tmp_path: Path) -> None:
+    assert 3.0 < watched(tmp_path / "a", Store(3.0)) < 4.0
+    assert QUIET_LIMIT_S <= watched(tmp_path / "b", Store(1e9)) < QUIET_LIMIT_S + 1
+    assert watched(tmp_path / "c", Store(1e9), patient=False) < 1.0
+
+
+def test_files_that_nobody_vouches_for_are_not_believed(tmp_path: Path) -> None:
+    watched(tmp_path, Store(0))
+
+    tables = read_states(tmp_path, {"states.parquet": "0" * 64})
+
+    assert tables["states"].num_rows == tables["logs"].num_rows == 0
+
+
+def test_a_disk_that_refuses_is_said_with_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "logs.parquet").mkdir()
+
+    with pytest.raises(HarnessError, match=r"cannot write .*logs.parquet.*logs were not compared"):
+        watched(tmp_path, Store(0))
