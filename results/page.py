@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from string import hexdigits
 from typing import Any
 
 import attrs
@@ -146,9 +147,13 @@ def _under_test(material: Material) -> str:
     """What exactly was tested: the versions and content hashes that the system told."""
     system = material.manifest.declaration.system
     told = sorted(material.manifest.versions.items())
-    return ", ".join(
-        f"{name} {text[:HASH_CHARS]}" for name, text in told if name.startswith(system)
-    )
+    return ", ".join(f"{name} {_shorter(text)}" for name, text in told if name.startswith(system))
+
+
+def _shorter(version: str) -> str:
+    """A long hash by its beginning; any other version as it is."""
+    hashed = len(version) > HASH_CHARS and not set(version) - set(hexdigits)
+    return version[:HASH_CHARS] if hashed else version
 
 
 def _tested(material: Material) -> tuple[str, ...]:
@@ -160,12 +165,17 @@ def _tested(material: Material) -> tuple[str, ...]:
     declared = manifest.declaration
     promised = ", ".join(sorted({promise.model for promise in declared.promises})) or "nothing"
     where = f"{cluster.get('nodes', len(material.nodes))} nodes ({cluster.get('provider', '?')})"
-    load = f"{drive.get('concurrency', '?')} clients for {drive.get('duration_s', '?')} s"
+    load = f"{drive.get('concurrency', '?')} clients for {_plain(drive.get('duration_s'))} s"
     first = (
         f"{manifest.workload} against {declared.system} in mode {declared.mode}, which promises"
         f" {promised}: {where}, {load}."
     )
     return first, f"{_happened(material)} {_broken(material)}"
+
+
+def _plain(number: object) -> str:
+    """A number of a plan as a person would write it."""
+    return f"{number:g}" if isinstance(number, int | float) else "?"
 
 
 def _clock(material: Material) -> str:
