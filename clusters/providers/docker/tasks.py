@@ -89,6 +89,10 @@ def _freezes(machines: Machines) -> bool:
         return False
 
 
+GONE = "gone"
+_READ_STAT = f'cat "/proc/$1/stat" 2>/dev/null || {{ [ -d /proc/self ] && echo {GONE}; }}'
+
+
 def look(
     machines: Machines,
     node: str,
@@ -110,14 +114,29 @@ def look(
         return NodeStatus(node=node, running=False, exit_text="not started")
     if state.frozen:  # a frozen machine runs no command of ours either
         return NodeStatus(node=node, running=True, frozen=True, pid=process.pid, boot=process.boot)
-    code, stat = machines.execute(node, ["cat", f"/proc/{process.pid}/stat"])
-    seen = program.status(node, process, stat.decode("utf-8", "replace") if code == 0 else "")
+    seen = program.status(node, process, _stat(machines, node, process.pid))
     if seen.running or launch is None:
         return seen
     last = machines.execute(node, ["tail", f"--bytes={EXIT_TEXT_BYTES}", "--", launch.log])[1]
     said = last.decode("utf-8", "replace").strip()
     text = f"ended{_killed_for_memory(machines, node)}; its log ends with: {said!r}"
     return program.status(node, process, "", exit_text=text)
+
+
+def _stat(machines: Machines, node: str, pid: int) -> str:
+    """``/proc/PID/stat``; empty where there is no such process.
+
+    That has to be said by the machine: on a crowded host the daemon may give neither output nor
+    exit status of a command. Raises ``HarnessError`` for such a look, which shows nothing.
+    """
+    code, said = machines.execute(node, ["sh", "-c", _READ_STAT, "sh", str(pid)])
+    text = said.decode("utf-8", "replace").strip()
+    if text == GONE:
+        return ""
+    if program.parse_stat(text) is None:
+        answer = f"status {code}, output {text[:80]!r}"
+        raise HarnessError(f"docker: looking at process {pid} of {node} showed nothing: {answer}")
+    return text
 
 
 def _killed_for_memory(machines: Machines, node: str) -> str:

@@ -1,0 +1,50 @@
+"""What a look at a program through the daemon shows, and what shows nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from clusters.providers.docker import tasks
+from clusters.providers.docker.machines import MachineState
+from clusters.providers.remote.program import Process
+from harness.cluster import NodeStatus
+from harness.errors import HarnessError
+
+STAT = b"24 (a) b) S 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 77 100 5"
+PROGRAM = Process(pid=24, ticks=77)
+
+
+@attrs.frozen
+class Machine:
+    """A running machine that answers every command so."""
+
+    code: int
+    output: bytes
+
+    def state(self, node: str) -> MachineState:
+        return MachineState(exists=True, running=True)
+
+    def execute(self, node: str, argv: list[str]) -> tuple[int, bytes]:
+        return self.code, self.output
+
+
+def look(code: int, output: bytes) -> NodeStatus:
+    machines: Any = Machine(code, output)
+    return tasks.look(machines, "n1", PROGRAM, None)
+
+
+def test_a_program_is_gone_only_where_the_machine_says_so() -> None:
+    assert look(0, STAT).running
+    assert not look(0, b"gone\n").running
+    assert not look(0, STAT.replace(b" 77 ", b" 78 ")).running  # its pid is another's now
+
+
+@pytest.mark.parametrize(
+    ("code", "output"), [(-1, b""), (0, b""), (137, b""), (126, b"OCI runtime")]
+)
+def test_a_look_without_an_answer_shows_nothing(code: int, output: bytes) -> None:
+    with pytest.raises(HarnessError, match="looking at process 24 of n1 showed nothing: status"):
+        look(code, output)
