@@ -142,6 +142,8 @@ def _begin(
             shutil.rmtree(run.chunks, ignore_errors=True)
             run.manifest.unlink(missing_ok=True)
             run.plan.unlink(missing_ok=True)
+        if parts.guard:
+            parts.guard.release()
         raise
     return manifest, session
 

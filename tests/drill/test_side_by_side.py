@@ -14,7 +14,7 @@ from harness.rundir import RunDirectory
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 150
 DRILL = (
-    *("run", "--nodes", "3", "--duration", "4", "--concurrency", "4", "--executor", "local"),
+    *("run", "--nodes", "3", "--duration", "10", "--concurrency", "4", "--executor", "local"),
     *("--seed", "11", "--schedule", "1:partition:n1:1", "--set", "check.min_ok=10", "--no-report"),
 )
 
