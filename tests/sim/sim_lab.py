@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 
 from clusters.providers.sim.loop import simulate
-from clusters.providers.sim.machine import wall_ns
-from clusters.providers.sim.provider import SimProvider
+from clusters.providers.sim.machine import Body, wall_ns
+from clusters.providers.sim.provider import SimProvider, reference_node
 from clusters.reference.system import build as build_system
 from harness.cli.wiring import build_fault, build_workload, materialised, node_names
 from harness.plan import Plan, resolved
@@ -18,13 +18,15 @@ from nemesis.journal import MemoryJournal
 from nemesis.runner import Nemesis, refuse_missing
 
 
-def drill(plan: Plan, root: Path) -> tuple[RunDirectory, Manifest]:
-    """Run ``plan`` into the new directory ``root``; everything random follows from its seed."""
+def drill(plan: Plan, root: Path, body: Body = reference_node) -> tuple[RunDirectory, Manifest]:
+    """Run ``plan`` into the new directory ``root``; everything random follows from its seed.
+    ``body`` is what nodes do.
+    """
     root.mkdir(parents=True)
     run = RunDirectory(root)
 
     async def main() -> Manifest:
-        provider = SimProvider(seed=plan.seed)
+        provider = SimProvider(seed=plan.seed, body=body)
         system = build_system(
             plan.system.options, node_names(plan), plan.seed, network=provider.client_network
         )
