@@ -12,36 +12,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
-import attrs
 import msgspec
 
-from harness.arsenal import FaultKind
 from harness.attendance import Attendance, attended
 from harness.clock import NS_PER_S, RunClock, cpu_s
-from harness.cluster import Cluster, Provider, System
+from harness.cluster import Cluster
 from harness.crew import Crew
 from harness.driver import Driver
 from harness.errors import FiredrillError, HarnessError
-from harness.faults import Nemesis, Scene
+from harness.faults import Scene
 from harness.history.chunks import ChunkWriter
 from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.seal import seal
 from harness.load import Load, OwnLoad
+from harness.parts import Guard, Parts
 from harness.plan import Plan, dumps
 from harness.progress import Progress
 from harness.pulse import Pulse
-from harness.records import PhaseMark, Record
+from harness.records import PhaseMark
 from harness.room import over_cap
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.statelog import QUIET_LIMIT_S, StateLog
 from harness.states import TellsStates
 from harness.stop import SETTLE_LIMIT_S, Stop, end
 from harness.tasks import together
-from harness.workload import Workload
 
 __all__ = ["Guard", "Parts", "Stop", "execute"]
 
@@ -51,38 +49,6 @@ HEAL_LIMIT_S = 60.0
 COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
 TEARDOWN_LIMIT_S = 60.0
 KEEP_LIMIT_S = 30.0
-
-
-class Guard(Protocol):
-    """Who heals when this process is gone. See ``harness.cli.guard``."""
-
-    def release(self) -> None:
-        """Nothing is left to heal."""
-
-
-@attrs.frozen(kw_only=True)
-class Parts:
-    """What the wiring puts together for ``execute``: the four plugins of a run.
-
-    ``make_nemesis`` gets the sink of the history, since faults are recorded in it. ``wall_ns`` is
-    the wall clock where that is virtual too; the machine's by default. ``keep``, where it is given,
-    is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
-    argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
-    left up on purpose. ``arsenal`` is what faults were possible here.
-    ``driver_command`` starts a driver process (``harness.orders``), for plans that ask for several.
-    """
-
-    provider: Provider
-    system: System
-    workload: Workload
-    make_nemesis: Callable[[Callable[[Record], None]], Nemesis]
-    versions: dict[str, str]
-    machine: dict[str, Any]
-    wall_ns: Callable[[], int] | None = None
-    keep: Callable[[bool], Awaitable[bool]] | None = None
-    guard: Guard | None = None
-    driver_command: tuple[str, ...] = ()
-    arsenal: tuple[FaultKind, ...] = ()
 
 
 async def execute(
@@ -393,8 +359,10 @@ class _Session:
         """Last events and every node's logs; a node that does not give them is trouble, no more."""
         await self._attempt("collect events", COLLECT_LIMIT_S, self._fetch_events(cluster))
         if self.states is not None:
-            states = self.states.finish(cluster, patient=not self.stop.asked)
-            await self._attempt("collect states", QUIET_LIMIT_S + COLLECT_LIMIT_S, states)
+            # What a client left open may hold its locks up to the deadline of its transaction.
+            quiet_s = QUIET_LIMIT_S + self.plan.drive.op_deadline_s
+            states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
+            await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
         await together(
             self._attempt(
                 f"collect logs of {node}",
