@@ -17,6 +17,7 @@ THEMED = {
     "#6a737d": "var(--soft)",
     "#e3e6e9": "var(--line)",
     "#3b4046": "var(--down)",
+    "#0072b2": "var(--ok)",
 }
 """Colours of the plots that follow the page's theme; data keeps its own in any light."""
 _DROPPED = frozenset({"metadata", "style", "title"})
