@@ -97,12 +97,12 @@ class StateLog:
         self._due_ns = self._clock.now_ns() + int(SAMPLE_S * 1e9)
         self._keep(await self._ask(cluster, whole=False), final=False)
 
-    async def finish(self, cluster: Cluster, *, patient: bool) -> None:
-        """The states at the end, whole. ``patient``: once nothing is held any more and replicas
-        have applied the same, or at the latest after ``QUIET_LIMIT_S``. Raises ``HarnessError``.
+    async def finish(self, cluster: Cluster, limit_s: float) -> None:
+        """The states at the end, whole: once nothing is held any more and replicas have applied the
+        same, or at the latest after ``limit_s``. Raises ``HarnessError``.
         """
         loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + (QUIET_LIMIT_S if patient else 0.0)
+        give_up_s = loop.time() + limit_s
         while True:
             told = await self._ask(cluster, whole=False)
             if _quiet(told) or loop.time() >= give_up_s:
