@@ -114,6 +114,13 @@ class Attended:
 
     def __init__(self, provider: Provider, attendance: Attendance) -> None:
         self._provider, self._attendance = provider, attendance
+        for name in dir(type(provider)):
+            # As attributes of its own: from Python 3.12 on ``isinstance`` of a protocol, by which
+            # faults ask for what only some providers have, sees no others.
+            if not name.startswith("_") and not hasattr(type(self), name):
+                verb = getattr(type(provider), name)
+                if callable(verb):
+                    setattr(self, name, getattr(provider, name))
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever the protocol has)
         return getattr(self._provider, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -140,6 +141,16 @@ def test_a_machine_that_can_not_be_asked_shows_nothing() -> None:
         machines.crash("n1", "exited with 1")
 
     assert exits(story) == []
+
+
+def test_what_only_some_providers_have_is_found_on_an_attended_one_as_well() -> None:
+    attendance = Attendance(cast(Provider, Machines()), cast(RunClock, None), lambda _: None)
+
+    provider = attended(cast(Provider, Machines(slow_s=3.0)), attendance)
+
+    assert inspect.getattr_static(provider, "crash")
+    assert not hasattr(provider, "no_such_verb")
+    assert provider.slow_s == 3.0  # type: ignore[attr-defined]
 
 
 def test_looking_costs_a_small_part_of_the_time() -> None:
