@@ -1,7 +1,8 @@
 """The promise ``liveness``: once every fault is healed, each partition commits within a bound.
 
 Looked for in every stretch without a fault that is at least as long as the declared bound: during
-the drive, after the last heal before it. A partition on which nobody tried to write shows nothing.
+the drive, after the last heal before it. A partition is silent where several transactions on it
+were tried and none committed, or so many writes that conflicts can't have refused them all.
 Operations are counted in steps of time, so that a long history gives a short table.
 """
 
@@ -25,28 +26,30 @@ from harness.checking import Anomaly
 LIVENESS = "liveness"
 STEP_NS = 50_000_000  # what is tried or acknowledged within a step counts as at its end
 MIN_TRIES = 3  # one or two operations fail for their own reasons: locks, deadlines
-WRITES = "liveness.writes"
+MIN_WRITES = 20  # of writes that met others nine in ten may be refused, and the store is well
+TRIES = "liveness.tries"
 
 
-def count_writes(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``liveness.writes``: writes by partition, step of their begin, step of their end, and whether
-    they were acknowledged.
+def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``liveness.tries``: micro-operations by partition, step of their transaction's begin and of
+    its end, whether they write and whether it was acknowledged.
     """
     if isinstance(setting.declaration.liveness_s, msgspec.UnsetType):
         return {}
     steps, transactions = tables["micro_ops"], tables["transactions"]
-    writes = steps.filter(pc.and_(pc.not_equal(steps["f"], "r"), steps["partition"].is_valid()))
-    txn = ints(writes, "txn")
+    steps = steps.filter(steps["partition"].is_valid())
+    txn = ints(steps, "txn")
     rows = pa.table(
         {
-            "partition": ints(writes, "partition"),
+            "partition": ints(steps, "partition"),
             "begun": ints(transactions, "invoke_ns")[txn] // STEP_NS,
             "ended": ints(transactions, "complete_ns")[txn] // STEP_NS,
+            "writes": pc.not_equal(steps["f"], "r"),
             "ok": codes(transactions, "type", TYPES)[txn] == OK,
         }
     )
     names = rows.column_names
-    return {WRITES: rows.group_by(names).aggregate([([], "count_all")])}
+    return {TRIES: rows.group_by(names).aggregate([([], "count_all")])}
 
 
 @attrs.frozen
@@ -54,17 +57,17 @@ class Liveness:
     """Judges only systems that declare a bound."""
 
     name: str = LIVENESS
-    kernels: tuple[Kernel, ...] = (Kernel(name=LIVENESS, exchange=Exchange.KEY, run=count_writes),)
+    kernels: tuple[Kernel, ...] = (Kernel(name=LIVENESS, exchange=Exchange.KEY, run=count_tries),)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """``liveness``, an example for each partition and stretch without a commit."""
         bound_s = setting.declaration.liveness_s
-        if isinstance(bound_s, msgspec.UnsetType) or WRITES not in tables:
+        if isinstance(bound_s, msgspec.UnsetType) or TRIES not in tables:
             return Part()
         examples = [
             example
             for start_ns, _ in calm(tables["faults"], setting, int(bound_s * NANOSECONDS))
-            for example in _silent(tables[WRITES], start_ns, bound_s)
+            for example in _silent(tables[TRIES], start_ns, bound_s)
         ]
         if not examples:
             return Part()
@@ -89,22 +92,26 @@ def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[tuple[in
         yield calm_ns, marks["heal"]
 
 
-def _silent(writes: pa.Table, start_ns: int, bound_s: float) -> Iterator[dict[str, Any]]:
-    """Partitions on which several writes were tried within the bound, and none acknowledged."""
+def _silent(tries: pa.Table, start_ns: int, bound_s: float) -> Iterator[dict[str, Any]]:
+    """Partitions on which several things were tried within the bound, and none was committed."""
     first, last = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NANOSECONDS)) // STEP_NS
-    begun, ended = ints(writes, "begun"), ints(writes, "ended")
-    partition, count = ints(writes, "partition"), ints(writes, "count_all")
-    ok = np.asarray(writes.column("ok"))
+    begun, ended = ints(tries, "begun"), ints(tries, "ended")
+    partition, count = ints(tries, "partition"), ints(tries, "count_all")
+    ok, writes = np.asarray(tries.column("ok")), np.asarray(tries.column("writes"))
     tried = (begun >= first) & (begun <= last)
     served = ok & (ended >= first) & (ended <= last)
     for number in np.unique(partition[tried]).tolist():
-        tries = int(count[tried & (partition == number)].sum())
-        if tries >= MIN_TRIES and not np.any(served & (partition == number)):
-            text = (
-                f"liveness: partition {number} committed nothing within {bound_s:g} s after every "
-                f"fault was healed at {seconds(start_ns)} ({tries} writes were tried)"
-            )
-            yield {"text": text, "txns": [], "keys": [], "partition": number, "at_ns": start_ns}
+        here = partition == number
+        kinds = (("operations", here, MIN_TRIES), ("writes", here & writes, MIN_WRITES))
+        for what, among, least in kinds:
+            made = int(count[tried & among].sum())
+            if made >= least and not np.any(served & among):
+                text = (
+                    f"liveness: partition {number} committed nothing within {bound_s:g} s after "
+                    f"every fault was healed at {seconds(start_ns)} ({made} {what} were tried)"
+                )
+                yield {"text": text, "txns": [], "keys": [], "partition": number, "at_ns": start_ns}
+                break
 
 
 CHECKER = Liveness()
