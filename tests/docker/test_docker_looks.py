@@ -6,9 +6,10 @@ from typing import Any
 
 import attrs
 import pytest
+from docker.errors import APIError
 
 from clusters.providers.docker import tasks
-from clusters.providers.docker.machines import MachineState
+from clusters.providers.docker.machines import FREEZE_TRIES, Limits, Machines, MachineState
 from clusters.providers.remote.program import Process
 from harness.cluster import NodeStatus
 from harness.errors import HarnessError
@@ -40,6 +41,44 @@ def test_a_program_is_gone_only_where_the_machine_says_so() -> None:
     assert look(0, STAT).running
     assert not look(0, b"gone\n").running
     assert not look(0, STAT.replace(b" 77 ", b" 78 ")).running  # its pid is another's now
+
+
+class Reluctant:
+    """A daemon whose runtime can't freeze a container before the last of ``tries``."""
+
+    def __init__(self, tries: int) -> None:
+        self.tries, self.asked, self.paused = tries, 0, False
+
+    def inspect_container(self, name: str) -> dict[str, Any]:
+        return {
+            "State": {
+                "Running": True,
+                "Paused": self.paused,
+                "Status": "running",
+                "OOMKilled": False,
+            }
+        }
+
+    def pause(self, name: str) -> None:
+        self.asked += 1
+        if self.asked < self.tries:
+            raise APIError("unable to freeze: unknown")
+        self.paused = True
+
+
+def machines(daemon: Reluctant) -> Machines:
+    client: Any = daemon
+    return Machines(client, "run", "image", Limits())
+
+
+def test_a_machine_that_does_not_stand_still_at_once_is_asked_again() -> None:
+    daemon, stubborn = Reluctant(3), Reluctant(1000)
+    machines(daemon).freeze("n1")
+
+    assert daemon.paused
+    with pytest.raises(HarnessError, match=r"freezing the container of n1: .*unable to freeze"):
+        machines(stubborn).freeze("n1")
+    assert stubborn.asked == FREEZE_TRIES
 
 
 @pytest.mark.parametrize(

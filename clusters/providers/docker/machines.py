@@ -27,6 +27,7 @@ from clusters.providers.remote import bundle
 from harness.errors import HarnessError
 
 SUBNET_TRIES = 32
+FREEZE_TRIES = 5
 LEAVING_LIMIT_S = 4.0  # a container made at the moment of teardown is removed by its maker
 CONTAINER_LOG_SIZE = "8m"  # of sshd and init; the program writes to a file of its own
 CONTROL_PORT = 22
@@ -242,10 +243,21 @@ class Machines:
         )
 
     def freeze(self, node: str) -> None:
-        """Stop every process of the machine through the freezer of its cgroup. Idempotent."""
-        if not self.state(node).frozen:
-            with doing(f"freezing the container of {node}"):
-                self._client.pause(self.name(node))
+        """Stop every process of the machine through the freezer of its cgroup. Idempotent.
+
+        The runtime gives up ("unable to freeze") where a process takes long to stand still, as on a
+        crowded host; the next try finds it standing.
+        """
+        for left in reversed(range(FREEZE_TRIES)):
+            if self.state(node).frozen:
+                return
+            try:
+                with doing(f"freezing the container of {node}"):
+                    self._client.pause(self.name(node))
+                return
+            except DaemonError:
+                if not left:
+                    raise
 
     def thaw(self, node: str) -> None:
         """Let the processes of the machine go on. Idempotent."""
