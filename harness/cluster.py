@@ -212,12 +212,12 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds which role now: leader, primary and voters per partition; the metastorage leader.
 
     A partition without a known leader is absent from ``leaders``. ``primaries`` are the replicas
-    that may acknowledge, under a lease or whatever the store calls it; a store where the leader
-    always is the one who may tells of none.
+    that may acknowledge, under a lease or whatever the store calls it; ``None`` of a store where
+    that always is the leader.
     """
 
     leaders: dict[int, str] = {}
-    primaries: dict[int, str] = {}
+    primaries: dict[int, str] | None = None
     voters: dict[int, tuple[str, ...]] = {}
     metastorage_leader: str | None = None
 

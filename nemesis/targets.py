@@ -214,10 +214,10 @@ def _candidates(
 
 def _holders(form: Form, roles: Roles) -> Mapping[int, str]:
     """Who holds the role of ``form`` by partition; nobody, where it is not one node's role. A store
-    that tells of no primaries has its leaders for them.
+    that does not tell of primaries has its leaders for them.
     """
     if form is Form.PRIMARY:
-        return roles.primaries or roles.leaders
+        return roles.leaders if roles.primaries is None else roles.primaries
     return roles.leaders if form is Form.LEADER else {}
 
 
@@ -244,7 +244,8 @@ def _known(node: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _roles_of(chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
     """Every role that somebody of ``chosen`` holds."""
-    held = [f"primary of partition {p}" for p, n in sorted(roles.primaries.items()) if n in chosen]
+    primaries = sorted((roles.primaries or {}).items())
+    held = [f"primary of partition {p}" for p, n in primaries if n in chosen]
     held += [f"leader of partition {p}" for p, n in sorted(roles.leaders.items()) if n in chosen]
     if roles.metastorage_leader in chosen:
         held.append(Form.METASTORAGE_LEADER.value)

@@ -324,7 +324,8 @@ def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
                 primaries[held.partition] = max(known, (held.epoch, node))
     return Roles(
         leaders={p: node for p, (_, node) in best.items() if p is not None},
-        primaries={p: node for p, (_, node) in primaries.items()},
+        # Where nobody knows the partitions nobody tells anything of them.
+        primaries={p: node for p, (_, node) in primaries.items()} if voters else None,
         voters=voters,
         metastorage_leader=best[None][1] if None in best else None,
     )

@@ -112,6 +112,7 @@ def test_a_partition_whose_lease_nobody_holds_has_no_primary_though_it_has_a_lea
     roles = Roles(leaders={3: "n2", 1: "n2"}, primaries={3: "n1"})
 
     assert resolve("primary of partition 1", roles=roles) is None
+    assert resolve("primary of any partition", roles=Roles(leaders={3: "n2"}, primaries={})) is None
 
 
 def test_in_a_store_without_leases_the_leaders_are_the_primaries() -> None:

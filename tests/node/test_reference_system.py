@@ -204,12 +204,13 @@ def test_the_primary_is_who_serves_under_the_newest_lease_whoever_leads() -> Non
 
     assert roles_of(reports) == Roles(leaders={0: "n1"}, primaries={0: "n2"}, voters={0: NODES})
     assert roles_of({"n1": reports["n1"]}).primaries == {}
+    assert roles_of({}) == Roles()
 
 
 def test_a_partition_that_nobody_leads_is_absent() -> None:
     reports = {n: report(n, group(0, "follower", 4)) for n in NODES}
 
-    assert roles_of(reports) == Roles(voters={0: NODES})
+    assert roles_of(reports) == Roles(primaries={}, voters={0: NODES})
 
 
 def with_metastorage(reports: dict[str, NodeReport]) -> dict[str, NodeReport]:
