@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import clusters.reference.node as node_package
 from clusters.providers.sim.disk import SECTOR_BYTES, Platter, SimDisk
 from clusters.providers.sim.fabric import Fabric, Weather
 from clusters.providers.sim.loop import SimLoop, simulate
-from clusters.providers.sim.machine import Machine, track_tasks
+from clusters.providers.sim.machine import Chance, Machine, track_tasks
 from clusters.providers.sim.network import HostNetwork
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
+from clusters.reference.node.runtime.rare import POINTS, never
 from harness.cluster import LinkShape, PortSpec, Program
 from harness.errors import UsageError
 from harness.hardware import ClockTrouble, DiskTrouble, Hardware
@@ -382,3 +386,31 @@ def test_the_provider_is_hardware_and_its_looks_see_what_its_verbs_did() -> None
         await provider.teardown()
 
     simulate(main())
+
+
+# -- rare legal paths
+
+
+def test_points_that_are_open_are_taken_now_and_then_however_often_they_are_passed() -> None:
+    async def main(points: frozenset[str]) -> int:
+        chance = Chance(points, random.Random(1))
+        taken = 0
+        for _ in range(40_000):
+            taken += chance("slow-sync")
+            await asyncio.sleep(0.01)
+        return taken
+
+    assert 60 <= simulate(main(frozenset({"slow-sync"}))) <= 140
+    assert simulate(main(frozenset({"late-tick"}))) == 0
+
+
+def test_every_point_that_the_node_passes_has_a_name_and_no_real_machine_takes_one() -> None:
+    node = Path(node_package.__file__ or "").parent
+    passed = {
+        name
+        for path in node.rglob("*.py")
+        for name in re.findall(r"_rare\(\"([a-z-]+)\"\)", path.read_text())
+    }
+
+    assert passed == POINTS.keys()
+    assert not any(never(point) for point in POINTS)

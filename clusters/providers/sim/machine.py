@@ -13,6 +13,7 @@ from clusters.providers.sim.fabric import Fabric, true_loop
 from clusters.providers.sim.loop import Timeline, live_by
 from clusters.providers.sim.network import HostNetwork
 from clusters.reference.node.runtime import Disk, Network, Runtime
+from clusters.reference.node.runtime.rare import Rare, never
 from harness.clock import NS_PER_S, substream
 from harness.cluster import NodeStatus, Program
 from harness.errors import UsageError
@@ -23,6 +24,7 @@ Body = Callable[[Program, Runtime], Coroutine[Any, Any, None]]
 
 WALL_EPOCH_NS = 1_700_000_000 * NS_PER_S  # where virtual wall clocks begin
 STOP_LIMIT_S = 10.0
+RARE_EVERY_S = 4.0  # a point that is open is taken about so often by each process
 UPTIME_S = (10.0, 1000.0)  # what a machine's monotonic clock shows at the beginning
 
 _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
@@ -78,14 +80,46 @@ class SimRuntime:
     """What a simulated process is handed: ``clusters.reference.node.runtime.Runtime``."""
 
     def __init__(
-        self, *, boot: str, network: Network, disk: Disk, stream: random.Random, clocks: Clocks
+        self,
+        *,
+        boot: str,
+        network: Network,
+        disk: Disk,
+        stream: random.Random,
+        clocks: Clocks,
+        rare: Rare = never,
     ) -> None:
         self.boot, self.network, self.disk, self.random = boot, network, disk, stream
+        self.rare = rare
         self._clocks = clocks
 
     def wall_ns(self) -> int:
         """The machine's wall clock."""
         return self._clocks.wall_ns()
+
+
+class Chance:
+    """The rare legal paths of one process: every point that is open in this simulation is taken
+    now and then, however often it is passed.
+    """
+
+    def __init__(self, points: frozenset[str], stream: random.Random) -> None:
+        self._stream = stream
+        now_s = true_loop().true_time()
+        # Sorted: a set has no order that two processes would share.
+        self._next_s = {point: now_s + self._wait_s() for point in sorted(points)}
+
+    def __call__(self, point: str) -> bool:
+        """``clusters.reference.node.runtime.rare.Rare``."""
+        next_s = self._next_s.get(point)
+        now_s = true_loop().true_time()
+        if next_s is None or now_s < next_s:
+            return False
+        self._next_s[point] = now_s + self._wait_s()
+        return True
+
+    def _wait_s(self) -> float:
+        return self._stream.expovariate(1 / RARE_EVERY_S)
 
 
 class Process:
@@ -151,8 +185,11 @@ class Process:
 class Machine:
     """A host: its name, its disk, its clocks, and what runs on it."""
 
-    def __init__(self, name: str, fabric: Fabric, seed: int) -> None:
-        self._name, self._fabric, self._seed = name, fabric, seed
+    def __init__(
+        self, name: str, fabric: Fabric, seed: int, rare: frozenset[str] = frozenset()
+    ) -> None:
+        """``rare``: the points of rare legal paths that are open in this simulation."""
+        self._name, self._fabric, self._seed, self._rare = name, fabric, seed, rare
         self.platter = Platter(substream(seed, "sim-disk", name), name, fabric.trace)
         self.clocks = Clocks(substream(seed, "sim-clock", name).uniform(*UPTIME_S))
         self._starts = 0
@@ -173,7 +210,12 @@ class Machine:
             node=self._name, boot=boot, network=network, disk=disk, timeline=self.clocks.timeline
         )
         runtime = SimRuntime(
-            boot=boot, network=network, disk=disk, stream=stream, clocks=self.clocks
+            boot=boot,
+            network=network,
+            disk=disk,
+            stream=stream,
+            clocks=self.clocks,
+            rare=Chance(self._rare, substream(self._seed, "sim-rare", self._name, self._starts)),
         )
         self._process.begin(body(program, runtime))
 

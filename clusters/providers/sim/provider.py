@@ -11,8 +11,10 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from clusters.providers.sim.describe import describe
 from clusters.providers.sim.disk import SimDisk
@@ -29,9 +31,10 @@ from clusters.providers.sim.network import HostNetwork
 from clusters.providers.sim.trace import Trace
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import Runtime
+from clusters.reference.node.runtime.rare import POINTS
 from clusters.reference.node.server import Node
 from harness.capability import Capability
-from harness.clock import NS_PER_S
+from harness.clock import NS_PER_S, substream
 from harness.cluster import (
     Address,
     Cluster,
@@ -58,11 +61,13 @@ CAPABILITIES = frozenset(Capability) - {Capability.THROTTLE}
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and what crashes leave,
-    ``weather`` what befalls packets everywhere.
+    ``weather`` what befalls packets everywhere, ``rare`` the share of the points of rare legal
+    paths that are open (which ones, the seed decides).
     """
 
     seed: int = 0
     weather: Weather = Weather()
+    rare: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimProvider:
@@ -71,7 +76,7 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimPro
     Raises ``PlanError`` for an option that it does not know.
     """
     chosen = convert(Options, options, "cluster.options")
-    return SimProvider(seed=chosen.seed, weather=chosen.weather)
+    return SimProvider(seed=chosen.seed, weather=chosen.weather, rare=chosen.rare)
 
 
 async def reference_node(program: Program, runtime: Runtime) -> None:
@@ -86,10 +91,16 @@ class SimProvider:
     name = "sim"
 
     def __init__(
-        self, *, seed: int, weather: Weather | None = None, body: Body = reference_node
+        self,
+        *,
+        seed: int,
+        weather: Weather | None = None,
+        rare: float = 0.0,
+        body: Body = reference_node,
     ) -> None:
         """``body`` is what an installed program does when it is started."""
         self._seed, self._body = seed, body
+        self._rare = _open_points(seed, rare)
         self._fabric = Fabric(seed, weather)
         self._resets: asyncio.Task[None] | None = None
         self._machines: dict[str, Machine] = {}
@@ -116,7 +127,9 @@ class SimProvider:
             raise HarnessBug(f"provider sim: needs a SimLoop (this is a {type(loop).__name__})")
         loop.set_task_factory(track_tasks)
         self._logs.attach()
-        self._machines = {node: Machine(node, self._fabric, self._seed) for node in nodes}
+        self._machines = {
+            node: Machine(node, self._fabric, self._seed, self._rare) for node in nodes
+        }
         self._resets = loop.create_task(self._fabric.break_connections())
         bind = {
             node: {
@@ -269,6 +282,12 @@ class SimProvider:
     async def leave(self) -> None:
         """Not offered: what is simulated ends with the simulation."""
         raise MissingCapability("keeping a cluster up", "nodes that outlive the run")
+
+
+def _open_points(seed: int, share: float) -> frozenset[str]:
+    """Which rare legal paths may be taken in this simulation: some, so that others stand out."""
+    stream = substream(seed, "sim-rare")
+    return frozenset(point for point in sorted(POINTS) if stream.random() < share)
 
 
 def _write(into: Path, name: str, text: str) -> None:

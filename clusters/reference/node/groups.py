@@ -38,6 +38,7 @@ from clusters.reference.node.raft import (
     Ready,
     Role,
 )
+from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.records import Cut, Saved, Update
 from clusters.reference.node.storage.state import GroupState
@@ -52,6 +53,7 @@ MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead
 # Writes that wait for the disk: a second's worth of one that is busy. Beyond it nothing more is
 # taken in: proposals are refused, messages dropped, as by a network, until they are repeated.
 MAX_UNWRITTEN = 4096
+LATE_TICKS = 3  # where a simulation lets a tick come late: less than an election's patience
 
 log = logging.getLogger("node.groups")
 
@@ -69,10 +71,12 @@ class Host:
         tick_s: float,
         election_ticks: int,
         bugs: frozenset[str] = frozenset(),
+        rare: Rare = never,
     ) -> None:
         self.member, self._node = member, name_of(member)
         self.log, self._events, self._bugs = log, event_log, bugs
         self._rng, self._tick_s, self._election_ticks = rng, tick_s, election_ticks
+        self._rare = rare
         self.groups: dict[str, Group] = {}
         self.ticks = 0
         self._dirty: dict[str, Group] = {}  # insertion order, so that a flush is reproducible
@@ -233,7 +237,8 @@ class Host:
         # One tick a wake-up: a process that was frozen must not tick a whole election timeout away
         # before it has read what its peers sent meanwhile.
         while True:
-            await asyncio.sleep(self._tick_s)
+            late = LATE_TICKS if self._rare("late-tick") else 1
+            await asyncio.sleep(self._tick_s * late)
             self.ticks += 1
             for group in list(self.groups.values()):
                 role = group.raft.role
@@ -327,6 +332,12 @@ class Host:
             await self._write_wanted.wait()
             self._write_wanted.clear()
             batch, self._unwritten = self._unwritten, []
+            if len(batch) > 1 and self._rare("short-batch"):
+                self._unwritten = batch[1:]
+                batch = batch[:1]
+                self._write_wanted.set()
+            if self._rare("slow-sync"):
+                await asyncio.sleep(self._tick_s * self._election_ticks)
             updates = [write.update for write in batch if write.update is not None]
             if updates:
                 await self.log.append(updates)

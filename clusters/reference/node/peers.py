@@ -19,6 +19,7 @@ from clusters.reference.node.members import member_of, name_of
 from clusters.reference.node.pairs import Following, Leading
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
+from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.messages import (
     PROTOCOL,
@@ -49,6 +50,7 @@ REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in 
 FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
 NO_ANSWER = 0  # the id of a request whose answer nobody wants
 MAX_REQUESTS = 4096  # open on one link
+EARLY_S = 0.001  # where a simulation lets a question be given up before anybody can answer
 
 log = logging.getLogger("node.peers")
 
@@ -106,8 +108,8 @@ class Address(Protocol):
 class Link:
     """The dialed side of one peer, whether connected or not."""
 
-    def __init__(self, peer: str, clock: Hlc) -> None:
-        self.peer, self._clock = peer, clock
+    def __init__(self, peer: str, clock: Hlc, rare: Rare = never) -> None:
+        self.peer, self._clock, self._rare = peer, clock, rare
         self.connection: Connection | None = None
         self.incarnation = ""  # of who is at the other end
         self.leading = Leading()
@@ -138,6 +140,8 @@ class Link:
         """Whether it was queued; a link that is down drops it."""
         if self.connection is None:
             return False
+        if self._rare("full-queue"):
+            self.connection.close()
         try:
             self.connection.send(encode(frame))
         except ConnectionLost:
@@ -156,8 +160,9 @@ class Link:
             return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
         future: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
         self._open[number] = future
+        patience_s = EARLY_S if self._rare("early-timeout") else limit_s
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(patience_s):
                 return await future
         except TimeoutError:
             return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
@@ -202,12 +207,13 @@ class Peers:
         clock: Hlc,
         local: Local,
         groups: Groups,
+        rare: Rare = never,
     ) -> None:
         """``addresses``: how each other node is dialed."""
         self._hello = Hello(node, incarnation)
         self._addresses, self._network, self._rng = dict(addresses), network, rng
         self._local, self._groups, self._clock = local, groups, clock
-        self.links = {peer: Link(peer, clock) for peer in self._addresses}
+        self.links = {peer: Link(peer, clock, rare) for peer in self._addresses}
         self._accepted: dict[Connection, float] = {}
 
     async def run(self) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from clusters.reference.node.group import Group, Machine, Restoring
 from clusters.reference.node.groups import Host
 from clusters.reference.node.raft import Chunk, Mark, Message, Ready
+from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
 from clusters.reference.node.storage.snapshots import Snapshots
 from clusters.reference.node.tasks import together
@@ -43,12 +44,13 @@ class Saver:
         snapshots: Snapshots,
         snapshot_bytes: int,
         send: Callable[[str, tuple[tuple[str, Message], ...]], None],
+        rare: Rare = never,
     ) -> None:
         """A group is saved when it has applied ``snapshot_bytes`` since the last time, or as much
         as its last snapshot takes, if that is more: so saving costs about what logging does.
         """
         self._host, self._snapshots, self._send = host, snapshots, send
-        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_bytes, self._rare = snapshot_bytes, rare
         self._moves: asyncio.Queue[tuple[Group, str | None, Chunk]] = asyncio.Queue(MAX_MOVES)
         self._incoming: dict[str, _Incoming] = {}
         self._loaded: dict[str, Restoring] = {}
@@ -95,6 +97,8 @@ class Saver:
     def _grown(self, group: Group) -> bool:
         saved = self._saved(group)
         limit = max(self._snapshot_bytes, saved.size_bytes if saved else 0)
+        if group.fresh_bytes and self._rare("early-snapshot"):
+            limit = 1
         # A follower that is half-way through a snapshot would have to begin again.
         return group.fresh_bytes >= limit and not group.raft.sending_snapshot
 

@@ -131,6 +131,7 @@ class Node:
             tick_s=config.tick_ms / 1000,
             election_ticks=config.election_ticks,
             bugs=frozenset(config.bugs),
+            rare=runtime.rare,
         )
         self.peers = Peers(
             node=config.node,
@@ -141,6 +142,7 @@ class Node:
             clock=self.clock,
             local=self,
             groups=Heartbeats(self.host.groups),
+            rare=runtime.rare,
         )
         self.host.on_send = self.peers.send_raft
         self.saver = Saver(
@@ -148,6 +150,7 @@ class Node:
             snapshots=Snapshots(self._disk),
             snapshot_bytes=config.snapshot_bytes,
             send=self.peers.send_raft,
+            rare=runtime.rare,
         )
         await self.saver.load(self._machine)
 

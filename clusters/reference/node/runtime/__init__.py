@@ -12,6 +12,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from clusters.reference.node.runtime.rare import Rare
+
 
 class ConnectionLost(Exception):
     """The connection is gone: refused, reset, closed, timed out or over its queue limit."""
@@ -91,12 +93,15 @@ class Disk(Protocol):
 
 
 class Runtime(Protocol):
-    """What a node is handed. ``boot`` is unlike for every start of the process."""
+    """What a node is handed. ``boot`` is unlike for every start of the process; ``rare`` chooses
+    the rare legal paths (``rare.POINTS``), on real machines none.
+    """
 
     boot: str
     network: Network
     disk: Disk
     random: random.Random
+    rare: Rare
 
     def wall_ns(self) -> int:
         """Wall clock in ns: for people and event logs, never for leases or order."""

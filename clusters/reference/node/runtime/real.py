@@ -22,6 +22,7 @@ from clusters.reference.node.runtime import (
     Listener,
     Network,
 )
+from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, Decoder, FrameError, encode
 
 # Room for two frames of the largest size; a peer that is further behind is gone for us.
@@ -350,6 +351,7 @@ class RealRuntime:
         self.network: Network = TcpNetwork()
         self._files = FileDisk(directory)
         self.disk: Disk = self._files
+        self.rare: Rare = never
 
     def wall_ns(self) -> int:
         """The machine's wall clock."""
