@@ -238,10 +238,18 @@ class _Session:
         self.enter("provision")
         names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
         cluster = await self.provider.provision(names, self.system.ports)
-        await together(self.provider.install(n, self.system.program(n, cluster)) for n in names)
+        try:
+            await self._set_up(cluster)
+        except FiredrillError:  # why it does not serve stands in the nodes' logs
+            await self._collect_logs(cluster)
+            raise
+        return cluster
+
+    async def _set_up(self, cluster: Cluster) -> None:
+        for_node = self.system.program
+        await together(self.provider.install(n, for_node(n, cluster)) for n in cluster.nodes)
         self.enter("set-up")
         await self.system.set_up(cluster, self.provider, self._deadline(self.plan.limits.ready_s))
-        return cluster
 
     async def _exercise(self, cluster: Cluster) -> None:
         """Drive and break, then heal; final reads once the cluster is quiet; collect in any
@@ -363,6 +371,9 @@ class _Session:
             quiet_s = QUIET_LIMIT_S + self.plan.drive.op_deadline_s
             states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
             await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
+        await self._collect_logs(cluster)
+
+    async def _collect_logs(self, cluster: Cluster) -> None:
         await together(
             self._attempt(
                 f"collect logs of {node}",

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sim_lab
 from sim_lab import drill
@@ -137,3 +138,11 @@ def test_a_node_that_does_not_start_leaves_none_behind_that_still_starts(
     with pytest.raises(HarnessError, match="its port is taken"):
         drill(PLAN, tmp_path / "run")
     assert torn_down == [("n2", "n3")]
+
+
+def test_a_cluster_that_never_serves_leaves_its_nodes_logs_behind(tmp_path: Path) -> None:
+    hasty = msgspec.structs.replace(PLAN, limits=msgspec.structs.replace(PLAN.limits, ready_s=0.1))
+    with pytest.raises(HarnessError, match="not whole"):
+        drill(hasty, tmp_path / "run")
+    for node in ("n1", "n2", "n3"):
+        assert (tmp_path / "run" / "nodes" / node / "node.log").stat().st_size > 0
