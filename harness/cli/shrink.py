@@ -180,8 +180,9 @@ def shrunk(plan: Plan, trials: Trials) -> Plan:
     try:
         fewest(plan.nemesis.schedule, of_faults)
         least(best[0], smaller, of_plans)
-    except _OutOfTime:
-        say("the time is over: this is the smallest plan that was found by then")
+    except (_OutOfTime, KeyboardInterrupt) as end:
+        why = "the time is over" if isinstance(end, _OutOfTime) else "interrupted"
+        say(f"{why}: this is the smallest plan that was found by then")
     return best[0]
 
 
