@@ -24,6 +24,8 @@ APPEND = [["append", 1, 1]]
 OTHER = [["append", 1, 2]]
 READ = [["r", 1, None]]
 SEEN = [["r", 1, [1]]]
+WRITE = [["w", 1, 2]]
+BOTH = [["append", 1, 1], ["r", 2, None]]
 
 
 def read(tmp_path: Path, ops: list[Op]) -> ImportedHistory:
@@ -60,7 +62,7 @@ def info(process: int, value: Any = READ) -> Op:
             "element 1 is appended to key 1 again (first on line 1)",
         ),
         (
-            [invoke(0, APPEND), ok(0, APPEND), invoke(0), ok(0, [["w", 1, 2]])],
+            [invoke(0, APPEND), ok(0, APPEND), invoke(0, WRITE), ok(0, WRITE)],
             4,
             "reads and writes of registers, but appends and reads of lists are on line 2",
         ),
@@ -91,6 +93,125 @@ def test_a_history_that_contradicts_itself_is_refused(
 )
 def test_its_mutations_that_can_have_happened_are_read(tmp_path: Path, ops: list[Op]) -> None:
     assert read(tmp_path, ops).operations == len(ops)
+
+
+@pytest.mark.parametrize(
+    ("asked", "done"),
+    [
+        (APPEND, []),
+        (APPEND, [["append", 1, 7]]),
+        (APPEND, [["append", 5, 1]]),
+        (APPEND, [["append", ":x", 1]]),
+        (APPEND, [*APPEND, ["append", 1, 2]]),
+        (APPEND, SEEN),
+        (READ, APPEND),
+        (READ, [["r", 2, [1]]]),
+        (BOTH, BOTH[::-1]),
+        (WRITE, [["w", 1, 3]]),
+    ],
+)
+@pytest.mark.parametrize("ended", ["ok", "fail", "info"])
+def test_a_completion_of_something_else_than_was_invoked_is_refused_with_both_lines(
+    tmp_path: Path, asked: Any, done: Any, ended: str
+) -> None:
+    if not done and ended != "ok":
+        return  # what did not succeed need not tell its steps
+    ops = [invoke(3), ok(3, [["r", 1, None]]), invoke(0, asked), txn(ended, 0, done)]
+    for layout in (json_lines, edn_lines):
+        with pytest.raises(MalformedHistory) as refused:
+            read_jepsen(write(tmp_path, layout(ops)))
+
+        assert refused.value.where == "line 4"
+        assert refused.value.reason.startswith("process 0 completes [")
+        assert refused.value.reason.endswith("on line 3")
+
+
+def test_a_contradiction_names_what_was_completed_and_what_was_invoked(tmp_path: Path) -> None:
+    asked = [["append", "x", 1], *([f, key, None] for f, key in [("r", 2)] * 5)]
+
+    with pytest.raises(MalformedHistory, match=r"completes \[\[append x 7\]\]; it invoked "):
+        read(tmp_path, [invoke(0, asked), ok(0, [["append", "x", 7]])])
+    with pytest.raises(MalformedHistory, match=r"r 2 nil\]\] and 2 more steps on line 1"):
+        read(tmp_path, [invoke(0, asked), ok(0, [["append", "x", 7]])])
+
+
+@pytest.mark.parametrize(
+    ("asked", "ended", "done"),
+    [
+        (BOTH, "ok", [["append", 1, 1], ["r", 2, [3, 4]]]),
+        (BOTH, "ok", BOTH),
+        *((BOTH, ended, done) for ended in ("fail", "info") for done in (BOTH, BOTH[:1], [], None)),
+        ([["r", 1, [9]]], "ok", SEEN),
+        (WRITE, "info", None),
+    ],
+)
+def test_what_clients_tell_of_the_operation_that_they_were_given_is_read(
+    tmp_path: Path, asked: Any, ended: str, done: Any
+) -> None:
+    for layout in (json_lines, edn_lines):
+        history = read_jepsen(
+            write(tmp_path, layout([invoke(0, asked), txn(ended, 0, done)])), workload="list-append"
+        )
+
+        assert history.micro_ops().num_rows == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("f", "asked", "done", "fine"),
+    [
+        ("write", 3, 3, True),
+        ("write", 3, None, True),
+        ("write", 3, 4, False),
+        ("write", [7, 3], [7, 3], True),
+        ("write", [7, 3], [8, 3], False),
+        ("cas", [1, 2], [1, 2], True),
+        ("cas", [1, 2], [1, 3], False),
+        ("read", None, 3, True),
+        ("read", [7, None], [7, 3], True),
+        ("read", [7, None], [8, 3], False),
+    ],
+)
+def test_operations_on_registers_complete_as_they_were_invoked(
+    tmp_path: Path, f: str, asked: Any, done: Any, fine: bool
+) -> None:
+    ops = [register("invoke", 0, f, asked), register("ok", 0, f, done)]
+    if fine:
+        assert read(tmp_path, ops).micro_ops().num_rows == 1
+        return
+    with pytest.raises(MalformedHistory, match=r"it invoked \[\[.*\]\] on line 1"):
+        read(tmp_path, ops)
+
+
+@pytest.mark.parametrize("f", ["txn", "write", "cas"])
+def test_an_invocation_that_does_not_say_what_it_asks_for_is_refused(
+    tmp_path: Path, f: str
+) -> None:
+    with pytest.raises(MalformedHistory, match=f"an invoked {f} does not say what it asks for"):
+        read(tmp_path, [register("invoke", 0, f, None), register("info", 0, f, None)])
+
+
+def test_a_register_found_empty_was_read(tmp_path: Path) -> None:
+    def history(seen: int | None) -> ImportedHistory:
+        ops = [register(t, 0, "write", 3) for t in ("invoke", "ok")]
+        ops += [register("invoke", 1, "read", None), register("ok", 1, "read", seen)]
+        return read(tmp_path, timed(ops))
+
+    assert verdict_of(history(3)).outcome is Outcome.VALID
+    assert verdict_of(history(None)).outcome is Outcome.VIOLATION
+
+
+def test_a_set_is_not_taken_for_the_list_that_a_read_saw(tmp_path: Path) -> None:
+    text = "{{:type :invoke :f :txn :process 0 :value [[:append 1 2] [:r 1 nil]]}}\n"
+    text += "{{:type :ok :f :txn :process 0 :value [[:append 1 2] [:r 1 {}]]}}\n"
+
+    assert read_jepsen(write(tmp_path, text.format("[2]"))).operations == 2
+    assert read_jepsen(write(tmp_path, text.format("(2)"))).operations == 2
+    with pytest.raises(MalformedHistory, match="a set, which has no order") as refused:
+        read_jepsen(write(tmp_path, text.format("#{2}")))
+    assert refused.value.where == "line 2"
+    for steps in ("#{[:r 1 nil]}", "[#{:r 1 nil}]"):
+        with pytest.raises(MalformedHistory, match=r"expected a .*#\{"):
+            read_jepsen(write(tmp_path, "{:type :invoke :f :txn :process 0 :value " + steps + "}"))
 
 
 def test_what_a_failed_completion_does_not_tell_its_invocation_does(tmp_path: Path) -> None:

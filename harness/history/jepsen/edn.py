@@ -7,7 +7,8 @@ EDN                                 Python
 ``12``, ``-3``, ``7N``              ``int`` where 64 bits hold it, else ``Number``
 ``1.5``, ``2/3``, ``1e9``           ``Number``: kept as text, refused where it would count
 ``:name``, ``name``, ``\\c``         ``Keyword`` (without colon), ``Symbol``, ``Char``
-``[..]``, ``(..)``, ``#{..}``       ``list``
+``[..]``, ``(..)``                  ``list``
+``#{..}``                           ``Unordered``: kept, refused where its order would count
 ``{..}``                            ``dict``; keys that Python can't hash become tuples
 ``#tag form``, ``#_ form``          the form itself; nothing
 =================================== =================================================
@@ -45,6 +46,12 @@ class Char(str):
 
 class Number(str):
     """The text of a number that is not an integer of 64 bits."""
+
+    __slots__ = ()
+
+
+class Unordered(tuple[Any, ...]):
+    """The elements of a set, in the order in which the text happens to have them."""
 
     __slots__ = ()
 
@@ -176,7 +183,7 @@ def _closed(stack: list[_Frame], closer: str, at: int) -> Any:  # noqa: ANN401
         raise Notation(at, f"a tag or #_ stands before {closer!r}, not before a form")
     if frame.kind == "{":
         return _map(frame)
-    return frame.items
+    return Unordered(map(hashable, frame.items)) if frame.kind == "#{" else frame.items
 
 
 def _map(frame: _Frame) -> dict[Any, Any]:

@@ -101,7 +101,7 @@ def read_jepsen(
     schema.check_splits(splits)
     file = str(path)
     names = Names()
-    pairing = Pairing(file)
+    pairing = Pairing(file, names)
     with _no_search_for_cycles():
         for operations, lines in batches(path, names):
             pairing.add(operations, lines)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from harness.history.jepsen.edn import Char, Keyword, Number, Symbol, shown
+from harness.history.jepsen.edn import Char, Keyword, Number, Symbol, Unordered, shown
 from harness.history.jepsen.limits import (
     INT64_MAX,
     INT64_MIN,
@@ -87,6 +87,10 @@ class Names:
             number = INT64_MIN + len(self._numbers)
             self._numbers[name] = number
         return number
+
+    def shown(self, key: int) -> str:
+        """The key with the provisional number ``key``, or the integer key itself."""
+        return str(key) if key >= LOWEST_KEY else list(self._numbers)[key - INT64_MIN]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -200,6 +204,9 @@ def _step(step: object, names: Names) -> tuple[str, int, Any]:
 def _read_value(value: Any) -> Any:  # noqa: ANN401
     if isinstance(value, list):
         return [_int64(element, "an element of a list") for element in value]
+    if isinstance(value, Unordered):
+        found = f"found {shown(text_of(value))}, a set, which has no order"
+        raise Refused(f"expected the list that a read saw, {found}")
     return None if value is None else _int64(value, "what a read saw")
 
 
@@ -274,6 +281,8 @@ def _written(value: object, room: int) -> str:
             return str(value)
         case str():
             return value.removeprefix(":")[: room + 1]
+        case Unordered():
+            return f"#{{{_listed(value, room - NESTING_COST)}}}"
         case list() | tuple():
             return f"[{_listed(value, room - NESTING_COST)}]"
         case dict():

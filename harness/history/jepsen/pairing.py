@@ -17,7 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.errors import MalformedHistory
-from harness.history.jepsen.operations import NO_INDEX, TXN, Operation, Remark
+from harness.history.jepsen.operations import (
+    NO_INDEX,
+    SINGLE_KEY,
+    TXN,
+    Names,
+    Operation,
+    Remark,
+    text_of,
+)
 from harness.history.tables import NO_COMPLETION
 from harness.records import OpType
 
@@ -30,6 +38,9 @@ _LIST_STEPS, _REGISTER_STEPS = "appends and reads of lists", "reads and writes o
 
 STAGED_OPERATIONS = 16_384
 """Completed operations whose steps wait as objects to become columns."""
+
+STEPS_SHOWN = 4
+"""Of a transaction, in an error."""
 
 NOT_COMPLETED = -1
 NO_ERROR = -1
@@ -69,7 +80,7 @@ class Steps:
 class Pairing:
     """Takes operations and refuses what no history can hold. Give everything, then ``finish``."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, names: Names | None = None) -> None:
         self.transactions = Transactions()
         self.steps: list[Steps] = []
         self.errors: list[str] = []
@@ -81,6 +92,7 @@ class Pairing:
         self.longest = 0
         self.lists = False
         self._file = file
+        self._names = names or Names()
         self._indexed = False
         self._last_index = NO_INDEX
         self._open: dict[int, tuple[int, Operation, int]] = {}
@@ -146,6 +158,9 @@ class Pairing:
         if process in self._crashed:
             crashed = f"its operation on line {self._crashed[process]} ended as info"
             raise self._malformed(line, f"process {process} is used again after {crashed}")
+        if operation.value is None and operation.f != "read":
+            # Had it taken effect, nobody could tell what it wrote from garbage.
+            raise self._malformed(line, f"an invoked {operation.f} does not say what it asks for")
         self._open[process] = (len(columns.process), operation, line)
         columns.process.append(process)
         columns.invoke_at.append(self.operations)
@@ -169,8 +184,9 @@ class Pairing:
         code = _CODES[operation.type]
         if code == INFO:
             self._crashed[process] = line
+        done = self._done(operation, invoked, code, line, begun_line)
         self._close(txn, self.operations, index, code, operation.error)
-        self._staged.append((txn, code, line, self._done(operation, invoked, code, line)))
+        self._staged.append((txn, code, line, done))
 
     def _close(self, txn: int, at: int, index: int, code: int, error: str | None) -> None:
         columns = self.transactions
@@ -183,17 +199,28 @@ class Pairing:
                 self.errors.append(error)
             columns.error[txn] = known
 
-    def _done(self, operation: Operation, invoked: Operation, code: int, line: int) -> list[Any]:
+    def _done(
+        self, operation: Operation, invoked: Operation, code: int, line: int, begun_line: int
+    ) -> list[Any]:
         """What was done; where that is not certain, also what was asked for."""
-        done = operation.value
-        if code == OK:
-            if done is None and operation.f == TXN:
-                raise self._malformed(line, "an ok txn does not say what it did")
-            return _asked(invoked) if done is None else done
+        done, asked = operation.value, invoked.value
         if done is None:
+            if code == OK and operation.f == TXN:
+                raise self._malformed(line, "an ok txn does not say what it did")
             return _asked(invoked)
-        asked = invoked.value or []
-        return done if len(done) >= len(asked) else done + _asked(invoked)[len(done) :]
+        if asked is None:
+            return done
+        if not _answers(done, asked, whole=code == OK):
+            completes = f"process {operation.process} completes {self._shown(done)}"
+            expected = f"it invoked {self._shown(asked)} on line {begun_line}"
+            raise self._malformed(line, f"{completes}; {expected}")
+        return done if len(done) == len(asked) else done + _asked(invoked)[len(done) :]
+
+    def _shown(self, steps: list[Any]) -> str:
+        """The first of ``steps``, for an error."""
+        named = [[f, self._names.shown(key), value] for f, key, value in steps[:STEPS_SHOWN]]
+        rest = len(steps) - len(named)
+        return text_of(named) + (f" and {rest} more steps" if rest else "")
 
     def _flush(self) -> None:
         """Turn what is staged into columns."""
@@ -258,4 +285,18 @@ class Pairing:
 
 def _asked(operation: Operation) -> list[Any]:
     """What an invocation asks for. What its reads will see it can't know."""
-    return [step if step[0] != "r" else ("r", step[1], None) for step in operation.value or ()]
+    if operation.value is None:
+        return [("r", SINGLE_KEY, None)]  # only a read of the one register need not say what
+    return [step if step[0] != "r" else ("r", step[1], None) for step in operation.value]
+
+
+def _answers(done: list[Any], asked: list[Any], *, whole: bool) -> bool:
+    """Whether ``done`` are the steps that were ``asked`` for, in their order: only reads learn
+    something. What did not succeed may tell but the first of them.
+    """
+    if len(done) != len(asked) and (whole or len(done) > len(asked)):
+        return False
+    for (f, key, value), (asked_f, asked_key, asked_value) in zip(done, asked, strict=False):
+        if f != asked_f or key != asked_key or (f != "r" and value != asked_value):
+            return False
+    return True
