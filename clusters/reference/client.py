@@ -15,7 +15,9 @@ import attrs
 import msgspec
 
 from clusters.reference.errors import BAD_ANSWER, CONNECT_FAILED, CONNECTION_LOST
+from clusters.reference.node import codes
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
+from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     BadMessage,
     Begin,
@@ -116,6 +118,8 @@ class ReferenceClient:
             reply = decode(Codec.reply, await self._connection.recv())
         except ConnectionLost as error:
             self._fail(CONNECTION_LOST, str(error), error)
+        except FrameError as error:  # it was not sent, and what is open ends with the connection
+            self._fail(codes.TOO_LARGE, str(error), error)
         except BadMessage as error:
             self._fail(BAD_ANSWER, str(error), error)
         answer = reply.body

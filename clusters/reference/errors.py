@@ -20,7 +20,7 @@ _DEFINITE = {
     "TX-NONE": "the connection had no open transaction",
     "TX-KIND": "the store does not offer this kind of transaction",
     "TX-READ-ONLY": "a snapshot transaction was asked to write",
-    "TX-TOO-LARGE": "a key, a value or the transaction is over its limit",
+    "TX-TOO-LARGE": "a key, a value, or what the transaction writes or reads is over its limit",
     "SNAPSHOT-TOO-OLD": "the snapshot could be staler than promised, or its versions are gone",
     "SNAPSHOT-BUSY": "a write below the snapshot's time was in doubt for too long",
     "NO-PRIMARY": "no primary was granted in time, so nothing was sent on",

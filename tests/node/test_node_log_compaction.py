@@ -17,7 +17,7 @@ from clusters.reference.node.storage import log as shared_log
 from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
 from clusters.reference.node.storage.snapshots import Snapshots
-from clusters.reference.node.tx.coordinator import MAX_TX_BYTES
+from clusters.reference.node.tx.limits import MAX_TX_BYTES
 
 MEMBERS = Configuration(("n1", "n2", "n3"))
 

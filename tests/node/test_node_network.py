@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from clusters.reference.node.peers import FRAME_BYTES, in_frames
+from clusters.reference.client import ReferenceClient
+from clusters.reference.node import codes
+from clusters.reference.node.clock import Hlc
+from clusters.reference.node.pairs import Heartbeats
+from clusters.reference.node.peers import FRAME_BYTES, Link, Peers, Reply, in_frames
 from clusters.reference.node.raft.types import Append, Entry, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, real
 from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
+from clusters.reference.node.wire import frames
 from clusters.reference.node.wire.frames import encode
+from clusters.reference.node.wire.messages import (
+    Codec,
+    Failed,
+    Hello,
+    PeerBody,
+    PeerFrame,
+    PeerReply,
+    PeerRequest,
+    ReadAt,
+    Version,
+    decode,
+)
+from clusters.reference.node.wire.messages import encode as encode_message
+from harness.client import StoreError
 
 Serve = Callable[[Connection], Awaitable[None]]
 
@@ -122,6 +142,89 @@ def test_a_dial_that_is_refused_or_not_answered_is_a_lost_connection() -> None:
                 filler.close()
 
     asyncio.run(run())
+
+
+class Talkative:
+    """A node that answers every request at length."""
+
+    def founders(self) -> tuple[str, ...]:
+        return ()
+
+    def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
+        """Nothing that matters here."""
+
+    def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
+        raise AssertionError("nobody speaks of raft here")
+
+    def request(self, body: PeerBody, reply: Reply) -> None:
+        assert isinstance(body, ReadAt)
+        reply(Version(b"x" * body.ts, 1))
+
+
+def talkative() -> Peers:
+    return Peers(
+        node="n1",
+        incarnation="1",
+        addresses={"n2": ("127.0.0.1", 1)},  # type: ignore[dict-item]  # never dialed
+        network=TcpNetwork(),
+        rng=random.Random(1),
+        clock=Hlc(wall_ns=lambda: 0, monotonic_s=lambda: 0.0),
+        local=Talkative(),
+        groups=Heartbeats({}),
+    )
+
+
+def test_an_answer_that_fits_into_no_frame_costs_only_that_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1000)
+
+    async def run() -> list[PeerFrame]:
+        listener = await TcpNetwork().listen("127.0.0.1", 0, talkative().serve)
+        assert isinstance(listener, TcpListener)
+        link = await TcpNetwork().dial("127.0.0.1", listener.port, 1.0)
+        answers = []
+        async with asyncio.timeout(20):
+            link.send(encode_message(Hello("n2", "1")))
+            for number, size in enumerate((10, 2000, 20)):
+                body = ReadAt(0, b"k", size, 0, 1000)
+                link.send(encode_message(PeerRequest(number + 1, body, 0)))
+            for _ in range(4):
+                answers.append(decode(Codec.peer, await link.recv()))
+        link.close()
+        listener.close()
+        return answers
+
+    _, short, lost, next_one = asyncio.run(run())
+
+    assert isinstance(short, PeerReply)
+    assert isinstance(short.body, Version)
+    assert isinstance(lost, PeerReply)
+    assert isinstance(lost.body, Failed)
+    assert lost.body.code == codes.PEER_LOST
+    assert "at most 1000 bytes" in lost.body.message
+    assert isinstance(next_one, PeerReply)
+    assert isinstance(next_one.body, Version)
+
+
+def test_a_request_that_fits_into_no_frame_is_refused_and_the_link_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(frames, "MAX_PAYLOAD_BYTES", 1000)
+
+    async def body(port: int) -> None:
+        link = Link("n2", Hlc(wall_ns=lambda: 0, monotonic_s=lambda: 0.0))
+        connection = await TcpNetwork().dial("127.0.0.1", port, 1.0)
+        link.up(connection, "1")
+        answer = await link.request(ReadAt(0, b"k" * 2000, 1, 0, 1000), 1.0)
+        assert isinstance(answer, Failed)
+        assert (answer.code, link.connection) == (codes.TOO_LARGE, connection)
+
+        client = ReferenceClient(connection)
+        with pytest.raises(StoreError, match="TX-TOO-LARGE"):
+            await client.one_shot([(1, tuple(range(1000)))], 1e9)
+
+    with_server(echo, body)
 
 
 def append(size: int) -> Message:

@@ -113,6 +113,8 @@ def describe_key(key: bytes, report: KeyReport) -> Iterator[str]:
         yield f"  locked {'exclusively' if exclusive else 'to share'} by {txn}"
     for ts, value in report.versions:
         yield f"  {describe_ts(ts)}  {len(value)} bytes  {value[:SHOWN_BYTES].hex()}"
+    if report.left_out:
+        yield f"  and {report.left_out} older ones"
 
 
 def describe_ts(ts: int) -> str:

@@ -49,6 +49,8 @@ from clusters.reference.node.wire.messages import Failed
 # groups together stays below a connection's send queue.
 MAX_APPEND_BYTES = 128 * 1024
 MAX_INFLIGHT = 16
+# An entry that fits into no frame could never be replicated, and would hold its group up for ever.
+MAX_ENTRY_BYTES = 8 * 1024 * 1024
 MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead of queueing
 # Writes that wait for the disk: a second's worth of one that is busy. Beyond it nothing more is
 # taken in: proposals are refused, messages dropped, as by a network, until they are repeated.
@@ -175,6 +177,10 @@ class Host:
             done(
                 Failed(codes.OVERLOADED, f"{self._node}: {MAX_UNWRITTEN} writes wait for the disk")
             )
+            return None
+        if len(data) > MAX_ENTRY_BYTES:
+            text = f"{group.name}: at most {MAX_ENTRY_BYTES} bytes an entry (got {len(data)})"
+            done(Failed(codes.TOO_LARGE, text))
             return None
         if len(group.waiters) >= MAX_PROPOSALS:
             done(Failed(codes.OVERLOADED, f"{group.name}: {MAX_PROPOSALS} commits wait already"))

@@ -21,6 +21,7 @@ from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.tasks import together
+from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     PROTOCOL,
     BadMessage,
@@ -149,14 +150,18 @@ class Link:
         return True
 
     async def request(self, body: PeerBody, limit_s: float) -> PeerAnswer:
-        """The peer's answer. ``UNREACHABLE``: it was not sent; ``PEER_LOST``: it was, and nobody
-        knows.
+        """The peer's answer. ``UNREACHABLE``, ``TOO_LARGE``: it was not sent; ``PEER_LOST``: it
+        was, and nobody knows.
         """
         if len(self._open) >= MAX_REQUESTS:
             return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
         self._next_id += 1
         number = self._next_id
-        if not self.send(PeerRequest(number, body, self._clock.now())):
+        try:
+            sent = self.send(PeerRequest(number, body, self._clock.now()))
+        except FrameError as error:
+            return Failed(codes.TOO_LARGE, f"a request to {self.peer}: {error}")
+        if not sent:
             return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
         future: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
         self._open[number] = future
@@ -305,7 +310,13 @@ class Peers:
             if frame.id == NO_ANSWER:
                 return
             try:
-                connection.send(encode(PeerReply(frame.id, body, self._clock.now())))
+                try:
+                    connection.send(encode(PeerReply(frame.id, body, self._clock.now())))
+                except FrameError as error:
+                    # What was asked for may have been done: one answer is lost, no more than that.
+                    log.error("no answer to %s: %s", connection.peer, error)
+                    failed = Failed(codes.PEER_LOST, f"its answer: {error}")
+                    connection.send(encode(PeerReply(frame.id, failed, self._clock.now())))
             except ConnectionLost:
                 log.debug("%s is gone before its answer", connection.peer)
 

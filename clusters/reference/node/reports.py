@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from clusters.reference.node.membership import names_of
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.states import state_report
+from clusters.reference.node.wire.messages import Version
 from clusters.reference.node.wire.reports import (
     AdminBody,
     AdminQuestion,
@@ -19,6 +20,8 @@ from clusters.reference.node.wire.states import AskStates
 
 if TYPE_CHECKING:
     from clusters.reference.node.server import Node
+
+MAX_VALUES_BYTES = 8 * 1024 * 1024  # of one key's versions in an answer; half a frame
 
 
 def answer(node: Node, question: AdminQuestion) -> AdminBody:
@@ -60,14 +63,30 @@ def _node_report(node: Node) -> NodeReport:
     )
 
 
+def shown_versions(versions: tuple[Version, ...]) -> tuple[tuple[int, bytes], ...]:
+    """The first of ``versions``, the newest, that fit into an answer."""
+    shown: list[tuple[int, bytes]] = []
+    room = MAX_VALUES_BYTES
+    for version in versions:
+        value = version.value or b""
+        room -= len(value)
+        if room < 0:
+            break
+        shown.append((version.ts, value))
+    return tuple(shown)
+
+
 def _key_report(node: Node, key: bytes) -> KeyReport:
     number = partition_of(key, node.config.partitions)
     replica = node.replicas.get(number)
     if replica is None:
         return KeyReport(partition=number, versions=(), holders=())
+    versions = replica.partition.versions.all_of(key)
+    shown = shown_versions(versions)
     return KeyReport(
         partition=number,
-        versions=tuple((v.ts, v.value or b"") for v in replica.partition.versions.all_of(key)),
+        versions=shown,
+        left_out=len(versions) - len(shown),
         holders=tuple(
             (str(txn), exclusive)
             for held, txn, exclusive, _ in replica.primary.locks.rows()

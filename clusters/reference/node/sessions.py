@@ -10,8 +10,10 @@ from clusters.reference.node import codes
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.runtime import Connection
 from clusters.reference.node.tx.calls import Calls
-from clusters.reference.node.tx.coordinator import Transaction, TxError, one_shot
+from clusters.reference.node.tx.coordinator import Transaction, one_shot
+from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.snapshot import Snapshot
+from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     AdminReply,
     BadMessage,
@@ -77,7 +79,7 @@ class Sessions:
                     payload = await connection.recv()
                 request = decode(Codec.request, payload)
                 connection.send(encode(await session.answer(request)))
-        except (BadMessage, TimeoutError) as error:
+        except (BadMessage, FrameError, TimeoutError) as error:
             log.warning("dropping client %s: %s", connection.peer, error or "idle")
         finally:
             session.end()

@@ -31,7 +31,9 @@ class Connection(Protocol):
         """Who is at the other end, for messages to a person."""
 
     def send(self, payload: bytes) -> None:
-        """Queue one frame. Raises ``ConnectionLost`` if closed or if its send queue is full."""
+        """Queue one frame. Raises ``ConnectionLost`` if closed or if its send queue is full, and
+        ``wire.frames.FrameError`` if it is too large for a frame: then nothing was sent.
+        """
 
     async def recv(self) -> bytes:
         """The next frame's payload. Raises ``ConnectionLost``; a corrupt frame ends the

@@ -23,6 +23,14 @@ from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.tx.calls import NOT_DONE, Calls
+from clusters.reference.node.tx.limits import (
+    Limits,
+    Step,
+    TxError,
+    answer_too_large,
+    check_steps,
+    error,
+)
 from clusters.reference.node.wire.messages import (
     NO_HOLD,
     Committed,
@@ -42,10 +50,6 @@ from clusters.reference.node.wire.messages import (
     Validate,
 )
 
-MAX_KEY_BYTES = 1024
-MAX_VALUE_BYTES = 1024 * 1024
-MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes and keys; a quarter of a frame
-MAX_TX_KEYS = 10_000
 PATIENCE_S = 2.0  # for a partition to get a primary; beyond it the client should hear about it
 
 # What home answers when it did not commit, and never will.
@@ -57,54 +61,6 @@ NOT_COMMITTED = (
     codes.OVERLOADED,
     codes.CLOCK_DRIFT,
 )
-
-Step = tuple[bytes, bytes | None]
-
-
-class TxError(Exception):
-    """A step failed; the transaction is over."""
-
-    def __init__(self, failed: Failed) -> None:
-        super().__init__(f"{failed.code}: {failed.message}")
-        self.failed = failed
-
-
-class Limits:
-    """The deadline of a transaction, and what may be in it."""
-
-    def __init__(self, txn: TxnId, limit_s: float) -> None:
-        """``limit_s`` from now on it is given up."""
-        self.txn = txn
-        self._deadline_s = asyncio.get_running_loop().time() + limit_s
-        self._keys: dict[bytes, int] = {}
-        self._bytes = 0
-
-    def left_s(self) -> float:
-        """Seconds left. Raises ``TxError`` where there are none."""
-        left_s = self._deadline_s - asyncio.get_running_loop().time()
-        if left_s <= 0:
-            raise error(codes.EXPIRED, f"{self.txn} is over its deadline")
-        return left_s
-
-    def left_ms(self) -> int:
-        """The same in milliseconds, at least one."""
-        return max(1, int(self.left_s() * 1000))
-
-    def touch(self, key: bytes, value: bytes | None = None) -> None:
-        """Count a key, and what is written to it. Raises ``TxError`` over a limit."""
-        self.left_s()
-        if not 0 < len(key) <= MAX_KEY_BYTES:
-            raise error(codes.TOO_LARGE, f"key: 1 to {MAX_KEY_BYTES} bytes (got {len(key)})")
-        if value is not None and len(value) > MAX_VALUE_BYTES:
-            raise error(codes.TOO_LARGE, f"at most {MAX_VALUE_BYTES} bytes a value")
-        if value is not None or key not in self._keys:
-            size = len(key) + len(value or b"")
-            self._bytes += size - self._keys.get(key, 0)
-            self._keys[key] = size
-        if len(self._keys) > MAX_TX_KEYS:
-            raise error(codes.TOO_LARGE, f"at most {MAX_TX_KEYS} keys a transaction")
-        if self._bytes > MAX_TX_BYTES:
-            raise error(codes.TOO_LARGE, f"at most {MAX_TX_BYTES} bytes a transaction")
 
 
 class Transaction:
@@ -129,6 +85,7 @@ class Transaction:
             return self._writes[key]
         if key not in self._reads:
             self._reads[key] = await self._lock(key, exclusive=False)
+            self._limits.read(self._reads[key])
         return self._reads[key]
 
     async def put(self, key: bytes, value: bytes) -> None:
@@ -249,6 +206,7 @@ async def one_shot(
     ``TxError``.
     """
     limits = Limits(txn, limit_s)
+    check_steps(steps)
     for key, value in steps:
         limits.touch(key, value)
     where = sorted({partition_of(key, partitions) for key, _ in steps}) or [0]
@@ -267,15 +225,12 @@ async def one_shot(
                 values.append(await tx.get(key))
             else:
                 await tx.put(key, value)
+        if (failed := answer_too_large(values)) is not None:
+            raise TxError(failed)
         return Executed(tuple(values), await tx.commit())
     except BaseException:
         tx.give_up()
         raise
-
-
-def error(code: str, message: str) -> TxError:
-    """A failed step."""
-    return TxError(Failed(code, message))
 
 
 def _failed(answer: PeerAnswer) -> Failed:

@@ -19,6 +19,7 @@ from clusters.reference.node.leases import Leases
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
 from clusters.reference.node.tx.footing import Footing, Footings
+from clusters.reference.node.tx.limits import answer_too_large
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.wire.messages import (
@@ -180,6 +181,10 @@ class Primary:
                 writes[key] = value
             else:
                 values.append(writes.get(key, self.partition.versions.newest(key).value))
+        failed = answer_too_large(values)
+        if failed is not None:
+            self._drop(body.txn)
+            return failed
         if not writes:
             self._drop(body.txn)
             return Executed(tuple(values), self._clock.now())
@@ -365,7 +370,7 @@ class Primary:
         if isinstance(done, wanted):
             return done
         failed = done if isinstance(done, Failed) else self._refusal()
-        if failed.code in (codes.NOT_LEADER, codes.OVERLOADED):
+        if failed.code in (codes.NOT_LEADER, codes.OVERLOADED, codes.TOO_LARGE):
             self._drop(txn)
         elif planted("doubt-called-abort"):
             return Failed(codes.ABORTED, failed.message)

@@ -12,7 +12,8 @@ import asyncio
 from clusters.reference.node import codes
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.tx.calls import Calls
-from clusters.reference.node.tx.coordinator import PATIENCE_S, Limits, TxError, error
+from clusters.reference.node.tx.coordinator import PATIENCE_S
+from clusters.reference.node.tx.limits import Limits, TxError, error
 from clusters.reference.node.tx.partition import SNAPSHOT_S
 from clusters.reference.node.wire.messages import Failed, ReadAt, TxnId, Version
 
@@ -34,6 +35,7 @@ class Snapshot:
         self._limits.touch(key)
         if key not in self._reads:
             self._reads[key] = await self._read(key)
+            self._limits.read(self._reads[key])
         return self._reads[key]
 
     async def put(self, key: bytes, value: bytes) -> None:

@@ -1,0 +1,99 @@
+"""What may be in a transaction: its commit has to fit into a log entry, its answer into a frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from clusters.reference.node import codes
+from clusters.reference.node.wire.messages import Failed, TxnId
+
+MAX_KEY_BYTES = 1024
+MAX_VALUE_BYTES = 1024 * 1024
+MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes and keys; a quarter of a frame
+MAX_READ_BYTES = 8 * 1024 * 1024  # of all values that its gets answer; half a frame
+MAX_TX_KEYS = 10_000
+
+Step = tuple[bytes, bytes | None]
+
+
+class TxError(Exception):
+    """A step failed; the transaction is over."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(f"{failed.code}: {failed.message}")
+        self.failed = failed
+
+
+class Limits:
+    """The deadline of a transaction, and what may be in it."""
+
+    def __init__(self, txn: TxnId, limit_s: float) -> None:
+        """``limit_s`` from now on it is given up."""
+        self.txn = txn
+        self._deadline_s = asyncio.get_running_loop().time() + limit_s
+        self._keys: dict[bytes, int] = {}
+        self._bytes = 0
+        self._read_bytes = 0
+
+    def left_s(self) -> float:
+        """Seconds left. Raises ``TxError`` where there are none."""
+        left_s = self._deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise error(codes.EXPIRED, f"{self.txn} is over its deadline")
+        return left_s
+
+    def left_ms(self) -> int:
+        """The same in milliseconds, at least one."""
+        return max(1, int(self.left_s() * 1000))
+
+    def touch(self, key: bytes, value: bytes | None = None) -> None:
+        """Count a key, and what is written to it. Raises ``TxError`` over a limit."""
+        self.left_s()
+        if not 0 < len(key) <= MAX_KEY_BYTES:
+            raise error(codes.TOO_LARGE, f"key: 1 to {MAX_KEY_BYTES} bytes (got {len(key)})")
+        if value is not None and len(value) > MAX_VALUE_BYTES:
+            raise error(codes.TOO_LARGE, f"at most {MAX_VALUE_BYTES} bytes a value")
+        if value is not None or key not in self._keys:
+            size = len(key) + len(value or b"")
+            self._bytes += size - self._keys.get(key, 0)
+            self._keys[key] = size
+        if len(self._keys) > MAX_TX_KEYS:
+            raise error(codes.TOO_LARGE, f"at most {MAX_TX_KEYS} keys a transaction")
+        if self._bytes > MAX_TX_BYTES:
+            raise error(codes.TOO_LARGE, f"at most {MAX_TX_BYTES} bytes a transaction")
+
+    def read(self, value: bytes | None) -> None:
+        """Count a value that the transaction keeps to see it again. Raises ``TxError``."""
+        self._read_bytes += len(value or b"")
+        if self._read_bytes > MAX_READ_BYTES:
+            raise TxError(_read_too_much(self._read_bytes))
+
+
+def check_steps(steps: tuple[Step, ...]) -> None:
+    """A one-shot travels with all its steps, those on the same key too. Raises ``TxError``."""
+    if len(steps) > MAX_TX_KEYS:
+        raise error(
+            codes.TOO_LARGE, f"at most {MAX_TX_KEYS} steps a transaction (got {len(steps)})"
+        )
+    size = sum(len(key) + len(value or b"") for key, value in steps)
+    if size > MAX_TX_BYTES:
+        raise error(codes.TOO_LARGE, f"at most {MAX_TX_BYTES} bytes a transaction (got {size})")
+
+
+def answer_too_large(values: Iterable[bytes | None]) -> Failed | None:
+    """Why the ``values`` of a one-shot's gets can't be answered together. To be asked before
+    anything is proposed, while refusing is still certain.
+    """
+    size = sum(len(value or b"") for value in values)
+    return _read_too_much(size) if size > MAX_READ_BYTES else None
+
+
+def error(code: str, message: str) -> TxError:
+    """A failed step."""
+    return TxError(Failed(code, message))
+
+
+def _read_too_much(size: int) -> Failed:
+    text = f"at most {MAX_READ_BYTES} bytes read by a transaction (got {size})"
+    return Failed(codes.TOO_LARGE, text)
