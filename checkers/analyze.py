@@ -25,6 +25,7 @@ from checkers.models import (
     STRICT_SERIALIZABLE,
     canonical,
     decides,
+    left_open,
     ruled_out,
 )
 from checkers.replicas import CHECKER as REPLICAS
@@ -76,7 +77,7 @@ def analyze(
     told = (REPLICAS,) if states["states"].num_rows else ()
     analysis = judge(
         Source.of_files(history.transactions_file, history.micro_op_files),
-        setting=_setting(history.manifest, canonical(model or declared_model(declaration)), run),
+        setting=_setting(history.manifest, _asked(model, declaration), run),
         checkers=(
             *checkers_named(_with_evidence(history.manifest.checkers)),
             *standing.CHECKERS,
@@ -142,6 +143,10 @@ def declared_model(declaration: Declaration) -> str:
     """What the system promises its read-write transactions."""
     promised = {p.kind: p.model for p in declaration.promises}
     return promised.get(READ_WRITE) or next(iter(promised.values()), STRICT_SERIALIZABLE)
+
+
+def _asked(model: str | None, declaration: Declaration) -> str:
+    return canonical(declared_model(declaration) if model is None else model)
 
 
 def _by_key(executor: str, spark_master: str | None) -> ByKey:
@@ -213,6 +218,9 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
     weakest, above = ruled_out(found)
     outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
     reasons = [_reason(name, a, setting.model) for name, a in deciding.items()]
+    if left_open(setting.model, found):
+        outcomes.append(Outcome.UNKNOWN)
+        reasons.append(_left_open(setting.model, found))
     verdict = Verdict(
         outcome=worst(outcomes),
         model=setting.model,
@@ -224,6 +232,13 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
         **told,
     )
     return Analysis(verdict=verdict, tables=tables)
+
+
+def _left_open(model: str, found: Iterable[str]) -> str:
+    return (
+        f"undecided: whether {model} holds can't be told; it would follow from a stronger model, "
+        f"but those that can be decided are ruled out by {', '.join(sorted(found))}"
+    )
 
 
 def _reason(name: str, anomaly: Anomaly, model: str) -> str:

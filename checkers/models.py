@@ -59,6 +59,29 @@ _STRONGER = {
 }
 """For each model those just below it: what satisfies the key satisfies the values."""
 
+DECIDED = frozenset(
+    {
+        "read-uncommitted",
+        "read-committed",
+        "consistent-view",
+        "repeatable-read",
+        "snapshot-isolation",
+        "serializable",
+        "strong-session-read-uncommitted",
+        "strong-session-read-committed",
+        "strong-session-snapshot-isolation",
+        "strong-session-serializable",
+        "strong-read-uncommitted",
+        "strong-read-committed",
+        "strong-snapshot-isolation",
+        "strict-serializable",
+    }
+)
+"""Models that hold where none of the anomalies below was found: they are defined by these. Of the
+others nobody looks for all that they forbid (a fractured read, say, breaks read-atomic); they are
+known to hold only where a stronger one does.
+"""
+
 _SYNONYMS = {"strong-serializable": STRICT_SERIALIZABLE, "conflict-serializable": "serializable"}
 
 _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
@@ -168,6 +191,14 @@ def decides(anomaly: str, model: str) -> bool:
     """
     of_any_model = OF_SNAPSHOTS | OF_REPLICAS | OF_NODES | OF_SERVICE
     return anomaly in of_any_model or breaks(anomaly, model)
+
+
+def left_open(model: str, anomalies: Iterable[str]) -> bool:
+    """Whether ``anomalies`` neither rule ``model`` out nor leave standing what it follows from."""
+    broken = {name for part in ruled_out(anomalies) for name in part}
+    return model not in broken and not any(
+        model in implied_by(stronger) for stronger in DECIDED - broken
+    )
 
 
 def promises_real_time(model: str) -> bool:

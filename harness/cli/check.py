@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from checkers.models import canonical
 from harness.cli import judging
 from harness.cli.importing import opened
 from harness.cli.session import Session, executor_option, runs_option
@@ -18,7 +21,8 @@ from results.store import RunStore
 @click.option(
     "--model",
     help="What to judge against: strict-serializable, serializable, snapshot-isolation, "
-    "read-committed, ... (what the run's system declares when not given).",
+    "read-committed, ... (what the run's system declares when not given). A model that no anomaly "
+    "defines is proven by a stronger one or unknown.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON and nothing else.")
 @click.option("--no-report", is_flag=True, help="Leave the report as it is.")
@@ -39,10 +43,15 @@ def check(
     A run whose controller was killed is recovered first, and judged as the prefix that it is. A
     history becomes a run of the store; with --json or --no-report it is only judged.
     """
-    with opened(path, store, workload, keep=not (as_json or no_report)) as directory:
+    if model is not None:
+        canonical(model)  # to import a long history first would be wasted on a name mistyped
+    only_judged = Path(path).is_file() and (as_json or no_report)
+    with opened(path, store, workload, keep=not only_judged) as directory:
         session.run = directory
         verdict = judging.judge(directory, executor, model)
-        outcome = judging.settle(verdict, None if no_report else judging.publish(directory))
+        outcome = judging.settle(
+            verdict, None if no_report or only_judged else judging.publish(directory)
+        )
         session.found(outcome)
         if as_json:
             click.echo(directory.verdict.read_bytes(), nl=False)

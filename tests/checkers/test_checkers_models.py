@@ -30,6 +30,22 @@ def test_nothing_is_ruled_out_by_nothing() -> None:
     assert models.ruled_out(["some-liveness-trouble"]) == ((), ())
 
 
+def test_a_model_follows_only_from_what_is_decided_and_not_ruled_out() -> None:
+    assert not any(models.left_open(model, []) for model in models.models())
+    for model in ("prefix", "read-atomic", "monotonic-atomic-view", "causal-cerone"):
+        assert models.left_open(model, ["G-single-item"])
+        assert not models.left_open(model, ["G-single-item-realtime"]), "serializable stands"
+        assert not models.left_open(model, ["G1a"]), "it is ruled out itself"
+    assert models.left_open("view-serializable", ["G0"])
+
+
+def test_what_is_decided_by_its_anomalies_is_never_left_open() -> None:
+    every = sorted({name for row in WEAKEST.values() for name in row.split()})
+
+    assert not any(models.left_open(m, [name]) for m in models.DECIDED for name in every)
+    assert all(models.breaks(name, m) for m in models.DECIDED for name in ("G0",))
+
+
 def test_only_models_with_real_time_promise_it() -> None:
     promising = {m for m in models.models() if models.promises_real_time(m)}
 

@@ -15,6 +15,13 @@ APPEND = "{:type %s, :f :txn, :value [[:append 3 1]], :process 0, :time %d, :ind
 READ = "{:type %s, :f :txn, :value [[:r 3 %s]], :process 1, :time %d, :index %d}"
 SEEN = "[1]"
 MISSED = "[]"
+FRACTURED = """
+{{:type :invoke, :f :txn, :value [[:append 1 1] [:append 2 1]], :process 0, :index 0}}
+{{:type :invoke, :f :txn, :value [[:r 1 nil] [:r 2 nil]], :process 1, :index 1}}
+{{:type :ok, :f :txn, :value [[:append 1 1] [:append 2 1]], :process 0, :index 2}}
+{{:type :ok, :f :txn, :value [[:r 1 [1]] [:r 2 {second}]], :process 1, :index 3}}
+"""
+"""A transaction that wrote two keys, and one beside it that saw the first of them."""
 
 
 def edn(read: str) -> str:
@@ -107,6 +114,37 @@ def test_an_unknown_workload_or_model_is_refused_by_name(tmp_path) -> None:
         done = check(path, "--no-report", *flags)
         assert done.returncode == 254
         assert named in done.stderr
+
+
+@pytest.mark.parametrize("model", ["", "foo", "Serializable"])
+def test_a_model_that_is_none_is_refused_before_the_history_is_read(tmp_path, model) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN))
+
+    done = check(path, "--model", model)
+
+    assert done.returncode == 254
+    assert f"unknown consistency model {model!r}" in done.stderr
+    assert "imported" not in done.stderr
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_model_that_anomalies_do_not_define_is_proven_by_a_stronger_one_or_unknown(
+    tmp_path,
+) -> None:
+    path = tmp_path / "history.edn"
+    model = "parallel-snapshot-isolation"
+
+    path.write_text(FRACTURED.format(second="[1]"))
+    assert check(path, "--json", "--model", model).returncode == 0
+    path.write_text(FRACTURED.format(second="[]"))
+    done = check(path, "--json", "--model", model)
+
+    assert done.returncode == 2, done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["outcome"] == "unknown"
+    assert "G-single-item" in verdict["observed"]
+    assert any("whether parallel-snapshot-isolation holds" in why for why in verdict["reasons"])
 
 
 def test_names_of_keys_are_told_beside_the_numbers_that_stand_for_them(tmp_path) -> None:
