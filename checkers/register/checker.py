@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from checkers.attribution import explain_operations
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from checkers.register.kernel import REGISTER
-from checkers.register.search import CONFIGURATIONS_MAX
+from checkers.register.search import CONFIGURATIONS_EACH, CONFIGURATIONS_MAX
 from checkers.register.words import of_finding
 from harness.checking import Anomaly
 from harness.outcome import Outcome
@@ -78,7 +78,8 @@ def _doubts(keys: pa.Table) -> tuple[str, ...]:
     more = f" and {len(undecided) - EXAMPLES_MAX} more" if len(undecided) > EXAMPLES_MAX else ""
     return (
         f"undecided: {len(undecided)} of {keys.num_rows} registers need more than "
-        f"{CONFIGURATIONS_MAX} configurations of their operations (key {shown}{more})",
+        f"{CONFIGURATIONS_MAX} configurations, and {CONFIGURATIONS_EACH} for each operation "
+        f"(key {shown}{more})",
     )
 
 

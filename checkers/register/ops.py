@@ -67,12 +67,14 @@ class Ops:
 
 def register_ops(tables: Tables, setting: Setting) -> tuple[Ops, pa.Table]:
     """The operations that some order must explain, and ``FINDINGS`` on the reads that none can: of
-    values that nobody wrote (garbage-read), or only operations that failed (G1a).
+    values that nobody wrote (garbage-read), or only operations that failed (G1a). Reads of a kind
+    that promises no real time may be of any age, but not of what never was.
 
     Raises ``MalformedHistory`` for a transaction of several steps.
     """
     every = _every(tables, setting)
-    type_ = transactions_of(tables, setting).type[every.txn]
+    txns = transactions_of(tables, setting)
+    type_ = txns.type[every.txn]
     writes = every.f != READ
     # A compare-and-set that found what nobody wrote read garbage as much as a read.
     reads = (every.f != WRITE) & (type_ == OK) & (every.seen != INITIAL)
@@ -87,7 +89,8 @@ def register_ops(tables: Tables, setting: Setting) -> tuple[Ops, pa.Table]:
         _finding(every, int(row), _first(failed, pair, int(wanted[row])) if bad else None)
         for row, bad in zip(rows, aborted, strict=True)
     ]
-    kept = every.take((type_ != FAIL) & ~(unexplained & ~writes))
+    ordered = writes | txns.real_time[every.txn]
+    kept = every.take((type_ != FAIL) & ordered & ~(unexplained & ~writes))
     return kept, pa.Table.from_pylist(findings, schema=FINDINGS)
 
 
@@ -109,14 +112,14 @@ def _finding(ops: Ops, row: int, writer: int | None) -> dict[str, object]:
 
 
 def _every(tables: Tables, setting: Setting) -> Ops:
-    """All operations but reads that say nothing: not committed, or of a kind without real time."""
+    """All operations but reads that did not commit: they say nothing."""
     txns = transactions_of(tables, setting)
     table = tables["micro_ops"]
     f = codes(table, "f", _STEPS)
     txn, key = ints(table, "txn"), ints(table, "key")
     _refuse_several(txn, ints(table, "pos"))
     seen, left, found, leaves = _values(table, f)
-    counts = (f >= 0) & ((f != READ) | ((txns.type[txn] == OK) & txns.real_time[txn]))
+    counts = (f >= 0) & ((f != READ) | (txns.type[txn] == OK))
     rows = np.flatnonzero(counts)
     rows = rows[np.lexsort((txn[rows], key[rows]))]
     used = np.concatenate([seen[rows][found[rows]], left[rows][leaves[rows]]])

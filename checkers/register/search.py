@@ -15,8 +15,12 @@ import attrs
 
 from checkers.register.ops import CAS, INITIAL, NEVER, READ
 
-CONFIGURATIONS_MAX = 50_000
-"""Configurations tried for one key: a second of work. A key that needs more is undecided."""
+CONFIGURATIONS_MAX = 500_000
+CONFIGURATIONS_EACH = 200
+"""Configurations tried for one key, and more for each of its operations; half a million take a
+second. Ten clients of one key need some 60 an operation: not the length of a history makes it hard
+but what is open at once. A key that needs more is undecided.
+"""
 
 
 @attrs.frozen
@@ -53,11 +57,12 @@ Answer = Explained | Contradicted | Undecided
 _Configuration = tuple[int, int]  # what the register holds; a bit for each open op that is done
 
 
-def search(ops: list[Op], limit: int = CONFIGURATIONS_MAX) -> Answer:
+def search(ops: list[Op]) -> Answer:
     """Whether some order of ``ops`` explains them, from a register that holds ``INITIAL``.
 
     Operations that touch are concurrent; those that end ``NEVER`` may have taken effect or not.
     """
+    limit = CONFIGURATIONS_MAX + CONFIGURATIONS_EACH * len(ops)
     ops_needed = _needed(ops)
     configurations: set[_Configuration] = {(INITIAL, 0)}
     pending: dict[int, None] = {}

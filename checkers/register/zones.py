@@ -5,7 +5,7 @@ last at which it is certain to be there still: ``forward`` where the first opera
 before the last begins, so that the register held it for all that time; else ``backward``: all its
 operations share the moments of the zone, and may take effect at any of them.
 
-A key is linearizable if and only if every read began before ... and
+A key whose reads all saw what somebody wrote is linearizable if and only if
 
 * no read ended before the write of its value began,
 * no two forward zones overlap, and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 from checker_histories import Fault, Txn, fail, info, ok, write_run
 from register_histories import verdict
@@ -11,6 +12,7 @@ from register_histories import verdict
 from checkers.analyze import analyze, encode
 from checkers.register import search
 from harness.checking import Verdict
+from harness.promise import Declaration, Promise
 
 CHECKERS = ("register", "statistics", "availability", "evidence")
 
@@ -161,9 +163,8 @@ def test_past_its_limit_the_search_says_that_it_can_not_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Never silently ok: the verdict is unknown, and a violation of another key still stands."""
-    limit = search.search.__defaults__
-    assert limit == (search.CONFIGURATIONS_MAX,)
-    monkeypatch.setattr(search.search, "__defaults__", (100,))
+    monkeypatch.setattr(search, "CONFIGURATIONS_MAX", 100)
+    monkeypatch.setattr(search, "CONFIGURATIONS_EACH", 0)
     hard = many_open_writes(2)
 
     found = verdict([*GOOD, *hard], "register")
@@ -175,6 +176,37 @@ def test_past_its_limit_the_search_says_that_it_can_not_tell(
     assert found.statistics["register"]["undecided"] == 1
     assert both.outcome == "violation"
     assert any(reason.startswith("undecided") for reason in both.reasons)
+
+
+def test_a_long_history_of_a_key_is_no_harder_than_a_short_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "CONFIGURATIONS_MAX", 100)
+    monkeypatch.setattr(search, "CONFIGURATIONS_EACH", 2)
+    turns = [w(at % 3, 2 * at, 2 * at + 1) for at in range(2000)]
+
+    assert verdict(turns, "register").outcome == "valid"
+    assert verdict([*turns, r(0, 5000, 5001)], "register").outcome == "violation"
+
+
+def test_an_old_read_of_a_kind_without_real_time_is_fine_but_not_one_of_nothing() -> None:
+    declared = Declaration(
+        system="paper",
+        mode="SC",
+        promises=(
+            Promise(kind="read-write"),
+            Promise(kind="snapshot", model="serializable", staleness_s=1.5),
+        ),
+    )
+    never = fail(("w", 1, 9), start=6, finish=7)
+
+    def of_snapshot(seen: int | None) -> Verdict:
+        old = attrs.evolve(r(seen, 50, 60), kind="snapshot")
+        return verdict([*GOOD, never, old], "register", declaration=declared)
+
+    assert of_snapshot(1).outcome == of_snapshot(None).outcome == "valid"
+    assert set(of_snapshot(99).anomalies) == {"garbage-read"}
+    assert set(of_snapshot(9).anomalies) == {"G1a"}
 
 
 def test_keys_are_judged_apart() -> None:
