@@ -2,7 +2,7 @@
 
 Banks are recognised from the data alone. A *set-up* writes accounts without having read them, all
 accounts of one bank in one transaction; a transfer reads what it writes. So the earliest
-transaction that wrote an account blindly names its bank, key by key.
+transaction that wrote an account blindly, and did not fail, names its bank, key by key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.columns import OK, Bools, Ints, codes, group_starts, ints
+from checkers.columns import FAIL, OK, Bools, Ints, codes, group_starts, ints
 from checkers.kernel import Exchange, Kernel, Setting, Tables
 from checkers.txns import transactions_of
 
@@ -41,7 +41,7 @@ NEVER = np.iinfo(np.int64).max
 
 def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """``bank.accounts``, and ``bank.sums``: ``READS`` over the accounts of this split."""
-    table = tables["micro_ops"]
+    txns, table = transactions_of(tables, setting), tables["micro_ops"]
     f = codes(table, "f", _STEPS)
     txn, pos, key = ints(table, "txn"), ints(table, "pos"), ints(table, "key")
     value = ints(table, "value")
@@ -49,10 +49,9 @@ def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     order = np.lexsort((pos, txn, key))
     order = order[f[order] >= 0]
     order = order[group_starts(key[order], txn[order])]  # the first step on each account
-    blind = order[f[order] == _WRITE]
+    blind = order[(f[order] == _WRITE) & (txns.type[txn[order]] != FAIL)]
     starts = np.flatnonzero(group_starts(key[blind]))
     first = blind[starts]
-    txns = transactions_of(tables, setting)
     ok = txns.type == OK
     done = np.where(ok[txn[blind]], txns.finish[txn[blind]], NEVER)
     acked = np.minimum.reduceat(done, starts) if len(starts) else done

@@ -196,6 +196,14 @@ def test_each_bank_has_a_total_of_its_own() -> None:
     assert "the bank of 2 accounts held 10 instead of 100" in wrong.reasons[0]
 
 
+@pytest.mark.parametrize(
+    "other", [(("w", 1, 9), ("w", 2, 9), ("w", 3, 0)), (("w", 1, 6), ("w", 2, 4))]
+)
+def test_a_set_up_that_failed_sets_nothing_up(other: tuple[tuple[str, int, int], ...]) -> None:
+    assert verdict([fail(*other), *GOOD], "bank").outcome == "valid"
+    assert verdict([ok(*other), *GOOD], "bank").outcome != "valid"
+
+
 def test_a_history_without_a_bank_or_without_whole_reads_is_unknown() -> None:
     none = verdict([ok(("r", 1, None))], "bank")
     unread = verdict([SET_UP, transfer((1, 6), (3, 0), 2)], "bank")
