@@ -1,5 +1,5 @@
 # `make drill` and `make test` do all the set-up that they need.
-.PHONY: drill test lint format set-up clean
+.PHONY: drill drill-ignite test lint format set-up clean
 
 PLAN ?= scenarios/reference/drill.toml
 
@@ -7,6 +7,12 @@ drill:
 	@scripts/set-up run
 	@scripts/prepare-containers
 	@.venv/bin/firedrill run $(PLAN)
+
+drill-ignite:
+	@scripts/set-up run
+	@scripts/prepare-containers
+	@scripts/prepare-ignite
+	@.venv/bin/firedrill run scenarios/ignite3/drill.toml
 
 test:
 	@scripts/set-up dev

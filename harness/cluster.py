@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 import msgspec
@@ -268,3 +268,17 @@ class System(Protocol):
     @property
     def partitions(self) -> int | None:
         """How many partitions there are, where the store tells."""
+
+
+@runtime_checkable
+class Readmits(Protocol):
+    """A ``System`` that does not take a node back by itself once it was thrown out: mending what
+    broke is then only half of the healing.
+    """
+
+    async def readmit(
+        self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Do what an operator would for those of ``nodes`` that run and were thrown out, and say
+        which they were. Called after each heal, before its proof.
+        """

@@ -16,7 +16,7 @@ import attrs
 
 from harness.capability import Capability
 from harness.clock import NS_PER_S, substream
-from harness.cluster import Roles
+from harness.cluster import Readmits, Roles
 from harness.errors import HarnessError, MissingCapability
 from harness.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.records import FaultState, FaultTransition, Note, Record
@@ -242,6 +242,7 @@ class Nemesis:
         try:
             await self._enforce(scene, active.victims)
             await self._call("heal", active.fault.heal(scene, active.victims))
+            await self._readmit(scene, active)
             proof = await self._until(
                 lambda: active.fault.prove_healed(scene, force.own(active, self._active.values())),
                 self._limits.healed_s,
@@ -257,6 +258,15 @@ class Nemesis:
             text = f"fault {active.number} ({_short(active)}) not healed yet: {proof.text}"
             self._write(Note(at_ns=scene.clock.now_ns(), text=text))
         return bool(proof.holds)
+
+    async def _readmit(self, scene: Scene, active: Active) -> None:
+        """Let the system take back whom it threw out, where it has to be told to."""
+        system = scene.system
+        if isinstance(system, Readmits):
+            work = system.readmit(scene.cluster, scene.provider, active.victims.nodes)
+            if back := await self._call("readmit", work, self._limits.healed_s):
+                text = f"fault {active.number}: {', '.join(back)} had been thrown out, restarted"
+                self._write(Note(at_ns=scene.clock.now_ns(), text=text))
 
     async def _close(self, scene: Scene, active: Active, proof: Proof) -> None:
         """The heal is proven: say so, free the nodes, and forget the intent."""

@@ -1,0 +1,153 @@
+"""The node's image: the base image, a Java runtime, the jars, and the archive of their classes.
+
+Layers are shared by all containers and never written to. The archive is made in a container of
+the image, where paths and times are those that a node will see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import docker
+
+from clusters.ignite3 import artifacts, settings
+from clusters.ignite3.artifacts import NotPrepared
+from clusters.providers.docker import images, recipe
+from clusters.providers.docker.daemon import connect, doing
+from harness.cluster import Address
+from harness.errors import FiredrillError, HarnessError
+
+REPOSITORY = "firedrill-ignite3"
+BUILD_LIMIT_S = 420
+TRAIN_LIMIT_S = 120
+TRAINING = "/opt/ignite-training"
+TRAINER = Path(__file__).with_name("train.py")
+
+log = logging.getLogger("firedrill.ignite3")
+
+
+def alias() -> str:
+    """The image's name in plans, which leads to the newest recipe's."""
+    return f"{REPOSITORY}:{settings.RELEASE}"
+
+
+def tag() -> str:
+    """The image's name: another recipe, another name."""
+    parts = [recipe.tag(), artifacts.POM.read_text(), artifacts.MODULES, *_texts(()).values()]
+    parts += [TRAINER.read_text(), *_training_command()]
+    digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+    return f"{alias()}-{digest}"
+
+
+def ensure() -> str:
+    """The name of the image for plans, made if it is missing. Blocking, up to some minutes."""
+    client = connect(BUILD_LIMIT_S)
+    if not images.present(client, tag()):
+        base = images.ensure_base(client)
+        plain = f"{tag()}-plain"
+        _build(client, base, plain)
+        _train(client, plain)
+    client.tag(tag(), REPOSITORY, settings.RELEASE)
+    return alias()
+
+
+def _build(client: docker.APIClient, base: str, image: str) -> None:
+    library, runtime = artifacts.jars("node"), artifacts.runtime()
+    artifacts.verify(library)
+    jars = tuple(sorted(path.name for path in library.glob("*.jar")))
+    last = ""
+    with tempfile.TemporaryFile() as context, doing(f"building {image}"):
+        with tarfile.open(fileobj=context, mode="w") as tar, tempfile.TemporaryDirectory() as made:
+            texts = {"Dockerfile": f"FROM {base}\nCOPY home {settings.HOME}\n"} | _texts(jars)
+            for name, text in texts.items():
+                path = Path(made, Path(name).name)
+                path.write_text(text)
+                tar.add(path, name)
+            tar.add(TRAINER, "home/train.py")
+            tar.add(library, "home/lib")
+            tar.add(runtime, "home/jre")
+        context.seek(0)
+        for line in client.build(
+            fileobj=context, custom_context=True, tag=image, rm=True, forcerm=True, decode=True
+        ):
+            last = str(line.get("error", last))
+    if last or not images.present(client, image):
+        raise HarnessError(f"docker: building {image} failed: {last or 'no image came of it'}")
+
+
+def _texts(jars: tuple[str, ...]) -> dict[str, str]:
+    return {
+        "home/options": settings.options_file(jars),
+        "home/logging.properties": settings.LOGGING,
+        "home/training.conf": _training_config(),
+    }
+
+
+def _training_command() -> tuple[str, ...]:
+    return settings.command(
+        settings.Options().heap_mib,
+        f"-XX:ArchiveClassesAtExit={settings.ARCHIVE}",
+        f"{settings.HOME}/training.conf",
+        TRAINING,
+        "n1",
+    )
+
+
+def _training_config() -> str:
+    def at(port: int) -> Address:
+        return Address(host="127.0.0.1", port=port)
+
+    return settings.node_config(
+        settings.Options(),
+        peer=at(3344),
+        client=at(10800),
+        rest=at(10300),
+        seeds=(at(3344),),
+        data=True,
+    )
+
+
+def _train(client: docker.APIClient, plain: str) -> None:
+    home, java = settings.HOME, _training_command()
+    script = f'python3 {home}/train.py {TRAIN_LIMIT_S} "$@" && rm -rf {TRAINING}'
+    with doing("making the archive of classes"):
+        made = client.create_container(
+            plain,
+            command=["sh", "-c", script, "sh", *java],
+            hostname="localhost",  # without a network no other name would be known
+            host_config=client.create_host_config(network_mode="none"),
+        )["Id"]
+        try:
+            client.start(made)
+            code = client.wait(made, timeout=TRAIN_LIMIT_S + 30)["StatusCode"]
+            if code != 0:
+                said = client.logs(made, tail=20).decode("utf-8", "replace")
+                raise HarnessError(f"ignite3: making the archive of classes failed: {said}")
+            repository, _, version = tag().partition(":")
+            client.commit(made, repository=repository, tag=version, conf={"Cmd": ["true"]})
+        finally:
+            client.remove_container(made, v=True, force=True)
+            client.remove_image(plain, noprune=True)
+
+
+def main() -> int:
+    """Make all that runs need, once: for set-up scripts."""
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    try:
+        if lacking := artifacts.lacking_tools():
+            raise NotPrepared("; ".join(lacking))
+        artifacts.driver()
+        print(ensure())
+    except FiredrillError as error:
+        print(error, file=sys.stderr)
+        return 254
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

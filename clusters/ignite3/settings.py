@@ -1,0 +1,156 @@
+"""The plan's ``[system]`` table for Apache Ignite 3, and what a node is told because of it.
+
+The values that make a node small and quick on a crowded machine are measured ones: C1 only, a
+serial collector, half a GiB of heap, a ping of half a second with a multiplier of 2 (with 1 a node
+that starves for a moment is thrown out, and stays out).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from harness.cluster import Address
+
+RELEASE: Final = "3.1.0"
+HOME = "/opt/ignite"  # in the node's image
+ARCHIVE = f"{HOME}/classes.jsa"
+JVM = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xss512k",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dfile.encoding=UTF-8",
+    f"-Djava.util.logging.config.file={HOME}/logging.properties",
+)
+MAIN = "org.apache.ignite.internal.app.IgniteRunner"
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.nio", "java.math"),
+    *("java.util", "java.time", "jdk.internal.misc", "jdk.internal.access", "sun.nio.ch"),
+    "sun.security.x509",
+)
+LOGGING = """\
+handlers=java.util.logging.ConsoleHandler
+.level=INFO
+java.util.logging.ConsoleHandler.formatter=org.apache.ignite.internal.lang.JavaLoggerFormatter
+java.util.logging.ConsoleHandler.level=INFO
+java.util.logging.ConsoleHandler.encoding=UTF-8
+"""
+ATTRIBUTE = "holds"  # of the nodes that the zone's filter selects
+
+_Count = Annotated[int, Meta(ge=1, le=64)]
+_Mib = Annotated[int, Meta(ge=64, le=1 << 20)]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first ``system_nodes`` nodes hold cluster management and metastorage. All hold data, but
+    where ``system_apart`` keeps those from it. ``reset_timeout_s`` is the release's
+    ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, the release's own.
+    """
+
+    release: Literal["3.1.0"] = RELEASE
+    mode: Literal["SC"] = "SC"
+    system_nodes: _Count = 3
+    system_apart: bool = False
+    partitions: _Count = 8
+    replicas: _Count = 3
+    heap_mib: _Mib = 512
+    storage_mib: _Mib = 128
+    ping_ms: Annotated[int, Meta(ge=50, le=60_000)] = 500
+    suspicion: Annotated[int, Meta(ge=1, le=100)] = 2
+    lease_ms: Annotated[int, Meta(ge=2_000, le=120_000)] = 5_000
+    fsync: bool = False
+    failure_handler: Literal["noop", "stop", "stopOrHalt"] = "noop"
+    scale_down_s: Annotated[int, Meta(ge=0)] | None = None
+    reset_timeout_s: Annotated[int, Meta(ge=0)] = 0
+
+
+def options_file(jars: tuple[str, ...]) -> str:
+    """The file of arguments that every node's ``java`` reads; ``jars`` in the order of the
+    archive's class path.
+    """
+    opened = (f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED)
+    path = ":".join(f"{HOME}/lib/{jar}" for jar in jars)
+    return "\n".join((*opened, "-cp", path)) + "\n"
+
+
+def command(heap_mib: int, archive: str, config: str, work: str, name: str) -> tuple[str, ...]:
+    """What starts a node. ``archive`` is the option that names the archive of classes."""
+    return (
+        f"{HOME}/jre/bin/java",
+        "-Xms64m",
+        f"-Xmx{heap_mib}m",
+        *JVM,
+        archive,
+        f"@{HOME}/options",
+        MAIN,
+        *("--config-path", config, "--work-dir", work, "--node-name", name),
+    )
+
+
+def node_config(
+    options: Options,
+    *,
+    peer: Address,
+    client: Address,
+    rest: Address,
+    seeds: tuple[Address, ...],
+    data: bool,
+) -> str:
+    """A node's own configuration. It is bound to one address: with a wildcard it would advertise
+    any that the machine has.
+    """
+    others = ", ".join(f'"{seed}"' for seed in seeds)
+    return f"""\
+ignite {{
+  network {{
+    port = {peer.port}
+    listenAddresses = ["{peer.host}"]
+    nodeFinder {{ type = STATIC, netClusterNodes = [{others}] }}
+    membership {{
+      membershipSyncIntervalMillis = 1000
+      failurePingIntervalMillis = {options.ping_ms}
+      scaleCube {{
+        membershipSuspicionMultiplier = {options.suspicion}
+        gossipIntervalMillis = 50
+      }}
+    }}
+  }}
+  clientConnector {{ port = {client.port}, sendServerExceptionStackTraceToClient = false }}
+  rest.port = {rest.port}
+  nodeAttributes.nodeAttributes {{ {ATTRIBUTE} = {"data" if data else "nothing"} }}
+  storage.profiles {{ default {{ engine = aipersist, sizeBytes = {options.storage_mib << 20} }} }}
+  raft.fsync = {str(options.fsync).lower()}
+  failureHandler {{ handler.type = {options.failure_handler}, dumpThreadsOnFailure = false }}
+}}
+"""
+
+
+def cluster_config(options: Options) -> str:
+    """The configuration that the whole cluster shares, given when it is initialised."""
+    return f"""\
+ignite {{
+  replication.leaseExpirationIntervalMillis = {options.lease_ms}
+  system.properties.partitionDistributionResetTimeout = "{options.reset_timeout_s}"
+}}
+"""
+
+
+TABLE, ZONE = "ITEMS", "DRILL"
+
+
+def statements(options: Options) -> tuple[str, ...]:
+    """The DDL of the zone and the table. The default zone goes: its 25 raft groups cost."""
+    down = "OFF" if options.scale_down_s is None else str(options.scale_down_s)
+    return (
+        f"CREATE ZONE {ZONE} (PARTITIONS {options.partitions}, REPLICAS {options.replicas}, "
+        f"NODES FILTER '$[?(@.{ATTRIBUTE} == \"data\")]', "
+        f"CONSISTENCY MODE 'STRONG_CONSISTENCY', AUTO SCALE DOWN {down}) "
+        "STORAGE PROFILES ['default']",
+        f"ALTER ZONE {ZONE} SET DEFAULT",
+        'DROP ZONE "Default"',
+        f"CREATE TABLE {TABLE} (K BIGINT PRIMARY KEY, V VARCHAR) ZONE {ZONE}",
+    )

@@ -1,0 +1,280 @@
+"""Apache Ignite 3 as the harness sees it: what runs, what it promises, and how to ask it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import attrs
+
+from clusters.ignite3 import artifacts, rest, settings
+from clusters.ignite3.bridge import Bridge
+from clusters.ignite3.client import IgniteClient, connect, dial
+from clusters.ignite3.errors import ERRORS
+from clusters.ignite3.settings import TABLE, ZONE, Options
+from harness.client import READ_WRITE, ErrorMeaning, StoreError
+from harness.clock import RunClock
+from harness.cluster import Cluster, PortSpec, Program, Provider, Roles
+from harness.errors import HarnessError, PlanError
+from harness.plan import options as convert
+from harness.promise import Declaration, LogPattern, Promise
+from harness.records import StoreEvent
+from harness.tasks import together
+
+PEER, CLIENT, REST = "peer", "client", "rest"
+CONFIG_FILE = "node.conf"
+CONNECT_LIMIT_S = 2.0
+DDL_LIMIT_S = 30.0
+POLL_S = 0.25
+BATCH = 3  # nodes that boot at once: five on two cores starve each other
+# Detection, a lease of 5 s that ends, a new one: 7.9 s measured after a kill of a primary; and a
+# crowded host on top.
+LIVENESS_S = 20.0
+# How long a node that says it is started may be missing from the topology before it is taken for
+# one that was thrown out: the news of a join takes a moment to go round.
+THROWN_OUT_S = 1.0
+
+LOG_PATTERNS = (
+    LogPattern(name="critical", regex=r"Critical system error detected"),
+    LogPattern(name="forced-reset", regex=r"Force update metastore pending partitions key"),
+    LogPattern(name="stale", regex=r"is stale, node should be restarted"),
+    LogPattern(name="out-of-memory", regex=r"java\.lang\.OutOfMemoryError", breaks=True),
+)
+
+
+def build(options: Mapping[str, object], nodes: tuple[str, ...], seed: int) -> IgniteSystem:
+    """The system for a plan; ``seed`` decides nothing here. Raises ``PlanError``."""
+    usual = {"replicas": min(3, len(nodes)), "system_nodes": 3 if len(nodes) >= 3 else 1}
+    chosen = convert(Options, usual | dict(options), "system")
+    if chosen.system_nodes > len(nodes):
+        limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {chosen.system_nodes})"
+        raise PlanError("system.system_nodes", limits)
+    data = len(nodes) - (chosen.system_nodes if chosen.system_apart else 0)
+    if not 1 <= chosen.replicas <= data:
+        limits = f"expected 1 to {data}, the nodes that hold data (got {chosen.replicas})"
+        raise PlanError("system.replicas", limits)
+    return IgniteSystem(chosen)
+
+
+class IgniteSystem:
+    """``harness.cluster.System`` of Apache Ignite 3."""
+
+    name = "ignite3"
+    ports = (
+        PortSpec(name=PEER, between_nodes=True),
+        PortSpec(name=CLIENT, between_nodes=False),
+        PortSpec(name=REST, between_nodes=False),
+    )
+
+    def __init__(self, options: Options) -> None:
+        self.errors: dict[str, ErrorMeaning] = ERRORS
+        self._options = options
+        self._bridge: Bridge | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are."""
+        return self._options.partitions
+
+    def partition_of(self, key: int) -> int | None:
+        """Not known: the store's hash is its own."""
+        return None
+
+    @property
+    def declaration(self) -> Declaration:
+        """Explicit read-write transactions are documented as serializable, and their reads go to
+        the primary under a lease.
+        """
+        return Declaration(
+            system=self.name,
+            mode=self._options.mode,
+            promises=(Promise(kind=READ_WRITE, model="strict-serializable"),),
+            transaction_scope="cluster",
+            logs=LOG_PATTERNS,
+            liveness_s=LIVENESS_S,
+        )
+
+    def versions(self) -> dict[str, str]:
+        """The release."""
+        return {"ignite3": self._options.release}
+
+    def program(self, node: str, cluster: Cluster) -> Program:
+        """One JVM, configured for its place in ``cluster``."""
+        # Every node as it is dialed: the store's members learn each other's addresses by
+        # themselves, so a proxy per link would be walked around.
+        seeds = tuple(cluster.bind[other][PEER] for other in cluster.nodes)
+        system = node in self._system_nodes(cluster)
+        config = settings.node_config(
+            self._options,
+            peer=cluster.bind[node][PEER],
+            client=cluster.bind[node][CLIENT],
+            rest=cluster.bind[node][REST],
+            seeds=seeds,
+            data=not (system and self._options.system_apart),
+        )
+        work = cluster.work_dir[node]
+        return Program(
+            argv=settings.command(
+                self._options.heap_mib,
+                f"-XX:SharedArchiveFile={settings.ARCHIVE}",
+                f"{work}/{CONFIG_FILE}",
+                f"{work}/data",
+                node,
+            ),
+            files={CONFIG_FILE: config.encode()},
+        )
+
+    async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
+        """Start the nodes in batches, make them a cluster, then its zone and table."""
+        ends = Ends(deadline_s)
+        nodes = cluster.nodes
+        for first in range(0, len(nodes), BATCH):
+            batch = nodes[first : first + BATCH]
+            await together(provider.start(node) for node in batch)
+            await ends.until(partial(self._not_up, cluster, batch))
+        system = self._system_nodes(cluster)
+        at = cluster.client[system[0]][REST]
+        if why := await rest.initialise(at, system, settings.cluster_config(self._options)):
+            raise HarnessError(f"ignite3: the cluster could not be initialised: {why}")
+        await ends.until(partial(self._not_in, cluster))
+        await self._define(cluster)
+        await ends.until(partial(self._not_whole, cluster))
+
+    async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
+        """Start what is down, resume what is paused, restart what was thrown out; then wait until
+        every partition is available.
+        """
+
+        async def revive(node: str) -> None:
+            status = await provider.probe(node)
+            if status.paused:
+                await provider.resume(node)
+            elif not status.running:
+                await provider.start(node)
+
+        await together(revive(node) for node in cluster.nodes)
+        await self.readmit(cluster, provider, cluster.nodes)
+        await Ends(deadline_s).until(partial(self._not_whole, cluster))
+
+    async def readmit(
+        self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """See ``harness.cluster.Readmits``: a node that outlived its own removal from the topology
+        is refused for good, until its process is another one.
+        """
+        out = await self._thrown_out(cluster, nodes)
+        if out:
+            await asyncio.sleep(THROWN_OUT_S)
+            out = tuple(n for n in await self._thrown_out(cluster, nodes) if n in out)
+
+        async def restart(node: str) -> None:
+            await provider.kill(node)  # it would wait for others that do not hear it
+            await provider.start(node)
+
+        await together(restart(node) for node in out)
+        return out
+
+    async def connect(self, cluster: Cluster, node: str, process: int) -> IgniteClient:
+        """A connection to ``node``. Raises ``StoreError``."""
+        address = cluster.client[node][CLIENT]
+        return await connect(self._driver(), address, TABLE, CONNECT_LIMIT_S)
+
+    async def roles(self, cluster: Cluster) -> Roles:
+        """Which nodes hold replicas of which partition, each by its own word. Who leads is told by
+        nobody over REST.
+        """
+        answers = await together(
+            rest.local_states(cluster.client[node][REST], node, ZONE) for node in cluster.nodes
+        )
+        voters: dict[int, tuple[str, ...]] = {}
+        for node, states in zip(cluster.nodes, answers, strict=True):
+            for state in states or ():
+                voters[state.partition_id] = (*voters.get(state.partition_id, ()), node)
+        return Roles(voters=voters)
+
+    async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
+        """None yet: what nodes do stands in their logs, which are collected."""
+        return []
+
+    def _driver(self) -> Bridge:
+        if self._bridge is None:
+            self._bridge = Bridge(artifacts.driver_command())
+        return self._bridge
+
+    def _system_nodes(self, cluster: Cluster) -> tuple[str, ...]:
+        return cluster.nodes[: self._options.system_nodes]
+
+    async def _define(self, cluster: Cluster) -> None:
+        """The zone and the table."""
+        address = cluster.client[cluster.nodes[0]][CLIENT]
+        for statement in settings.statements(self._options):
+            try:
+                async with asyncio.timeout(DDL_LIMIT_S):
+                    client = await dial(self._driver(), address, CONNECT_LIMIT_S)
+                    await client.sql(statement)
+                    await client.close()
+            except (StoreError, TimeoutError) as error:
+                raise HarnessError(f"ignite3: {statement}: {error}") from error
+
+    async def _not_up(self, cluster: Cluster, nodes: tuple[str, ...]) -> list[str]:
+        states = await self._states(cluster, nodes)
+        return [f"{node} does not answer" for node, state in states.items() if state is None]
+
+    async def _states(self, cluster: Cluster, nodes: tuple[str, ...]) -> dict[str, str | None]:
+        found = await together(rest.node_state(cluster.client[n][REST]) for n in nodes)
+        return dict(zip(nodes, found, strict=True))
+
+    async def _not_in(self, cluster: Cluster) -> list[str]:
+        """Nodes that are not started, or not in the topology."""
+        states = await self._states(cluster, cluster.nodes)
+        waiting = [
+            f"{n} is {state or 'silent'}" for n, state in states.items() if state != rest.STARTED
+        ]
+        members = await self._members(cluster)
+        return waiting or [f"{n} is not in the topology" for n in cluster.nodes if n not in members]
+
+    async def _members(self, cluster: Cluster) -> frozenset[str]:
+        """Who is in the logical topology, as the most nodes say; nobody where none answers."""
+        answers = await together(
+            rest.logical_topology(cluster.client[node][REST]) for node in cluster.nodes
+        )
+        told = [answer for answer in answers if answer is not None]
+        return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
+
+    async def _thrown_out(self, cluster: Cluster, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of ``nodes`` that run and serve nobody: started by their own word, and in no
+        topology but their own.
+        """
+        members = await self._members(cluster)
+        states = await self._states(cluster, nodes)
+        return tuple(n for n in nodes if members and n not in members and states[n] == rest.STARTED)
+
+    async def _not_whole(self, cluster: Cluster) -> list[str]:
+        """What keeps the zone from being available, replica by replica."""
+        if missing := await self._not_in(cluster):
+            return missing
+        found = await rest.global_states(cluster.client[cluster.nodes[0]][REST], ZONE)
+        if found is None:
+            return ["nobody tells the state of partitions"]
+        known = {state.partition_id: state.state for state in found}
+        return [
+            f"partition {p} is {known.get(p, 'not there')}"
+            for p in range(self._options.partitions)
+            if known.get(p) != rest.AVAILABLE
+        ]
+
+
+@attrs.frozen
+class Ends:
+    """A deadline for what is waited for."""
+
+    at_s: float
+
+    async def until(self, look: Callable[[], Awaitable[list[str]]]) -> None:
+        """Look until nothing is lacking. Raises ``HarnessError`` with what is at the deadline."""
+        loop = asyncio.get_running_loop()
+        while lacking := await look():
+            if loop.time() >= self.at_s:
+                raise HarnessError(f"ignite3 is not whole: {'; '.join(lacking)}")
+            await asyncio.sleep(POLL_S)
