@@ -165,7 +165,7 @@ def test_a_one_shot_counts_what_is_written_over_and_over_for_it_has_to_travel() 
 class Granted:
     """Lease, grant, raft group and clock of a primary that nobody threatens."""
 
-    serving, epoch = True, 1
+    serving, epoch, ceiling = True, 1, 10
 
     def mine(self, partition: int) -> Granted:
         return self
@@ -175,6 +175,9 @@ class Granted:
 
     def now(self) -> int:
         return 7
+
+    def observe(self, ts: int) -> None:
+        """It stands still."""
 
 
 def test_a_primary_refuses_a_one_shot_whose_answer_is_too_large_and_holds_nothing() -> None:

@@ -416,7 +416,9 @@ def test_the_admin_command_prints_a_node_for_a_person(tmp_path: Path) -> None:
 
 async def admin_shows_a_key_and_who_holds_it(running: Store) -> None:
     key = keys_of(running, 0)[0]
-    primary = (await running.system.roles(running.cluster)).primaries[0]
+    primaries = (await running.system.roles(running.cluster)).primaries
+    assert primaries is not None
+    primary = primaries[0]
     for element in (1, 2):
         await append(running, "n1", key, element)
     tx = await begin(running, "n1", limit_s=20.0)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 
 from clusters.reference.node import codes
+from clusters.reference.node.tx.waits import answer_limit_s
 from clusters.reference.node.wire.messages import (
     Failed,
     Finish,
@@ -17,7 +18,6 @@ from clusters.reference.node.wire.messages import (
     Resolve,
 )
 
-CALL_LIMIT_S = 1.0  # for one answer that may be asked for again; who is slower is likely cut off
 ROUTE_POLL_S = 0.05
 # Certainly nothing was done: whoever is primary next may be asked.
 NOT_DONE = (codes.NO_PRIMARY, codes.NOT_PRIMARY, codes.NOT_LEADER, codes.UNREACHABLE)
@@ -55,7 +55,9 @@ class Calls:
                 )
             else:
                 left_s = give_up_s - loop.time() if limit_s is None else limit_s
-                answer = await self._ask(node, body, min(left_s, CALL_LIMIT_S) if again else left_s)
+                if again:
+                    left_s = min(left_s, answer_limit_s(body))
+                answer = await self._ask(node, body, left_s)
             if not isinstance(answer, Failed):
                 return answer
             repeat = answer.code in NOT_DONE or (again and answer.code == codes.PEER_LOST)

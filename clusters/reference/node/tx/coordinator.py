@@ -31,6 +31,7 @@ from clusters.reference.node.tx.limits import (
     check_steps,
     error,
 )
+from clusters.reference.node.tx.waits import PATIENCE_S
 from clusters.reference.node.wire.messages import (
     NO_HOLD,
     Committed,
@@ -49,8 +50,6 @@ from clusters.reference.node.wire.messages import (
     TxnId,
     Validate,
 )
-
-PATIENCE_S = 2.0  # for a partition to get a primary; beyond it the client should hear about it
 
 # What home answers when it did not commit, and never will.
 NOT_COMMITTED = (
@@ -219,18 +218,29 @@ async def one_shot(
         return answer
     tx = Transaction(txn=txn, limit_s=limit_s, partitions=partitions, calls=calls, clock=clock)
     try:
-        values: list[bytes | None] = []
+        values = await _take_steps(tx, steps)
+        if (failed := answer_too_large(values)) is not None:
+            raise TxError(failed)
+        return Executed(values, await tx.commit())
+    except BaseException:
+        tx.give_up()
+        raise
+
+
+async def _take_steps(tx: Transaction, steps: tuple[Step, ...]) -> tuple[bytes | None, ...]:
+    """All of a one-shot but its commit. Whatever fails here, no outcome was asked for."""
+    values: list[bytes | None] = []
+    try:
         for key, value in steps:
             if value is None:
                 values.append(await tx.get(key))
             else:
                 await tx.put(key, value)
-        if (failed := answer_too_large(values)) is not None:
-            raise TxError(failed)
-        return Executed(tuple(values), await tx.commit())
-    except BaseException:
-        tx.give_up()
+    except TxError as stopped:
+        if stopped.failed.code == codes.PEER_LOST:
+            raise error(codes.ABORTED, f"before its commit: {stopped}") from stopped
         raise
+    return tuple(values)
 
 
 def _failed(answer: PeerAnswer) -> Failed:

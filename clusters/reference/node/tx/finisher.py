@@ -52,7 +52,9 @@ class Finisher:
         due_s = asyncio.get_running_loop().time() - RECOVER_AFTER_S
         for txn in list(primary.partition.prepared):
             footing = primary.footings.get(txn)
-            if footing is not None and (footing.since_s < due_s or self._leases.silent(txn.origin)):
+            if footing is None:
+                continue
+            if footing.proposed_s < due_s or self._leases.silent(txn.origin):
                 self._start(txn, self._recover)
         self._forget()
 

@@ -18,13 +18,14 @@ class Footing:
         self.txn, self.number, self.deadline_s = txn, number, deadline_s
         self.proposed = self.over = False
         self.ts = self.asked = 0
-        self.since_s = asyncio.get_running_loop().time()
+        self.proposed_s = 0.0
         self._grant: asyncio.Future[bool] | None = None
         self._end: asyncio.Event | None = None
 
     def propose(self, ts: int) -> None:
         """Its command is on the way to the log."""
         self.ts, self.proposed = ts, True
+        self.proposed_s = asyncio.get_running_loop().time()
 
     def ask(self) -> int:
         """The number of one more request for a lock. A coordinator that gave up an answer asks

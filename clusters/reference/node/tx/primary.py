@@ -22,6 +22,7 @@ from clusters.reference.node.tx.footing import Footing, Footings
 from clusters.reference.node.tx.limits import answer_too_large
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,
@@ -47,8 +48,6 @@ from clusters.reference.node.wire.messages import (
 from clusters.reference.node.wire.reports import PrimaryStatus
 
 STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
-LOCK_WAIT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
-OUTCOME_WAIT_S = 1.5  # of a snapshot for a transaction in doubt: longer than its recovery takes
 CEILING_POLL_S = 0.05
 OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
 
@@ -186,8 +185,12 @@ class Primary:
             self._drop(body.txn)
             return failed
         if not writes:
+            ts = self._clock.now()
+            promised = await self._promised(ts) and not footing.over
             self._drop(body.txn)
-            return Executed(tuple(values), self._clock.now())
+            if promised:
+                return Executed(tuple(values), ts)
+            return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
         done = await self._commit(footing, 0, tuple(writes.items()), ())
         return Executed(tuple(values), done.ts) if isinstance(done, Committed) else done
 

@@ -12,9 +12,9 @@ import asyncio
 from clusters.reference.node import codes
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.tx.calls import Calls
-from clusters.reference.node.tx.coordinator import PATIENCE_S
 from clusters.reference.node.tx.limits import Limits, TxError, error
 from clusters.reference.node.tx.partition import SNAPSHOT_S
+from clusters.reference.node.tx.waits import PATIENCE_S
 from clusters.reference.node.wire.messages import Failed, ReadAt, TxnId, Version
 
 MAX_OPEN_S = SNAPSHOT_S / 2  # versions are kept for twice as long

@@ -1,0 +1,221 @@
+"""Who waits for whom between coordinators, primaries and homes, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+import attrs
+import pytest
+
+from clusters.providers.sim.loop import simulate
+from clusters.reference.node import codes
+from clusters.reference.node.clock import Hlc, span
+from clusters.reference.node.placement import partition_of
+from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.tx.coordinator import one_shot
+from clusters.reference.node.tx.finisher import Finisher
+from clusters.reference.node.tx.limits import TxError
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S, PATIENCE_S
+from clusters.reference.node.wire.messages import (
+    NO_HOLD,
+    Execute,
+    Executed,
+    Failed,
+    Lock,
+    Locked,
+    PeerAnswer,
+    PeerBody,
+    Prepare,
+    Prepared,
+    PrimaryBody,
+    ReadAt,
+    Resolve,
+    Resolved,
+    TxnId,
+)
+
+OLD, YOUNG = TxnId(1, "n1~1", 1), TxnId(2, "n1~1", 2)
+EPOCH = 1
+KEY = b"key"
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@attrs.define
+class Leases:
+    """Of a primary that nobody threatens; what it promises reaches ``ceiling``."""
+
+    ceiling: int = span(1_000_000)
+    epoch: int = EPOCH
+
+    def mine(self, partition: int) -> Leases:
+        return self
+
+    def holds(self) -> bool:
+        return True
+
+    def silent(self, origin: str) -> bool:
+        return False
+
+    def clock_at(self, at_s: float) -> int:
+        return 0
+
+
+@attrs.frozen
+class Leading:
+    serving: bool = True
+
+
+@attrs.define(slots=False)
+class Scene:
+    """One primary, its log that commits at once, and who finishes its transactions."""
+
+    leases: Leases = attrs.field(factory=Leases)
+    partition: Partition = attrs.field(factory=Partition)
+    asked: list[PeerBody] = attrs.field(factory=list)
+    index: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.clock = Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s)
+        self.primary = Primary(
+            number=0,
+            partition=self.partition,
+            group=Leading(),
+            propose=self.propose,
+            clock=self.clock,
+            leases=self.leases,  # type: ignore[arg-type]  # of the same shape
+        )
+        self.partition.epoch = self.primary.epoch = EPOCH
+
+    async def propose(self, command: commands.Command, limit_s: float) -> object:
+        self.index += 1
+        return self.partition.apply(Entry(1, self.index, commands.encode(command)))
+
+    async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        """As over a link: who gives up knows nothing."""
+        self.asked.append(body)
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.sleep(0.01)
+                if isinstance(body, Resolve):
+                    return Resolved(0)
+                assert isinstance(body, PrimaryBody)
+                return await self.primary.serve(body)
+        except TimeoutError:
+            return Failed(codes.PEER_LOST, f"{node} did not answer")
+
+    def calls(self) -> Calls:
+        return Calls(route=lambda _: "n2", ask=self.ask, tell=lambda node, body: None)
+
+
+def lock(txn: TxnId, *, exclusive: bool, key: bytes = KEY) -> Lock:
+    return Lock(0, txn, NO_HOLD, key, exclusive, 60_000)
+
+
+def test_who_waits_for_a_lock_at_another_node_hears_that_it_was_not_free_in_time() -> None:
+    async def scenario() -> tuple[PeerAnswer, float, int]:
+        scene = Scene()
+        await scene.primary.serve(lock(YOUNG, exclusive=True))
+        before_s = now_s()
+        answer = await scene.calls().primary(0, lock(OLD, exclusive=False), PATIENCE_S)
+        return answer, now_s() - before_s, len(scene.asked)
+
+    answer, took_s, asked = simulate(scenario())
+
+    assert isinstance(answer, Failed)
+    assert answer.code == codes.LOCK_TIMEOUT
+    assert took_s == pytest.approx(LOCK_WAIT_S, abs=0.1)
+    assert asked == 1
+
+
+def test_a_snapshot_at_another_node_hears_that_an_outcome_is_in_doubt() -> None:
+    async def scenario() -> tuple[PeerAnswer, float]:
+        scene = Scene()
+        held = await scene.primary.serve(lock(YOUNG, exclusive=True))
+        assert isinstance(held, Locked)
+        await scene.primary.serve(Prepare(0, YOUNG, held.hold, ((KEY, b"x"),), 1, 60_000))
+        before_s = now_s()
+        read = ReadAt(0, KEY, scene.clock.now(), 0, 60_000)
+        return await scene.calls().primary(0, read, PATIENCE_S), now_s() - before_s
+
+    answer, took_s = simulate(scenario())
+
+    assert isinstance(answer, Failed)
+    assert answer.code == codes.SNAPSHOT_BUSY
+    assert took_s == pytest.approx(OUTCOME_WAIT_S, abs=0.1)
+
+
+def test_a_one_shot_that_lost_a_peer_before_its_commit_certainly_did_not_happen() -> None:
+    async def scenario() -> None:
+        async def lost(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+            assert isinstance(body, Lock)
+            return Failed(codes.PEER_LOST, "n2: silent")
+
+        await one_shot(
+            txn=OLD,
+            limit_s=1.0,
+            steps=tuple((key, b"x") for key in (b"a", b"b", b"c", b"d")),
+            partitions=8,
+            calls=Calls(route=lambda _: "n2", ask=lost, tell=lambda node, body: None),
+            clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s),
+        )
+
+    assert len({partition_of(key, 8) for key in (b"a", b"b", b"c", b"d")}) > 1
+    with pytest.raises(TxError, match=r"TX-ABORTED: .*PEER-LOST: n2: silent"):
+        simulate(scenario())
+
+
+def test_a_transaction_that_was_open_for_long_is_not_taken_for_silent_when_it_prepares() -> None:
+    async def scenario() -> tuple[int, int]:
+        scene, work = Scene(), list[asyncio.Task[None]]()
+
+        def spawn(step: Coroutine[None, None, None]) -> None:
+            work.append(asyncio.ensure_future(step))
+
+        finisher = Finisher(
+            primary=scene.primary,
+            calls=scene.calls(),
+            clock=scene.clock,
+            leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
+            spawn=spawn,
+        )
+        held = await scene.primary.serve(lock(YOUNG, exclusive=True))
+        assert isinstance(held, Locked)
+        await asyncio.sleep(5.0)
+        prepare = Prepare(0, YOUNG, held.hold, ((KEY, b"x"),), 1, 60_000)
+        assert isinstance(await scene.primary.serve(prepare), Prepared)
+        await asyncio.sleep(0.5)
+        finisher.tend()
+        healthy = len(work)
+        await asyncio.sleep(1.0)
+        finisher.tend()
+        for task in work:
+            await task
+        assert scene.partition.prepared == {}
+        return healthy, sum(isinstance(body, Resolve) for body in scene.asked)
+
+    assert simulate(scenario()) == (0, 1)
+
+
+def test_the_time_of_a_one_shot_that_only_read_is_promised_like_that_of_a_snapshot() -> None:
+    async def scenario() -> tuple[object, object]:
+        scene = Scene()
+        scene.leases.ceiling = scene.clock.now() + span(1.0)
+        near = await scene.primary.serve(Execute(0, OLD, ((KEY, None),), 60_000))
+        scene.clock.observe(scene.clock.now() + span(4.0))
+        far = await scene.primary.serve(Execute(0, YOUNG, ((KEY, None),), 60_000))
+        assert scene.primary.locks.count == 0
+        return near, far
+
+    near, far = simulate(scenario())
+
+    assert isinstance(near, Executed)
+    assert isinstance(far, Failed)
+    assert far.code == codes.LOST
