@@ -1,0 +1,136 @@
+"""The client over real pipes: to a process that plays the driver's part, and to the driver."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from clusters.ignite3 import artifacts, errors
+from clusters.ignite3.bridge import Bridge
+from clusters.ignite3.client import IgniteClient, connect, decode, dial
+from harness.client import READ_WRITE, StoreError
+from harness.cluster import Address
+
+NOWHERE = Address(host="127.0.0.1", port=1)
+# Keeps values of all connections in one dictionary; key 13 is never answered, 14 is refused, 15
+# ends the process.
+DRIVER = """
+import json, os, sys
+held = {}
+for line in sys.stdin:
+    asked = json.loads(line)
+    key, answer = asked.get("key"), {"id": asked["id"]}
+    if key == 13:
+        continue
+    if key == 14:
+        answer.update(code="TX-4", text="no lock")
+    elif key == 15:
+        os._exit(1)
+    elif asked["op"] == "put":
+        held[key] = asked["value"]
+    elif asked["op"] == "get":
+        answer["value"] = held.get(key)
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def served(work: Callable[[IgniteClient], Awaitable[None]]) -> None:
+    """Run ``work`` on a connection to the played driver."""
+
+    async def run() -> None:
+        bridge = Bridge((sys.executable, "-c", DRIVER))
+        async with asyncio.timeout(10):
+            await work(await connect(bridge, NOWHERE, "ITEMS", 5.0))
+
+    asyncio.run(run())
+
+
+def later() -> float:
+    return asyncio.get_running_loop().time() + 5
+
+
+def test_appends_are_read_back_in_their_order() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        assert await tx.read(1) is None
+        await tx.append(1, 7)
+        await tx.append(1, 8)
+        await tx.write(2, 5)
+        assert (await tx.read(1), await tx.read(2)) == ((7, 8), 5)
+        await tx.commit()
+
+    served(work)
+
+
+def test_an_error_comes_with_the_code_of_the_store_and_leaves_the_connection() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        with pytest.raises(StoreError) as caught:
+            await tx.read(14)
+        assert (caught.value.code, caught.value.message) == ("TX-4", "no lock")
+        await tx.rollback()
+        await client.begin(READ_WRITE, later())
+
+    served(work)
+
+
+def test_a_call_that_was_given_up_ends_its_connection() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await tx.read(13)
+        with pytest.raises(StoreError) as caught:
+            await client.begin(READ_WRITE, later())
+        assert caught.value.code == errors.BROKEN
+
+    served(work)
+
+
+def test_calls_that_wait_learn_of_the_end_of_the_driver() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        with pytest.raises(StoreError) as caught:
+            await tx.read(15)
+        assert caught.value.code == errors.CONNECTION_LOST
+
+    served(work)
+
+
+def test_what_is_no_value_is_an_error_that_shows_it() -> None:
+    with pytest.raises(StoreError, match="key 3 holds 'xyz'"):
+        decode(3, "xyz")
+    assert decode(3, "[1,2]") == (1, 2)
+
+
+def needs_java() -> None:
+    if lacking := artifacts.lacking_tools():
+        text = f"needs a JDK and Maven: {'; '.join(lacking)}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(text)
+        pytest.skip(text)
+
+
+@pytest.mark.slow
+def test_the_driver_builds_and_tells_a_closed_port_from_a_request_that_can_not_be() -> None:
+    needs_java()
+    artifacts.driver()
+
+    async def run() -> tuple[str, str]:
+        bridge = Bridge(artifacts.driver_command())
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            closed = Address(host="127.0.0.1", port=free.getsockname()[1])
+            async with asyncio.timeout(60):
+                with pytest.raises(StoreError) as dialed:
+                    await dial(bridge, closed, 5.0)
+                with pytest.raises(StoreError) as asked:
+                    await bridge.ask("get", bridge.connection(), key=1)
+        return dialed.value.code, asked.value.code
+
+    assert asyncio.run(run()) == (errors.CONNECTION_LOST, "DRIVER-MISUSE")

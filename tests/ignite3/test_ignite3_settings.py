@@ -1,0 +1,129 @@
+"""What a plan's options make of a node, its cluster and its tables; and how a heal tells who was
+thrown out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from clusters.ignite3 import errors, rest, settings, system
+from clusters.ignite3.settings import Options
+from harness.client import classify
+from harness.cluster import Address, Readmits
+from harness.errors import HarnessError, PlanError
+from harness.plan import load
+from harness.records import OpType
+
+ROOT = Path(__file__).resolve().parents[2]
+FIVE = ("n1", "n2", "n3", "n4", "n5")
+
+
+def at(port: int) -> Address:
+    return Address(host="198.18.0.10", port=port)
+
+
+def config(options: Options, *, data: bool = True) -> str:
+    return settings.node_config(
+        options, peer=at(1), client=at(2), rest=at(3), seeds=(at(1), at(9)), data=data
+    )
+
+
+def test_a_node_listens_at_one_address_and_seeks_all_others() -> None:
+    text = config(Options())
+
+    assert 'listenAddresses = ["198.18.0.10"]' in text
+    assert 'netClusterNodes = ["198.18.0.10:1", "198.18.0.10:9"]' in text
+
+
+def test_what_a_plan_sets_reaches_the_node() -> None:
+    text = config(Options(fsync=True, failure_handler="stopOrHalt", ping_ms=750, storage_mib=64))
+
+    assert "raft.fsync = true" in text
+    assert "handler.type = stopOrHalt" in text
+    assert "failurePingIntervalMillis = 750" in text
+    assert f"sizeBytes = {64 << 20}" in text
+    assert "raft.fsync = false" in config(Options())
+
+
+def test_only_nodes_that_hold_data_carry_what_the_zone_asks_for() -> None:
+    assert "holds = data" in config(Options())
+    assert "holds = nothing" in config(Options(), data=False)
+    assert '(@.holds == "data")' in settings.statements(Options())[0]
+
+
+def test_scale_down_is_off_unless_a_plan_gives_seconds() -> None:
+    assert "AUTO SCALE DOWN OFF" in settings.statements(Options())[0]
+    assert "AUTO SCALE DOWN 5)" in settings.statements(Options(scale_down_s=5))[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "path"),
+    [
+        ({"system_nodes": 6}, "system.system_nodes"),
+        ({"replicas": 6}, "system.replicas"),
+        ({"replicas": 3, "system_apart": True}, "system.replicas"),
+        ({"release": "2.0"}, "system.release"),
+        ({"partitionz": 3}, "system.partitionz"),
+    ],
+)
+def test_a_plan_that_can_not_be_is_refused_by_its_key(
+    options: dict[str, object], path: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        system.build(options, FIVE, 1)
+
+    assert caught.value.path == path
+
+
+def test_a_cluster_of_one_node_has_one_replica_and_one_system_node() -> None:
+    built = system.build({}, ("n1",), 1)
+
+    assert built.partitions == 8
+
+
+def test_the_system_takes_back_whom_it_threw_out() -> None:
+    assert isinstance(system.build({}, FIVE, 1), Readmits)
+
+
+def test_a_lock_that_was_not_granted_is_definite_and_a_lost_connection_is_not() -> None:
+    assert classify("commit", "TX-4", errors.ERRORS) is OpType.FAIL
+    assert classify("commit", errors.CONNECTION_LOST, errors.ERRORS) is OpType.INFO
+    assert classify("step", errors.CONNECTION_LOST, errors.ERRORS) is OpType.FAIL
+
+
+def test_a_code_in_no_row_is_indefinite_at_commit() -> None:
+    assert classify("commit", "TX-99", errors.ERRORS) is OpType.INFO
+
+
+def test_a_node_that_nobody_reaches_tells_nothing() -> None:
+    nobody = Address(host="127.0.0.1", port=1)
+
+    assert asyncio.run(rest.node_state(nobody)) is None
+    assert asyncio.run(rest.logical_topology(nobody)) is None
+
+
+def test_a_wait_ends_with_what_was_lacking() -> None:
+    async def lacking() -> list[str]:
+        return ["n3 is not in the topology"]
+
+    async def wait() -> None:
+        await system.Ends(asyncio.get_running_loop().time() - 1).until(lacking)
+
+    with pytest.raises(HarnessError, match="n3 is not in the topology"):
+        asyncio.run(wait())
+
+
+def test_every_scenario_is_a_plan_for_the_prepared_image() -> None:
+    found = sorted((ROOT / "scenarios" / "ignite3").glob("*.toml"))
+
+    assert found
+    for path in found:
+        plan = load(path, seed=1)
+        assert plan.system.name == "ignite3"
+        assert system.build(plan.system.options, FIVE[: plan.cluster.nodes], 1)
+        image = tomllib.loads(path.read_text())["cluster"]["options"]["image"]
+        assert image == f"firedrill-ignite3:{settings.RELEASE}"
