@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_kit import restore
 
 from clusters.reference.node.clock import Hlc
+from clusters.reference.node.events import EventLog
 from clusters.reference.node.leases import (
     CEILING_S,
     DRIFT,
@@ -26,6 +29,10 @@ from clusters.reference.node.metastorage.store import (
     encode_invoke,
 )
 from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.tenure import Tenure
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.wire.messages import Failed, Invoked, MetaInvoke, Renew
 
 
 class Observer:
@@ -183,3 +190,58 @@ def test_the_holder_has_stopped_when_another_may_take_over(
         assert not (other.leases.over("n1", holder.origin) and holder.leases.holds())
         pass_s(0.01)
     assert other.leases.over("n1", holder.origin)
+
+
+class Desk:
+    """Metastorage, done at once."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.done: list[object] = []
+
+    async def invoke(self, body: MetaInvoke) -> Invoked | Failed:
+        self.observer.index += 1
+        done = self.observer.store.apply(Entry(1, self.observer.index, body.data))
+        self.done.append(done.success)
+        return Invoked(done.success)
+
+    def renew(self, body: Renew) -> None:
+        raise AssertionError("nobody renews here")
+
+
+class Led:
+    serving = leading = True
+
+
+def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
+    async def scenario() -> list[object]:
+        observer = Observer("n1")
+        observer.granted(0, Grant("n2", origin_of("n2", "00000009"), 4))
+        desk, work = Desk(observer), list[asyncio.Task[None]]()
+        tenure = Tenure(
+            node="n1",
+            origin=observer.origin,
+            leases=observer.leases,
+            metastorage=desk,
+            event_log=EventLog(boot="boot", wall_ns=lambda: 7),
+            spawn=lambda step: work.append(asyncio.ensure_future(step)),
+        )
+
+        async def propose(command: object, limit_s: float) -> object:
+            raise AssertionError(f"the grant comes first: {command}")
+
+        primary = Primary(
+            number=0,
+            partition=Partition(),
+            group=Led(),
+            propose=propose,
+            clock=observer.clock,
+            leases=observer.leases,
+        )
+        tenure.look_after(primary, Led())
+        for task in work:
+            await task
+        assert observer.leases.grants[0] == Grant("n1", observer.origin, 5)
+        return desk.done
+
+    assert asyncio.run(scenario()) == [True]

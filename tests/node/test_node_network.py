@@ -11,7 +11,7 @@ import pytest
 
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node import codes
-from clusters.reference.node.clock import Hlc
+from clusters.reference.node.clock import Hlc, span
 from clusters.reference.node.pairs import Heartbeats
 from clusters.reference.node.peers import FRAME_BYTES, Link, Peers, Reply, in_frames
 from clusters.reference.node.raft.types import Append, Entry, Message
@@ -27,6 +27,7 @@ from clusters.reference.node.wire.messages import (
     PeerFrame,
     PeerReply,
     PeerRequest,
+    Ping,
     ReadAt,
     Version,
     decode,
@@ -225,6 +226,30 @@ def test_a_request_that_fits_into_no_frame_is_refused_and_the_link_lives(
             await client.one_shot([(1, tuple(range(1000)))], 1e9)
 
     with_server(echo, body)
+
+
+def test_a_clock_that_can_not_be_followed_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        listener = await TcpNetwork().listen("127.0.0.1", 0, talkative().serve)
+        assert isinstance(listener, TcpListener)
+        link = await TcpNetwork().dial("127.0.0.1", listener.port, 1.0)
+        async with asyncio.timeout(20):
+            link.send(encode_message(Hello("n2", "1")))
+            await link.recv()
+            for ahead_s in (0, 20, 20, 0, 0):
+                link.send(encode_message(Ping(span(ahead_s), None)))
+                await link.recv()
+        link.close()
+        listener.close()
+
+    asyncio.run(run())
+
+    assert [r.getMessage() for r in caplog.records if "clock" in r.getMessage()] == [
+        "the clock of n2 is more than 5 s ahead: its requests and answers are refused",
+        "the clock of n2 can be followed again",
+    ]
 
 
 def append(size: int) -> Message:

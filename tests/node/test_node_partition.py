@@ -12,6 +12,7 @@ from clusters.reference.node.raft.errors import InvariantBroken
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
+from clusters.reference.node.tx.mvcc import Versions
 from clusters.reference.node.tx.partition import CHUNK_BYTES, SNAPSHOT_S, Partition, Result
 from clusters.reference.node.wire.messages import (
     Committed,
@@ -211,3 +212,19 @@ def test_a_snapshot_that_is_being_read_shows_once_it_is_whole() -> None:
     restoring.done()
 
     assert list(other.partition.snapshot()) == list(log.partition.snapshot())
+
+
+def test_a_dump_shows_its_moment_whatever_is_installed_and_collected_while_it_is_read() -> None:
+    versions = Versions()
+    for ts, key in enumerate((b"a", b"b", b"a", b"a", b"b"), 1):
+        versions.install(key, b"%d" % ts, ts)
+    dump = versions.dump()
+    versions.install(b"a", b"later", 6)
+    versions.install(b"c", b"later", 7)
+    versions.collect(3)  # what 3 superseded: the first of a
+
+    assert dict(dump) == {
+        b"a": (Version(b"3", 3), Version(b"4", 4)),
+        b"b": (Version(b"2", 2), Version(b"5", 5)),
+    }
+    assert [v.ts for v in dict(versions.dump())[b"a"]] == [3, 4, 6]

@@ -25,6 +25,7 @@ from clusters.reference.node.wire.reports import (
 LIMIT_S = 5.0
 SHOWN_BYTES = 32  # of a value
 NS_PER_S = 1_000_000_000
+MAX_PORT = 65_535
 
 
 async def ask(
@@ -157,12 +158,14 @@ def main() -> int:
     parser.add_argument("--key", metavar="HEX", help="show the versions of this key instead")
     arguments = parser.parse_args()
     host, _, port = arguments.address.rpartition(":")
-    if not host or not port.isdigit():
-        parser.error("the address must be HOST:PORT")
+    if not host or not port.isdecimal() or not 0 < int(port) <= MAX_PORT:
+        parser.error(f"the address must be HOST:PORT, the port 1 to {MAX_PORT}")
     try:
         key = None if arguments.key is None else bytes.fromhex(arguments.key)
     except ValueError:
         parser.error("the key must be hexadecimal")
+    if key == b"":
+        parser.error("the key must have a byte at least")
     try:
         for line in asyncio.run(show(TcpNetwork(), host, int(port), key)):
             print(line)

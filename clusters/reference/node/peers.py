@@ -220,6 +220,7 @@ class Peers:
         self._local, self._groups, self._clock = local, groups, clock
         self.links = {peer: Link(peer, clock, rare) for peer in self._addresses}
         self._accepted: dict[Connection, float] = {}
+        self._ahead: dict[str, None] = {}  # peers whose clocks are too far ahead to follow
 
     async def run(self) -> None:
         """Keep every link dialed until cancelled."""
@@ -291,10 +292,21 @@ class Peers:
         elif isinstance(frame, PeerRequest):
             self._serve_request(connection, frame)
         elif isinstance(frame, Ping):
-            self._clock.receive(frame.ts)
+            self._follow_clock(hello.node, frame.ts)
             if frame.founders is not None:
                 self._local.heard(hello.node, hello.incarnation, frame.founders)
             connection.send(encode(Pong(self._beaten(hello, following, frame))))
+
+    def _follow_clock(self, peer: str, ts: int) -> None:
+        """Follow a peer's clock; say so when that can't be done, and when it can be again."""
+        if self._clock.receive(ts):
+            if peer in self._ahead:
+                del self._ahead[peer]
+                log.warning("the clock of %s can be followed again", peer)
+        elif peer not in self._ahead:
+            self._ahead[peer] = None
+            text = "the clock of %s is more than %g s ahead: its requests and answers are refused"
+            log.warning(text, peer, MAX_AHEAD_S)
 
     def _beaten(self, hello: Hello, following: Following, ping: Ping) -> Beaten | None:
         """The answer to the beat in ``ping``, if there is one."""

@@ -159,8 +159,12 @@ class Tenure:
             if seen is not None:
                 self._leases.succeed(seen.lease)
             if not held.released and (seen is None or seen.lease.origin == held.origin):
-                revision = 0 if seen is None else seen.revision
-                conditions.append(Condition(f"{LEASE}{held.node}", "revision", revision=revision))
+                lease = f"{LEASE}{held.node}"
+                conditions.append(
+                    Condition(lease, "absent")
+                    if seen is None
+                    else Condition(lease, "revision", revision=seen.revision)
+                )
         invoke = Invoke(tuple(conditions), (Operation(key, encode(grant)),))
         await self._metastorage.invoke(MetaInvoke(encode_invoke(invoke)))
 
