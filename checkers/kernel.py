@@ -38,6 +38,7 @@ KEY_COLUMNS = (
     "process",
     "kind",
     "type",
+    "error",
     "invoke_ns",
     "complete_ns",
     "invoke_index",

@@ -2,7 +2,9 @@
 
 Looked for in every stretch without a fault that is at least as long as the declared bound: during
 the drive, after the last heal before it. A partition is silent where several transactions on it
-were tried and none committed, or so many writes that conflicts can't have refused them all.
+were tried and none committed, or many writes and none of these. Who gave way to another
+transaction does not count as a try: a store whose locks favour long readers refuses every writer
+of a crowded partition for seconds, and serves. Locks that nobody holds are found by their state.
 Operations are counted in steps of time, so that a long history gives a short table.
 """
 
@@ -26,18 +28,20 @@ from harness.checking import Anomaly
 LIVENESS = "liveness"
 STEP_NS = 50_000_000  # what is tried or acknowledged within a step counts as at its end
 MIN_TRIES = 3  # one or two operations fail for their own reasons: locks, deadlines
-MIN_WRITES = 20  # of writes that met others nine in ten may be refused, and the store is well
+MIN_WRITES = 20  # where reads commit, a few writes may still meet what only writes meet
 TRIES = "liveness.tries"
 
 
 def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """``liveness.tries``: micro-operations by partition, step of their transaction's begin and of
-    its end, whether they write and whether it was acknowledged.
+    its end, whether they write and whether it was acknowledged; none of who gave way to another.
     """
     if isinstance(setting.declaration.liveness_s, msgspec.UnsetType):
         return {}
     steps, transactions = tables["micro_ops"], tables["transactions"]
     steps = steps.filter(steps["partition"].is_valid())
+    gave_way = np.asarray(_gave_way(transactions, setting.declaration.conflicts))
+    steps = steps.filter(pa.array(~gave_way[ints(steps, "txn")]))
     txn = ints(steps, "txn")
     rows = pa.table(
         {
@@ -50,6 +54,16 @@ def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     )
     names = rows.column_names
     return {TRIES: rows.group_by(names).aggregate([([], "count_all")])}
+
+
+def _gave_way(
+    transactions: pa.Table, conflicts: tuple[str, ...] | msgspec.UnsetType
+) -> pa.ChunkedArray:
+    """Whether each transaction ended with one of the codes ``conflicts``."""
+    known = () if isinstance(conflicts, msgspec.UnsetType) else conflicts
+    return pc.is_in(
+        transactions.column("error").cast(pa.string()), value_set=pa.array(known, pa.string())
+    )
 
 
 @attrs.frozen
@@ -102,12 +116,15 @@ def _silent(tries: pa.Table, start_ns: int, bound_s: float) -> Iterator[dict[str
     served = ok & (ended >= first) & (ended <= last)
     for number in np.unique(partition[tried]).tolist():
         here = partition == number
-        kinds = (("operations", here, MIN_TRIES), ("writes", here & writes, MIN_WRITES))
-        for what, among, least in kinds:
+        kinds = (
+            ("nothing", "operations", here, MIN_TRIES),
+            ("no write", "writes", here & writes, MIN_WRITES),
+        )
+        for none, what, among, least in kinds:
             made = int(count[tried & among].sum())
             if made >= least and not np.any(served & among):
                 text = (
-                    f"liveness: partition {number} committed nothing within {bound_s:g} s after "
+                    f"liveness: partition {number} committed {none} within {bound_s:g} s after "
                     f"every fault was healed at {seconds(start_ns)} ({made} {what} were tried)"
                 )
                 yield {"text": text, "txns": [], "keys": [], "partition": number, "at_ns": start_ns}

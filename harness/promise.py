@@ -35,6 +35,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     ``transaction_scope`` bounds the keys of one transaction: ``partition`` or ``cluster``.
     ``liveness_s``: once every fault is healed, each partition commits again within that time.
+    ``conflicts``: the error codes of a transaction that met another one and gave way to it.
     ``logs`` are what to look for in the nodes' logs; a system that declares any promises that its
     nodes stay up, unless a fault ends them.
     """
@@ -47,3 +48,4 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     # Not ``()``: what is unset is not written, so that the digests of older manifests hold.
     logs: tuple[LogPattern, ...] | msgspec.UnsetType = msgspec.UNSET
     liveness_s: float | msgspec.UnsetType = msgspec.UNSET
+    conflicts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET

@@ -11,6 +11,9 @@ CONNECT_FAILED = "CONNECT-FAILED"
 CONNECTION_LOST = "CONNECTION-LOST"
 BAD_ANSWER = "BAD-ANSWER"
 
+CONFLICTS = ("TX-CONFLICT", "TX-LOCK-TIMEOUT")
+"""A transaction that met another one: the partition served, and decided for the other."""
+
 _DEFINITE = {
     "TX-CONFLICT": "an older transaction holds a lock that was asked for: the younger dies",
     "TX-LOCK-TIMEOUT": "a lock was not free in time, and no commit goes on without its locks",

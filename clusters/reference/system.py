@@ -11,7 +11,7 @@ import msgspec
 
 import clusters.reference.node as node_package
 from clusters.reference.client import ReferenceClient, connect, encode_key
-from clusters.reference.errors import ERRORS
+from clusters.reference.errors import CONFLICTS, ERRORS
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import (
@@ -153,6 +153,7 @@ class ReferenceSystem:
             transaction_scope="cluster",
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
+            conflicts=CONFLICTS,
         )
 
     def partition_of(self, key: int) -> int:

@@ -20,7 +20,7 @@ BOUND_S = 5.0
 HEALED_S, END_S = 10.0, 20.0
 
 Op = tuple[float, float, int, str, str]
-"""Begin and end in seconds, partition, f, and how it ended."""
+"""Begin and end in seconds, partition, f, and how it ended: "met" is a fail for another's sake."""
 
 SILENT: list[Op] = [(10.5 + i, 11.4 + i, 0, "append", "fail") for i in range(8)]
 SERVED: list[Op] = [(10.5 + i, 11.4 + i, 1, "append", "ok") for i in range(8)]
@@ -35,7 +35,8 @@ def verdict(
             **dict.fromkeys(("process", "attempt", "wall_ns", "intended_ns"), 0),
             "txn": txn,
             "kind": "rw",
-            "type": type_,
+            "type": "fail" if type_ == "met" else type_,
+            "error": "CONFLICT" if type_ == "met" else None,
             "node": "n1",
             "invoke_ns": int(begin_s * S),
             "complete_ns": int(end_s * S),
@@ -45,7 +46,8 @@ def verdict(
         for txn, (begin_s, end_s, _, _, type_) in enumerate(ops)
     ]
     steps = [
-        {"txn": txn, "pos": 0, "f": f, "key": txn, "partition": partition, "value": txn, "type": t}
+        {"txn": txn, "pos": 0, "f": f, "key": txn, "partition": partition, "value": txn}
+        | {"type": "fail" if t == "met" else t}
         for txn, (_, _, partition, f, t) in enumerate(ops)
     ]
     fault = {
@@ -61,7 +63,9 @@ def verdict(
     }
     setting = Setting(
         model="strict-serializable",
-        declaration=Declaration(system="s", mode="SC", promises=(), liveness_s=bound_s),
+        declaration=Declaration(
+            system="s", mode="SC", promises=(), liveness_s=bound_s, conflicts=("CONFLICT",)
+        ),
         phases=(("drive", 0), ("heal", int(END_S * S))),
     )
     found = judge(
@@ -118,6 +122,16 @@ def test_reads_do_not_hide_that_no_write_passes() -> None:
     (example,) = verdict([*many, read])[LIVENESS].examples
 
     assert "25 writes were tried" in example["text"]
+
+
+def test_who_gave_way_to_another_was_served() -> None:
+    met: list[Op] = [(10.5 + i / 10, 11.4 + i / 10, 0, "append", "met") for i in range(25)]
+    read: Op = (14.0, 14.9, 0, "r", "ok")
+    assert verdict([*met, read]) == {}
+    assert verdict(met) == {}
+
+    refused: list[Op] = [(*op[:4], "fail") for op in met]
+    assert list(verdict([*met, *refused, read])) == [LIVENESS]
 
 
 def test_nothing_is_said_where_nothing_was_tried_or_the_calm_was_too_short() -> None:
