@@ -94,6 +94,8 @@ class Tabulator:
         self._cut_ns = cut_ns
         self._reindex = reindex
         self._next_index = 0
+        self._busy: dict[int, int] = {}
+        self._crashed: dict[int, int] = {}
         self._open: dict[tuple[int, int], _Open] = {}
         self._late: dict[tuple[int, int], _Open] = {}
         self._late_rows: list[_Row] = []
@@ -134,6 +136,7 @@ class Tabulator:
         name = (writer, invoke.index)
         if name in self._open or name in self._late:
             raise Contradiction(f"operation {invoke.index} was invoked twice")
+        self._occupy(invoke)
         index = self._place(invoke.index)
         self._open[name] = _Open(self.transactions, invoke, index)
         self.transactions += 1
@@ -151,10 +154,29 @@ class Tabulator:
             found = f"operation {complete.invoke} was completed, but it is not open"
             raise Contradiction(f"{found} (record {complete.index})")
         _require_fit(begun.invoke, complete)
+        self._release(complete)
         index = self._place(complete.index)
         rows.append(_Row(begun.txn, begun.invoke, complete, begun.index, index))
         if len(self._rows) >= HELD_ROWS:
             self._give_older_half()
+
+    def _occupy(self, invoke: Invoke) -> None:
+        """A process has one operation open, and none after one whose outcome nobody knows: the
+        order of a process is evidence.
+        """
+        process = invoke.process
+        if process in self._busy:
+            before = f"before its operation {self._busy[process]} has completed"
+            raise Contradiction(f"process {process} invokes operation {invoke.index} {before}")
+        if process in self._crashed:
+            after = f"after its operation {self._crashed[process]} ended as info"
+            raise Contradiction(f"process {process} invokes operation {invoke.index} {after}")
+        self._busy[process] = invoke.index
+
+    def _release(self, complete: Complete) -> None:
+        del self._busy[complete.process]
+        if complete.type is OpType.INFO:
+            self._crashed[complete.process] = complete.invoke
 
     def _place(self, index: int) -> int:
         if self._reindex:

@@ -186,11 +186,11 @@ def two_writers(run: RunDirectory, second: list[Record], *, torn: bool) -> None:
 
 
 OF_SECOND: list[Record] = [
-    invoke(0, unknown(1), at_ns=25),
-    complete(1, 0, read(1, 1), at_ns=30),
-    invoke(2, unknown(1), at_ns=30),
-    complete(3, 2, read(1, 1, 2, 3), at_ns=31),
-    invoke(4, unknown(1), at_ns=40),
+    invoke(0, unknown(1), at_ns=25, process=1),
+    complete(1, 0, read(1, 1), at_ns=30, process=1),
+    invoke(2, unknown(1), at_ns=30, process=1),
+    complete(3, 2, read(1, 1, 2, 3), at_ns=31, process=1),
+    invoke(4, unknown(1), at_ns=40, process=1),
 ]
 
 

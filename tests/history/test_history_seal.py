@@ -100,8 +100,8 @@ def test_steps_that_may_have_happened_are_kept_unless_the_operation_is_ok(tmp_pa
     records: list[Record] = [
         invoke(0, *asked),
         complete(1, 0, read(1, 4), type=OpType.INFO, error="timeout"),
-        invoke(2, *asked),
-        complete(3, 2, read(1, 4), append(1, 5)),
+        invoke(2, *asked, process=1),
+        complete(3, 2, read(1, 4), append(1, 5), process=1),
     ]
     ops = steps(sealed(tmp_path, records))
 
@@ -233,6 +233,11 @@ def test_a_torn_chunk_makes_a_prefix(tmp_path: Path) -> None:
         ([invoke(0), invoke(0)], "operation 0 was invoked twice"),
         ([invoke(0), complete(1, 0, process=9)], "but process 9 completed it"),
         ([invoke(0, at_ns=9), complete(1, 0, at_ns=8)], "invoked at 9 ns, but completed at 8 ns"),
+        ([invoke(0), invoke(1)], "invokes operation 1 before its operation 0 has completed"),
+        (
+            [invoke(0), complete(1, 0, type=OpType.INFO), invoke(2)],
+            "process 0 invokes operation 2 after its operation 0 ended as info",
+        ),
     ],
 )
 def test_records_that_contradict_each_other_are_refused(
@@ -247,6 +252,22 @@ def test_records_that_contradict_each_other_are_refused(
     assert found.value.where.startswith("byte ")
     assert not list(tmp_path.rglob("*.partial"))
     assert run.chunks.exists()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [invoke(0), invoke(1, process=1)],
+        [invoke(0), complete(1, 0), invoke(2)],
+        [invoke(0), complete(1, 0, type=OpType.FAIL), invoke(2)],
+        [invoke(0), complete(1, 0, type=OpType.INFO), invoke(2, process=5)],
+        [invoke(3), complete(7, 3)],
+    ],
+)
+def test_their_mutations_that_can_be_true_are_sealed(tmp_path: Path, records: list[Record]) -> None:
+    begun = sum(type(record).__name__ == "Invoke" for record in records)
+
+    assert sealed(tmp_path, records).transactions().num_rows == begun
 
 
 def test_keys_of_both_ends_of_the_range_keep_their_partition_and_split(tmp_path: Path) -> None:
@@ -359,8 +380,8 @@ def test_every_operation_comes_back_as_it_was_recorded(
 ) -> None:
     records: list[Record] = []
     for number, (ops, kind) in enumerate(operations):
-        records.append(invoke(2 * number, *ops))
-        records.append(complete(2 * number + 1, 2 * number, *ops, type=kind))
+        records.append(invoke(2 * number, *ops, process=number))
+        records.append(complete(2 * number + 1, 2 * number, *ops, type=kind, process=number))
     history = sealed(tmp_path_factory.mktemp("run"), records, splits=splits)
     found = steps(history)
 
