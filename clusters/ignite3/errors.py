@@ -14,6 +14,8 @@ DRIVER_GONE = "DRIVER-GONE"
 BROKEN = "DRIVER-BROKEN"
 BAD_VALUE = "DRIVER-BAD-VALUE"
 
+CONFLICTS = ("TX-4", "TX-5")  # another transaction held the lock: the younger dies
+
 _DEFINITE = {
     "TX-4": "a lock was not granted, and no commit goes on without its locks",
     "TX-5": "a lock was not granted in time",

@@ -11,7 +11,7 @@ import attrs
 from clusters.ignite3 import artifacts, rest, settings
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import IgniteClient, connect, dial
-from clusters.ignite3.errors import ERRORS
+from clusters.ignite3.errors import CONFLICTS, ERRORS
 from clusters.ignite3.settings import TABLE, ZONE, Options
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
@@ -93,6 +93,7 @@ class IgniteSystem:
             transaction_scope="cluster",
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
+            conflicts=CONFLICTS,
         )
 
     def versions(self) -> dict[str, str]:
