@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_kit import restore
 
+from clusters.providers.sim.loop import simulate
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.leases import (
@@ -22,6 +23,7 @@ from clusters.reference.node.leases import (
     encode,
     origin_of,
 )
+from clusters.reference.node.metadesk import MetaDesk
 from clusters.reference.node.metastorage.store import (
     Invoke,
     Metastorage,
@@ -32,7 +34,14 @@ from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.tenure import Tenure
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.wire.messages import Failed, Invoked, MetaInvoke, Renew
+from clusters.reference.node.wire.messages import (
+    Failed,
+    Invoked,
+    MetaInvoke,
+    PeerAnswer,
+    PeerBody,
+    Renew,
+)
 
 
 class Observer:
@@ -211,6 +220,7 @@ class Desk:
 
 class Led:
     serving = leading = True
+    leader = "n1"
 
 
 def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
@@ -245,3 +255,53 @@ def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
         return desk.done
 
     assert asyncio.run(scenario()) == [True]
+
+
+def test_a_renewal_of_an_earlier_start_does_not_end_the_lease_of_the_later() -> None:
+    old, new = origin_of("n2", "00000001"), origin_of("n2", "00000002")
+
+    async def scenario() -> list[Lease]:
+        observer, work = Observer("n1"), list[asyncio.Task[None]]()
+
+        async def propose(data: bytes, limit_s: float) -> object:
+            observer.index += 1
+            return observer.store.apply(Entry(1, observer.index, data))
+
+        async def ask(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+            raise AssertionError("the leader of metastorage is here")
+
+        desk = MetaDesk(
+            node="n1",
+            group=Led(),
+            propose=propose,
+            ask=ask,
+            tell=lambda node, body: None,
+            spawn=lambda step: work.append(asyncio.ensure_future(step)),
+            held=observer.store.get,
+        )
+        held = list[Lease]()
+
+        async def renew(*leases: Lease) -> None:
+            for lease in leases:
+                await desk.serve(Renew("n2", encode(lease)))
+            while work:
+                await work.pop()
+            held.append(observer.leases.seen["n2"].lease)
+
+        observer.renewed("n2", Lease(old, 1, 10))
+        await renew(Lease(old, 2, 20))
+        first = Lease(new, 1, 30)
+        waiting = asyncio.ensure_future(renew(Lease(old, 3, 40)))
+        await asyncio.sleep(0)
+        observer.renewed("n2", first)  # while the last of the old start waits for its batch
+        await waiting
+        await renew(Lease(old, 4, 50))
+        await renew(Lease(new, 2, 60), Lease(old, 5, 70))
+        return held
+
+    assert simulate(scenario()) == [
+        Lease(old, 2, 20),
+        Lease(new, 1, 30),
+        Lease(new, 1, 30),
+        Lease(new, 2, 60),
+    ]

@@ -134,16 +134,6 @@ class Host:
         self.touch(group)
         return group
 
-    def close(self, name: str) -> None:
-        """Leave group ``name``, and forget all of it durably."""
-        group = self.groups.pop(name, None)
-        if group is not None:
-            self._dirty.pop(name, None)
-            text = f"{self._node} is no member of {name} any more"
-            group.fail_waiters(codes.NOT_LEADER, text, lambda _: True)
-            update = Update(name, None, (), None, dropped=True)
-            self.write(group, update, lambda outgoing: None)
-
     def installed(self, group: Group, saved: Saved) -> None:
         """The group's state machine was restored from ``saved``, which its raft has installed."""
         group.incoming, group.fresh_bytes = saved, 0

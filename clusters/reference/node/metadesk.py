@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from clusters.reference.node import codes
-from clusters.reference.node.leases import LEASE
+from clusters.reference.node.leases import LEASE, decode_lease
 from clusters.reference.node.metastorage import store
-from clusters.reference.node.metastorage.store import Operation, encode_invoke
+from clusters.reference.node.metastorage.store import Operation, Versioned, encode_invoke
 from clusters.reference.node.tx.calls import Ask, Tell
 from clusters.reference.node.wire.messages import (
     Failed,
@@ -49,7 +49,10 @@ class MetaDesk:
         ask: Ask,
         tell: Tell,
         spawn: Callable[[Coroutine[None, None, None]], None],
+        held: Callable[[str], Versioned | None],
     ) -> None:
+        """``held`` is metastorage's ``get``."""
+        self._held = held
         self._node, self._group, self._propose = node, group, propose
         self._ask, self._tell, self._spawn = ask, tell, spawn
         self._renewals: dict[str, bytes] = {}
@@ -73,6 +76,8 @@ class MetaDesk:
         if not self._group.serving:
             return Failed(codes.NOT_LEADER, f"{self._node} does not lead metastorage")
         if isinstance(body, Renew):
+            if not self._joined(body.node, body.lease):
+                return Failed(codes.LOST, f"another start of {body.node} has its lease")
             if not self._renewals:
                 self._spawn(self._renew_all())
             self._renewals[body.node] = body.lease
@@ -85,5 +90,16 @@ class MetaDesk:
     async def _renew_all(self) -> None:
         await asyncio.sleep(BATCH_S)
         renewals, self._renewals = self._renewals, {}
-        operations = tuple(Operation(f"{LEASE}{node}", lease) for node, lease in renewals.items())
+        operations = tuple(
+            Operation(f"{LEASE}{node}", lease)
+            for node, lease in renewals.items()
+            if self._joined(node, lease)
+        )
         await self._propose(encode_invoke(store.Invoke((), operations)), INVOKE_LIMIT_S)
+
+    def _joined(self, node: str, lease: bytes) -> bool:
+        """Whether the start of ``node`` that renews is the one that has the lease: what an earlier
+        one sent may come after it has ended, and must not end the lease of the later.
+        """
+        held = self._held(f"{LEASE}{node}")
+        return held is not None and decode_lease(held.value).origin == decode_lease(lease).origin

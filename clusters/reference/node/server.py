@@ -240,6 +240,7 @@ class Node:
             ask=self._ask,
             tell=self._tell,
             spawn=self._spawn,
+            held=self.metastorage.get,
         )
         self._tenure = Tenure(
             node=self.config.node,
