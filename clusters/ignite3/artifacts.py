@@ -64,14 +64,20 @@ def runtime() -> Path:
 
 def driver() -> Path:
     """The directory of the compiled driver."""
-    digest = _digest(SOURCE.read_bytes() + POM.read_bytes())
-    return _made(f"driver-{digest}", _compile)
+    return _made(f"driver-{driver_digest()}", _compile)
+
+
+def driver_digest() -> str:
+    """What tells this driver from every other: its source and what it is built on."""
+    return _digest(SOURCE.read_bytes() + POM.read_bytes())
 
 
 def driver_command() -> tuple[str, ...]:
     """What starts the driver. Raises ``NotPrepared`` where set-up has not been run."""
-    digest = _digest(SOURCE.read_bytes() + POM.read_bytes())
-    classes, library = root() / f"driver-{digest}", root() / f"client-{_digest(POM.read_bytes())}"
+    classes, library = (
+        root() / f"driver-{driver_digest()}",
+        root() / f"client-{_digest(POM.read_bytes())}",
+    )
     java = shutil.which("java")
     if java is None or not classes.is_dir() or not library.is_dir():
         raise NotPrepared("the driver of clients")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -15,7 +15,7 @@ from clusters.ignite3.errors import CONFLICTS, ERRORS
 from clusters.ignite3.settings import TABLE, ZONE, Options
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
-from harness.cluster import Cluster, PortSpec, Program, Provider, Roles
+from harness.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
 from harness.errors import HarnessError, PlanError
 from harness.plan import options as convert
 from harness.promise import Declaration, LogPattern, Promise
@@ -27,7 +27,7 @@ CONFIG_FILE = "node.conf"
 CONNECT_LIMIT_S = 2.0
 DDL_LIMIT_S = 30.0
 POLL_S = 0.25
-BATCH = 3  # nodes that boot at once: five on two cores starve each other
+BATCH = 5  # nodes that boot at once: more would starve each other on a small machine
 # Detection, a lease of 5 s that ends, a new one: 7.9 s measured after a kill of a primary; and a
 # crowded host on top.
 LIVENESS_S = 20.0
@@ -97,11 +97,12 @@ class IgniteSystem:
         )
 
     def versions(self) -> dict[str, str]:
-        """The release."""
-        return {"ignite3": self._options.release}
+        """The release, and the hash of our driver of it."""
+        return {"ignite3": self._options.release, "ignite3-driver": artifacts.driver_digest()}
 
     def program(self, node: str, cluster: Cluster) -> Program:
-        """One JVM, configured for its place in ``cluster``."""
+        """One JVM, configured for its place in ``cluster``. Raises ``NotPrepared``."""
+        self._driver()  # what clients need is missed before anything starts
         # Every node as it is dialed: the store's members learn each other's addresses by
         # themselves, so a proxy per link would be walked around.
         seeds = tuple(cluster.bind[other][PEER] for other in cluster.nodes)
@@ -207,16 +208,25 @@ class IgniteSystem:
         return cluster.nodes[: self._options.system_nodes]
 
     async def _define(self, cluster: Cluster) -> None:
-        """The zone and the table."""
+        """The zone and the table. Each statement waits a second for its schema to get about, so
+        what does not need the other goes side by side.
+        """
         address = cluster.client[cluster.nodes[0]][CLIENT]
-        for statement in settings.statements(self._options):
-            try:
-                async with asyncio.timeout(DDL_LIMIT_S):
-                    client = await dial(self._driver(), address, CONNECT_LIMIT_S)
+        zone, *default, table = settings.statements(self._options)
+        await self._execute(address, (zone,))
+        await together((self._execute(address, default), self._execute(address, (table,))))
+
+    async def _execute(self, address: Address, statements: Sequence[str]) -> None:
+        """Execute DDL on a connection of its own. Raises ``HarnessError`` naming the statement."""
+        statement = "connecting"
+        try:
+            async with asyncio.timeout(DDL_LIMIT_S):
+                client = await dial(self._driver(), address, CONNECT_LIMIT_S)
+                for statement in statements:
                     await client.sql(statement)
-                    await client.close()
-            except (StoreError, TimeoutError) as error:
-                raise HarnessError(f"ignite3: {statement}: {error}") from error
+                await client.close()
+        except (StoreError, TimeoutError) as error:
+            raise HarnessError(f"ignite3: {statement}: {error}") from error
 
     async def _not_up(self, cluster: Cluster, nodes: tuple[str, ...]) -> list[str]:
         states = await self._states(cluster, nodes)
