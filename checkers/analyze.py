@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from checkers import standing
 from checkers.executors import local
 from checkers.executors.results import Given, apply, describe, of
-from checkers.kernel import Checker, Exchange, Kernel, Part, Setting, Tables
+from checkers.kernel import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from checkers.models import (
     OF_NODES,
     OF_REPLICAS,
@@ -33,7 +33,7 @@ from checkers.source import Source
 from harness import plugins
 from harness.checking import Anomaly, Verdict
 from harness.client import READ_WRITE
-from harness.errors import PlanError, UsageError
+from harness.errors import HarnessBug, PlanError, UsageError
 from harness.history.load import load
 from harness.outcome import Outcome, worst
 from harness.promise import Declaration
@@ -199,10 +199,24 @@ def _part(
     why = next((broken[k.name] for k in checker.kernels if k.name in broken), None)
     if why is None:
         try:
-            return checker.judge(tables, setting, source)
+            return _with_examples(checker.judge(tables, setting, source))
         except Exception as error:  # whatever a checker raises is its own end, not the others'
             why = describe(error)
     return Part(outcome=Outcome.UNKNOWN, reasons=(f"checker {checker.name} gave up: {why}",))
+
+
+def _with_examples(part: Part) -> Part:
+    """``part``, if all that it accuses anybody of has an example: a verdict must show its proof."""
+    for name, anomaly in part.anomalies.items():
+        if not anomaly.examples or "text" not in anomaly.examples[0]:
+            raise HarnessBug(f"anomaly {name!r}: expected an example with a text, found none")
+    return part
+
+
+def _together(first: Anomaly, second: Anomaly) -> Anomaly:
+    """What two checkers found under one name."""
+    examples = (*first.examples, *second.examples)[:EXAMPLES_MAX]
+    return Anomaly(count=first.count + second.count, examples=examples)
 
 
 def _combined(parts: list[Part], setting: Setting) -> Analysis:
@@ -210,7 +224,8 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
     tables: dict[str, pa.Table] = {}
     told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
     for part in parts:
-        found |= part.anomalies
+        for name, anomaly in part.anomalies.items():
+            found[name] = _together(found[name], anomaly) if name in found else anomaly
         tables |= part.tables
         for name in _TOLD:
             told[name] |= getattr(part, name)

@@ -16,7 +16,7 @@ from checkers.executors.java import JavaChoice
 from checkers.kernel import Exchange, Kernel, Lookup, Part, Setting, Tables
 from checkers.lost_write import CHECKER as LOST_WRITE
 from checkers.statistics import CHECKER as STATISTICS
-from harness.checking import Verdict
+from harness.checking import Anomaly, Verdict
 from harness.errors import HarnessError
 from harness.history import schema
 
@@ -36,6 +36,19 @@ class Broken:
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         raise KeyError("nope")
+
+
+@attrs.frozen
+class Accuser:
+    """A checker of somebody else's that finds G1a, with these examples."""
+
+    name: str
+    texts: tuple[str, ...]
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        examples = tuple({"text": text, "txns": [0], "keys": [1]} for text in self.texts)
+        return Part(anomalies={"G1a": Anomaly(count=3, examples=examples)})
 
 
 def judged(*checkers: Any, **more: Any) -> Verdict:
@@ -64,6 +77,23 @@ def test_a_violation_stands_beside_a_checker_that_breaks() -> None:
 
     assert found.outcome == "violation"
     assert "checker broken gave up: KeyError: 'nope'" in found.reasons
+
+
+def test_an_accusation_without_an_example_is_none() -> None:
+    found = judged(Accuser("vague", ()), STATISTICS)
+
+    assert found.outcome == "unknown"
+    assert found.reasons[0].startswith("checker vague gave up: ")
+    assert "'G1a': expected an example with a text" in found.reasons[0]
+    assert found.statistics["transactions"]["ok"] == 3
+
+
+def test_what_two_checkers_find_under_one_name_is_added_up() -> None:
+    found = judged(Accuser("first", ("one", "two")), Accuser("second", ("three",)))
+
+    assert found.outcome == "violation"
+    assert found.anomalies["G1a"].count == 6
+    assert [e["text"] for e in found.anomalies["G1a"].examples] == ["one", "two", "three"]
 
 
 def test_no_checker_at_all_is_no_pass() -> None:
