@@ -168,17 +168,22 @@ class Bank:
         return len(left)
 
     async def quiet(self, limit_s: float) -> None:
-        """Return once nobody holds or waits for anything; fail after ``limit_s``."""
+        """Return once nobody holds or waits for anything, and every node has its lease, without
+        which primaries take it for silent; fail after ``limit_s``.
+        """
         give_up_s = asyncio.get_running_loop().time() + limit_s
         while True:
+            reports = await self.reports()
             busy = [
                 status
-                for status in await self.statuses()
+                for report in reports
+                for status in report.primaries
                 if status.prepared or status.locks or status.open or status.waiting
             ]
-            if not busy:
+            leased = [report.node for report in reports if report.lease_s > 0]
+            if not busy and len(leased) == len(NAMES):
                 return
-            assert asyncio.get_running_loop().time() < give_up_s, busy
+            assert asyncio.get_running_loop().time() < give_up_s, (busy, leased)
             await asyncio.sleep(0.1)
 
 
