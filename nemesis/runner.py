@@ -239,13 +239,15 @@ class Nemesis:
         if final or not active.mending:
             self._note(scene, active, FaultState.HEALING)
         active.mending = True
+        loop = asyncio.get_running_loop()
         try:
             await self._enforce(scene, active.victims)
             await self._call("heal", active.fault.heal(scene, active.victims))
+            ends_s = loop.time() + self._limits.healed_s
             await self._readmit(scene, active)
             proof = await self._until(
                 lambda: active.fault.prove_healed(scene, force.own(active, self._active.values())),
-                self._limits.healed_s,
+                max(0.0, ends_s - loop.time()),
             )
         except _Failed as failure:
             proof = Proof(holds=False, text=str(failure))

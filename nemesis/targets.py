@@ -243,14 +243,16 @@ def _known(node: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _roles_of(chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
-    """Every role that somebody of ``chosen`` holds."""
+    """Every role that somebody of ``chosen`` holds. Who votes where nobody knows the leader may be
+    the leader, so it is called a voter and no more.
+    """
     primaries = sorted((roles.primaries or {}).items())
     held = [f"primary of partition {p}" for p, n in primaries if n in chosen]
     held += [f"leader of partition {p}" for p, n in sorted(roles.leaders.items()) if n in chosen]
     if roles.metastorage_leader in chosen:
         held.append(Form.METASTORAGE_LEADER.value)
     held += [
-        f"follower of partition {partition}"
+        f"{'follower' if partition in roles.leaders else 'voter'} of partition {partition}"
         for partition, voters in sorted(roles.voters.items())
         if any(n in chosen and n != roles.leaders.get(partition) for n in voters)
     ]

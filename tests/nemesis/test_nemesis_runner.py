@@ -9,7 +9,7 @@ import pytest
 from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 
 from harness.capability import Capability
-from harness.cluster import Provider, Roles
+from harness.cluster import Cluster, Provider, Roles
 from harness.errors import HarnessError, MissingCapability
 from harness.faults import PlannedFault
 from harness.records import FaultState, Note, Record
@@ -24,6 +24,10 @@ WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "heale
 
 def kill(target: str, at_s: float = 1.0, hold_s: float = 5.0) -> PlannedFault:
     return PlannedFault(at_s=at_s, kind="kill", target=target, hold_s=hold_s)
+
+
+def pause(target: str) -> PlannedFault:
+    return PlannedFault(at_s=1.0, kind="pause", target=target, hold_s=5.0)
 
 
 def partition(target: str, at_s: float = 1.0, hold_s: float = 5.0) -> PlannedFault:
@@ -134,6 +138,47 @@ def test_a_fault_whose_node_stays_busy_is_skipped_with_the_reason() -> None:
         assert stage.states(1) == ["planned", "skipped"]
         assert stage.last(1, FaultState.SKIPPED).text == "n2 is under partition n1,n2 for 5 s"
         assert ("kill", "n2") not in stage.world.calls
+
+    in_virtual_time(scenario)
+
+
+class Stubborn(World):
+    """A store that throws a paused node out, and takes it back only as another process."""
+
+    async def readmit(
+        self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        out = tuple(node for node in nodes if node in self.silent)
+        for node in out:
+            await provider.kill(node)
+            await provider.start(node)
+            self.silent.remove(node)
+        return out
+
+
+def test_a_node_that_was_thrown_out_is_taken_back_before_its_heal_is_proven() -> None:
+    async def scenario() -> None:
+        stage = Stage(pause("n2"), world=Stubborn())
+        stage.world.silent.append("n2")
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
+        assert "boot-2" in stage.last(0, FaultState.HEALED).text
+        notes = [record.text for record in stage.records if isinstance(record, Note)]
+        assert notes == ["fault 0: n2 had been thrown out, restarted"]
+
+    in_virtual_time(scenario)
+
+
+def test_a_node_that_was_not_thrown_out_stays_the_process_that_it_is() -> None:
+    async def scenario() -> None:
+        stage = Stage(pause("n2"), world=Stubborn())
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
+        assert "boot-1" in stage.last(0, FaultState.HEALED).text
 
     in_virtual_time(scenario)
 

@@ -94,6 +94,14 @@ def test_leaders_are_resolved_with_every_role_that_they_hold() -> None:
     )
 
 
+def test_a_voter_is_no_follower_where_nobody_knows_the_leader() -> None:
+    roles = Roles(leaders={1: "n2"}, voters={0: ("n1", "n3"), 1: ("n1", "n2")})
+
+    assert resolve("n1", roles=roles) == targets.Hit(
+        nodes=("n1",), roles=("voter of partition 0", "follower of partition 1")
+    )
+
+
 def test_a_primary_is_who_holds_the_lease_also_where_somebody_else_leads() -> None:
     roles = Roles(leaders={3: "n2", 1: "n2"}, primaries={3: "n1"})
 
