@@ -16,13 +16,14 @@ from clusters.ignite3.settings import TABLE, ZONE, Options
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
 from harness.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
-from harness.errors import HarnessError, PlanError
+from harness.errors import HarnessError, PlanError, UsageError
 from harness.plan import options as convert
 from harness.promise import Declaration, LogPattern, Promise
 from harness.records import StoreEvent
 from harness.tasks import together
 
 PEER, CLIENT, REST = "peer", "client", "rest"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CONFIG_FILE = "node.conf"
 CONNECT_LIMIT_S = 2.0
 DDL_LIMIT_S = 30.0
@@ -102,6 +103,11 @@ class IgniteSystem:
 
     def program(self, node: str, cluster: Cluster) -> Program:
         """One JVM, configured for its place in ``cluster``. Raises ``NotPrepared``."""
+        if cluster.bind[node][PEER].host in LOOPBACK:
+            raise UsageError(
+                f"ignite3: {node} needs a machine of its own with the image's files "
+                "(got an address on loopback); use provider docker"
+            )
         self._driver()  # what clients need is missed before anything starts
         # Every node as it is dialed: the store's members learn each other's addresses by
         # themselves, so a proxy per link would be walked around.

@@ -13,8 +13,8 @@ import pytest
 from clusters.ignite3 import errors, rest, settings, system
 from clusters.ignite3.settings import Options
 from harness.client import classify
-from harness.cluster import Address, Readmits
-from harness.errors import HarnessError, PlanError
+from harness.cluster import Address, Cluster, Readmits
+from harness.errors import HarnessError, PlanError, UsageError
 from harness.plan import load
 from harness.records import OpType
 
@@ -83,6 +83,16 @@ def test_a_cluster_of_one_node_has_one_replica_and_one_system_node() -> None:
     built = system.build({}, ("n1",), 1)
 
     assert built.partitions == 8
+
+
+def test_nodes_without_machines_of_their_own_are_refused_with_what_to_do() -> None:
+    local = {name: Address(host="127.0.0.1", port=7) for name in ("peer", "client", "rest")}
+    cluster = Cluster(
+        nodes=("n1",), bind={"n1": local}, peer={}, client={"n1": local}, work_dir={"n1": "/x"}
+    )
+
+    with pytest.raises(UsageError, match=r"n1 needs a machine of its own .*; use provider docker"):
+        system.build({}, ("n1",), 1).program("n1", cluster)
 
 
 def test_the_system_takes_back_whom_it_threw_out() -> None:

@@ -411,6 +411,10 @@ class DockerProvider:
                 image = await self._daemon.call(
                     "making the base image", IMAGE_LIMIT_S, images.ensure_base, client
                 )
+            elif not await self._daemon.call(
+                "looking for the image", LOOK_LIMIT_S, images.present, client, image
+            ):
+                raise PlanError("cluster.options.image", f"the daemon has no image {image!r}")
             limits = Limits(memory_mib=self._options.memory_mib, processes=self._options.processes)
             self._machines = Machines(client, self._run_id, image, limits)
         return self._machines
