@@ -13,7 +13,6 @@ import click
 import msgspec
 
 from harness.cli.campaign import SEED_LIMIT_S, campaign
-from harness.cli.canary import sing
 from harness.cli.seeds import SeedResult
 from harness.cli.session import Session, runs_option, say
 from harness.errors import UsageError
@@ -183,6 +182,8 @@ def _canary(root: Path, first: int, jobs: int | None) -> bool:
     plan = plan_of("no-fsync", first, on=False)
     with drilled([plan], root, jobs, keep=True) as work:
         result = next(work)
+    from harness.cli.canary import sing  # reads tables: not for who asks for help
+
     heard = sing(RunDirectory(Path(result.run)))
     named = ", ".join(heard.after) or "nothing"
     click.echo(f"canary: a falsified run was reported as {named}")
