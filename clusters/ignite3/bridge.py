@@ -72,7 +72,13 @@ class Bridge:
         async with self._starting:
             if self._process is None or self._process.returncode is not None:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_LIMIT_BYTES
+                    *self._command,
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=DEVNULL,
+                    limit=LINE_LIMIT_BYTES,
+                    # A person's Ctrl-C is for the run, which heals and reads on with its clients.
+                    start_new_session=True,
                 )
                 self._reading = asyncio.create_task(self._read(self._process))
             return self._process

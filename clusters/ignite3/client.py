@@ -17,6 +17,7 @@ from harness.client import READ_WRITE, Committed, StoreError
 from harness.cluster import Address
 from harness.errors import HarnessBug
 
+_ENDS = (errors.CONNECTION_LOST, errors.DRIVER_GONE, errors.MISUSE)  # of a connection
 Stored = int | tuple[int, ...]
 _value: msgspec.json.Decoder[Stored] = msgspec.json.Decoder(Stored)
 
@@ -78,8 +79,7 @@ class IgniteClient:
         try:
             result = await self._bridge.ask(op, self._number, **fields)
         except StoreError as error:
-            lost = error.code in (errors.CONNECTION_LOST, errors.DRIVER_GONE)
-            self._broken = str(error) if lost else None
+            self._broken = str(error) if error.code in _ENDS else None
             raise
         self._broken = None
         return result

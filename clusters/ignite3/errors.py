@@ -13,6 +13,7 @@ CONNECTION_LOST = "DRIVER-CONNECTION-LOST"
 DRIVER_GONE = "DRIVER-GONE"
 BROKEN = "DRIVER-BROKEN"
 BAD_VALUE = "DRIVER-BAD-VALUE"
+MISUSE = "DRIVER-MISUSE"
 
 CONFLICTS = ("TX-4", "TX-5")  # another transaction held the lock: the younger dies
 
@@ -48,7 +49,7 @@ _INDEFINITE = {
     CONNECTION_LOST: "the connection ended before the answer",
     BROKEN: "a call before it was given up, and its answer with it",
     BAD_VALUE: "what was stored could not be read",
-    "DRIVER-MISUSE": "the process of clients refused the request",
+    MISUSE: "the process of clients refused the request, or knows no such connection",
     "DRIVER-UNKNOWN": "an exception without a code",
 }
 

@@ -15,7 +15,7 @@ ROOT = "/management/v1"
 LOOK_LIMIT_S = 1.5  # a node that is cut off or paused must not hold the others up
 INIT_LIMIT_S = 20.0
 STARTED = "STARTED"
-HEALTHY, AVAILABLE = "HEALTHY", "AVAILABLE"
+AVAILABLE = "AVAILABLE"
 
 T = TypeVar("T")
 

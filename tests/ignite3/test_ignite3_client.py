@@ -18,7 +18,7 @@ from harness.cluster import Address
 
 NOWHERE = Address(host="127.0.0.1", port=1)
 # Keeps values of all connections in one dictionary; key 13 is never answered, 14 is refused, 15
-# ends the process.
+# ends the process, 16 is of a connection that it does not know.
 DRIVER = """
 import json, os, sys
 held = {}
@@ -31,6 +31,8 @@ for line in sys.stdin:
         answer.update(code="TX-4", text="no lock")
     elif key == 15:
         os._exit(1)
+    elif key == 16:
+        answer.update(code="DRIVER-MISUSE", text="no connection")
     elif asked["op"] == "put":
         held[key] = asked["value"]
     elif asked["op"] == "get":
@@ -85,6 +87,32 @@ def test_a_call_that_was_given_up_ends_its_connection() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await tx.read(13)
+        with pytest.raises(StoreError) as caught:
+            await client.begin(READ_WRITE, later())
+        assert caught.value.code == errors.BROKEN
+
+    served(work)
+
+
+def test_a_connection_of_a_driver_that_ended_is_over_though_there_is_a_new_driver() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        with pytest.raises(StoreError):
+            await tx.read(15)
+        with pytest.raises(StoreError) as caught:
+            await client.begin(READ_WRITE, later())
+        assert caught.value.code == errors.BROKEN
+        again = await dial(client._bridge, NOWHERE, 5.0)
+        await again.begin(READ_WRITE, later())
+
+    served(work)
+
+
+def test_a_driver_that_does_not_know_the_connection_ends_it() -> None:
+    async def work(client: IgniteClient) -> None:
+        with pytest.raises(StoreError) as refused:
+            await client.ask("get", key=16)
+        assert refused.value.code == errors.MISUSE
         with pytest.raises(StoreError) as caught:
             await client.begin(READ_WRITE, later())
         assert caught.value.code == errors.BROKEN
