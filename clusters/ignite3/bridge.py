@@ -70,7 +70,7 @@ class Bridge:
 
     async def _running(self) -> Process:
         async with self._starting:
-            if self._process is None or self._process.returncode is not None:
+            if self._process is None:  # the reader of the one before has said so
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command,
                     stdin=PIPE,
@@ -93,7 +93,9 @@ class Bridge:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(answer)
         finally:
-            # Also when the loop ends: a process that nobody talks to any more must not stay.
+            # Also when the loop ends: a process that nobody talks to any more must not stay. No
+            # await before its waiters know: whoever asks from here on gets another process.
+            self._process = None
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(StoreError(errors.CONNECTION_LOST, LAST_WORDS))
