@@ -16,6 +16,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Machine, track_tasks
 from clusters.providers.sim.network import HostNetwork
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
+from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, FrameError
 from harness.cluster import Program
 
 PORT = 7000
@@ -167,6 +168,17 @@ def test_a_sender_that_is_too_far_ahead_is_cut_off(monkeypatch: pytest.MonkeyPat
 
 
 # -- disk
+
+
+def test_a_frame_larger_than_a_real_one_is_refused() -> None:
+    async def main() -> None:
+        connection = await Pair().connected()
+        with pytest.raises(FrameError, match="at most"):
+            connection.send(bytes(MAX_PAYLOAD_BYTES + 1))
+        connection.send(b"x")
+        assert await connection.recv() == b"x"
+
+    simulate(main())
 
 
 def test_a_crash_keeps_what_was_synced_and_at_most_a_prefix_of_the_rest() -> None:

@@ -18,6 +18,7 @@ from typing import Literal
 from clusters.providers.sim.fabric import Fabric, true_loop
 from clusters.providers.sim.trace import Row
 from clusters.reference.node.runtime import Connection, ConnectionLost, Listener
+from clusters.reference.node.wire.frames import check_size
 from harness.cluster import Link
 
 PIPE_BYTES = 32 << 20  # sent and not yet taken by the receiver; a sender further ahead is cut off
@@ -93,7 +94,8 @@ class SimConnection:
         return self._there
 
     def send(self, payload: bytes) -> None:
-        """Queue one frame."""
+        """Queue one frame. Raises ``FrameError`` for one that a real network would not take."""
+        check_size(payload)
         other = self._other
         if self._lost is not None or other is None:
             raise ConnectionLost(f"{self._there}: {self._lost or 'not open'}")

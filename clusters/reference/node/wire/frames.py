@@ -21,9 +21,14 @@ class FrameError(Exception):
 
 def encode(payload: bytes) -> bytes:
     """One frame. Raises ``FrameError`` over ``MAX_PAYLOAD_BYTES``."""
+    check_size(payload)
+    return _HEADER.pack(len(payload), VERSION, zlib.crc32(payload)) + payload
+
+
+def check_size(payload: bytes) -> None:
+    """Raises ``FrameError`` where ``payload`` is no frame's."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError(f"payload: at most {MAX_PAYLOAD_BYTES} bytes (got {len(payload)})")
-    return _HEADER.pack(len(payload), VERSION, zlib.crc32(payload)) + payload
 
 
 class Decoder:
