@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import UnknownPlugin
 
-GROUPS = ("workloads", "faults", "checkers", "providers", "systems")
+GROUPS = ("workloads", "faults", "checkers", "providers", "systems", "doctors")
 
 
 def names(group: str) -> tuple[str, ...]:

@@ -38,9 +38,14 @@ class NotPrepared(UsageError):
         super().__init__(f"ignite3: {what} is missing; scripts/prepare-ignite makes it")
 
 
+def lacking() -> tuple[str, ...]:
+    """The tools that are not installed here."""
+    return tuple(tool for tool in REMEDIES if shutil.which(tool) is None)
+
+
 def lacking_tools() -> tuple[str, ...]:
     """The tools that are not installed here, each with how to get it."""
-    return tuple(f"{tool}: {how}" for tool, how in REMEDIES.items() if shutil.which(tool) is None)
+    return tuple(f"{tool}: {REMEDIES[tool]}" for tool in lacking())
 
 
 def root() -> Path:

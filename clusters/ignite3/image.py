@@ -23,6 +23,7 @@ from harness.cluster import Address
 from harness.errors import FiredrillError, HarnessError
 
 REPOSITORY = "firedrill-ignite3"
+LOOK_LIMIT_S = 10
 BUILD_LIMIT_S = 420
 TRAIN_LIMIT_S = 120
 TRAINING = "/opt/ignite-training"
@@ -53,6 +54,15 @@ def ensure() -> str:
         _build(client, base, plain)
         _train(client, plain)
     client.tag(tag(), REPOSITORY, settings.RELEASE)
+    return alias()
+
+
+def check() -> str:
+    """The name of the image for plans. Raises ``NotPrepared`` where there is none of this recipe,
+    ``NoDaemon`` where nobody can be asked.
+    """
+    if not images.present(connect(LOOK_LIMIT_S), tag()):
+        raise NotPrepared(f"image {tag()}")
     return alias()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness import plugins
 from harness.cli.session import runs_option
 from harness.machine import Finding
 from harness.outcome import Outcome
@@ -50,7 +52,7 @@ def doctor(as_json: bool, store: RunStore) -> int:
 
 def examine(runs: Path) -> tuple[list[Finding], Choice]:
     """Every finding, and the provider that follows from them."""
-    rows = [_python(), _processes(), _java(), *_docker(), _disk(runs)]
+    rows = [_python(), _processes(), _java(), *_docker(), *_plugins(), _disk(runs)]
     return rows, _choice()
 
 
@@ -82,6 +84,12 @@ def _docker() -> tuple[Finding, ...]:
     from clusters.providers.docker.doctor import diagnose
 
     return diagnose()
+
+
+def _plugins() -> Iterator[Finding]:
+    """What plugins say of what they need; a function without arguments behind each entry point."""
+    for name in plugins.names("doctors"):
+        yield from plugins.load("doctors", name)()
 
 
 def _disk(runs: Path) -> Finding:

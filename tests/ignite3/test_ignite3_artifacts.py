@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusters.ignite3 import artifacts, image, settings
+from clusters.ignite3 import artifacts, doctor, image, settings
 from clusters.ignite3.artifacts import NotPrepared
+from harness import plugins
 from harness.errors import HarnessError
 
 
@@ -49,3 +50,23 @@ def test_another_recipe_is_another_image(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert image.tag() != before
     assert image.tag().startswith(f"{image.alias()}-")
+
+
+def test_the_doctor_is_told_what_is_missing_and_the_command_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+
+    tools, client, node_image = doctor.diagnose()
+
+    assert not (tools.ok or client.ok or node_image.ok)
+    assert tools.found == "mvn, javac, jlink missing"
+    assert tools.remedy.count("openjdk") == 1
+    assert client.remedy == node_image.remedy == "scripts/prepare-ignite"
+    assert "nobody.sock" in node_image.found
+
+
+def test_the_doctor_asks_whatever_plugin_has_something_to_say() -> None:
+    assert plugins.load("doctors", "ignite3") is doctor.diagnose

@@ -1,0 +1,34 @@
+"""What this machine has of what drills of Apache Ignite 3 need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clusters.ignite3 import artifacts, image
+from harness.errors import FiredrillError
+from harness.machine import Finding
+
+PREPARE = "scripts/prepare-ignite"
+
+
+def diagnose() -> tuple[Finding, ...]:
+    """The tools that build, and what was built with them; never raises."""
+    lacking = artifacts.lacking()
+    tools = Finding(
+        name="ignite3: tools",
+        ok=not lacking,
+        found=f"{', '.join(lacking)} missing" if lacking else "a JDK and Maven",
+        remedy="; ".join(dict.fromkeys(artifacts.REMEDIES[tool] for tool in lacking)),
+    )
+    return (
+        tools,
+        _prepared("ignite3: client", lambda: artifacts.driver_command()[0]),
+        _prepared("ignite3: image", image.check),
+    )
+
+
+def _prepared(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name=name, ok=True, found=look())
+    except FiredrillError as error:
+        return Finding(name=name, ok=False, found=str(error), remedy=PREPARE)
