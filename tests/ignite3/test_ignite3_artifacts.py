@@ -61,7 +61,7 @@ def test_the_doctor_is_told_what_is_missing_and_the_command_that_makes_it(
 
     tools, client, node_image = doctor.diagnose()
 
-    assert not (tools.ok or client.ok or node_image.ok)
+    assert [finding.ok for finding in (tools, client, node_image)] == [False] * 3
     assert tools.found == "mvn, javac, jlink missing"
     assert tools.remedy.count("openjdk") == 1
     assert client.remedy == node_image.remedy == "scripts/prepare-ignite"
