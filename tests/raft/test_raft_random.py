@@ -213,5 +213,9 @@ class Careless(Group):
 
 
 def test_the_same_events_find_the_planted_bug() -> None:
+    # What comes first depends on which modules are loaded, so nothing fixes how soon it bites.
+    patient = settings(
+        LIMITS, max_examples=3000, phases=[Phase.generate], report_multiple_bugs=False
+    )
     with pytest.raises((AssertionError, InvariantBroken)):
-        run_state_machine_as_test(Careless, settings=settings(LIMITS, phases=[Phase.generate]))
+        run_state_machine_as_test(Careless, settings=patient)
