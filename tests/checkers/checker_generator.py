@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
+import attrs
 from checker_histories import Txn
 
 Lists = dict[int, list[int]]
@@ -53,7 +55,24 @@ def generate(seed: int, size: int = 7, keys: int = 3) -> list[Txn]:
             ops = [(f, k, None if f == "r" else v) for f, k, v in ops]
         ops = _damage(draw, bug, ops, store)
         made[i] = Txn(type_, ops, process=process, start=start, finish=finish)
-    return [made[i] for i in range(size)]
+    return _as_processes_live([made[i] for i in range(size)])
+
+
+def _as_processes_live(txns: list[Txn]) -> list[Txn]:
+    """A process whose transaction is in doubt, or not over yet, ends: another takes its place."""
+    place: dict[int, int] = {}
+    over: dict[int, float] = {}
+    lived = []
+    for txn in txns:
+        assert txn.process is not None
+        assert txn.start is not None
+        assert txn.finish is not None
+        process = place.setdefault(txn.process, txn.process)
+        if over.get(process, -1) > txn.start:
+            process = place[txn.process] = process + 10
+        over[process] = math.inf if txn.type == "info" else txn.finish
+        lived.append(attrs.evolve(txn, process=process))
+    return lived
 
 
 def _intervals(draw: random.Random, size: int) -> list[tuple[int, int, int]]:

@@ -123,9 +123,10 @@ def records(txns: list[Txn], faults: list[Fault] | None = None) -> list[Record]:
             error=txn.error,
             phase=txn.phase,
         )
-        timed += [(start, 0, invoke), (finish, 1, complete)]
+        # At a tie a process ends what it does before it begins anew.
+        timed += [(start, 1, invoke), (finish, 0 if start < finish else 2, complete)]
     for number, fault in enumerate(faults or []):
-        timed += [(at, 2, record) for at, record in _transitions(number, fault)]
+        timed += [(at, 3, record) for at, record in _transitions(number, fault)]
     return [record for _, _, record in sorted(timed, key=lambda item: item[:2])]
 
 

@@ -16,7 +16,7 @@ from clusters.providers.docker.provider import build
 from clusters.providers.remote import program
 from harness.capability import Capability
 from harness.cluster import Program
-from harness.errors import HarnessError, UsageError
+from harness.errors import PlanError, UsageError
 
 pytestmark = pytest.mark.docker
 
@@ -418,7 +418,7 @@ def test_an_image_that_is_not_there_fails_with_its_name(docker_daemon: docker.AP
     async def story() -> None:
         provider = build(named("image"), {"image": "firedrill-nothing:none"}, Path("unused"))
         try:
-            with pytest.raises(HarnessError, match="firedrill-nothing"):
+            with pytest.raises(PlanError, match="firedrill-nothing"):
                 await provider.provision(("n1",), ())
         finally:
             await provider.teardown()
