@@ -87,3 +87,13 @@ def test_a_machine_that_does_not_stand_still_at_once_is_asked_again() -> None:
 def test_a_look_without_an_answer_shows_nothing(code: int, output: bytes) -> None:
     with pytest.raises(HarnessError, match="looking at process 24 of n1 showed nothing: status"):
         look(code, output)
+
+
+def test_a_machine_that_once_shows_nothing_is_looked_at_again() -> None:
+    class Absent(Machine):
+        def execute(self, node: str, argv: list[str]) -> tuple[int, bytes]:
+            return next(given)
+
+    given = iter([(0, b""), (-1, b""), (0, STAT)])
+    machines: Any = Absent(0, b"")
+    assert tasks.look(machines, "n1", PROGRAM, None).running

@@ -15,6 +15,7 @@ from harness.errors import HarnessError
 LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is kept
 CONTAINER_LOG_LINES = 2000
 EXIT_TEXT_BYTES = 300
+LOOKS = 3  # one in some thousand shows nothing on a crowded host; the next one does
 TRIAL = "trial"
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of control groups version 2 and 1: one of them is there."""
@@ -127,16 +128,17 @@ def _stat(machines: Machines, node: str, pid: int) -> str:
     """``/proc/PID/stat``; empty where there is no such process.
 
     That has to be said by the machine: on a crowded host the daemon may give neither output nor
-    exit status of a command. Raises ``HarnessError`` for such a look, which shows nothing.
+    exit status of a command. Raises ``HarnessError`` where ``LOOKS`` such looks showed nothing.
     """
-    code, said = machines.execute(node, ["sh", "-c", _READ_STAT, "sh", str(pid)])
-    text = said.decode("utf-8", "replace").strip()
-    if text == GONE:
-        return ""
-    if program.parse_stat(text) is None:
-        answer = f"status {code}, output {text[:80]!r}"
-        raise HarnessError(f"docker: looking at process {pid} of {node} showed nothing: {answer}")
-    return text
+    for _ in range(LOOKS):
+        code, said = machines.execute(node, ["sh", "-c", _READ_STAT, "sh", str(pid)])
+        text = said.decode("utf-8", "replace").strip()
+        if text == GONE:
+            return ""
+        if program.parse_stat(text) is not None:
+            return text
+    answer = f"status {code}, output {text[:80]!r}"
+    raise HarnessError(f"docker: looking at process {pid} of {node} showed nothing: {answer}")
 
 
 def _killed_for_memory(machines: Machines, node: str) -> str:
