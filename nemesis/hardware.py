@@ -72,9 +72,7 @@ class HardwareFault:
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and a strength that the kind does not have."""
-        parsed = targets.parse(target, path)
-        targets.check(parsed, nodes, partitions, path)
-        targets.check_strength(parsed, self.unit, path)
+        targets.checked(target, self.unit, nodes, partitions, path)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
@@ -84,7 +82,7 @@ class HardwareFault:
         hit = targets.resolve(parsed, roles, nodes, draw)
         if hit is None:
             return None
-        strength = self.usual if parsed.strength is None else parsed.strength
+        strength = targets.strength_of(parsed, self.usual)
         return Victims(nodes=hit.nodes, roles=hit.roles, strength=strength, draw=draw)
 
     async def inject(self, scene: Scene, victims: Victims) -> None:

@@ -48,9 +48,7 @@ class LinkFault:
         if len(nodes) < self.ring_of:
             at_least = f"needs at least {self.ring_of} nodes (got {len(nodes)})"
             raise PlanError(path, f"fault {self.kind!r} {at_least}")
-        parsed = targets.parse(target, path)
-        targets.check(parsed, nodes, partitions, path)
-        targets.check_strength(parsed, "", path)
+        targets.checked(target, "", nodes, partitions, path)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

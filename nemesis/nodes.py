@@ -44,9 +44,7 @@ class NodeFault:
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and one with a strength: these kinds have none."""
-        parsed = targets.parse(target, path)
-        targets.check(parsed, nodes, partitions, path)
-        targets.check_strength(parsed, "", path)
+        targets.checked(target, "", nodes, partitions, path)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

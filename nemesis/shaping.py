@@ -43,9 +43,7 @@ class ShapingFault:
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and a strength in another unit or out of range."""
-        parsed = targets.parse(target, path)
-        targets.check(parsed, nodes, partitions, path)
-        targets.check_strength(parsed, self.unit, path)
+        targets.checked(target, self.unit, nodes, partitions, path)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
@@ -56,7 +54,7 @@ class ShapingFault:
         links = grudges.split(hit.nodes, nodes) if hit else ()
         if hit is None or not links:
             return None
-        strength = self.usual if parsed.strength is None else parsed.strength
+        strength = targets.strength_of(parsed, self.usual)
         shapes = tuple(self.spoil.shape(link, strength) for link in links)
         return Victims(nodes=hit.nodes, roles=hit.roles, shapes=shapes)
 

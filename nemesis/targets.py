@@ -149,6 +149,23 @@ def check_strength(target: Target, unit: str, path: str = "target") -> None:
         raise PlanError(path, f"target's strength must be {limits} (got {given})")
 
 
+def strength_of(target: Target, usual: float) -> float:
+    """The strength that ``target`` asks for, else the ``usual`` one."""
+    return usual if target.strength is None else target.strength
+
+
+def checked(
+    text: str, unit: str, nodes: tuple[str, ...], partitions: int | None, path: str
+) -> Target:
+    """The target that ``text`` says, of a fault whose strength is in ``unit``. Raises ``PlanError``
+    for what is no target here, and for a strength that the fault does not have.
+    """
+    target = parse(text, path)
+    check(target, nodes, partitions, path)
+    check_strength(target, unit, path)
+    return target
+
+
 def resolve(target: Target, roles: Roles, nodes: tuple[str, ...], draw: int) -> Hit | None:
     """Who ``target`` is now, or ``None`` where the roles don't tell.
 
