@@ -22,7 +22,7 @@ MAX_REPEAT = 100_000
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """When a campaign ends: after so many runs, with the first that failed, or in time."""
+    """When a series ends: after so many runs, with the first that failed, or in time."""
 
     runs: int
     until_failure: bool = False
@@ -31,7 +31,7 @@ class Bounds:
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """One run of a campaign. ``name`` is its directory, or why there is none."""
+    """One run of a series. ``name`` is its directory, or why there is none."""
 
     number: int
     seed: int
@@ -48,13 +48,13 @@ class Row:
 
 
 def seed_of(first: int, number: int) -> int:
-    """The seed of run ``number`` (from 1) of a campaign that began with seed ``first``: the first
+    """The seed of run ``number`` (from 1) of a series that began with seed ``first``: the first
     run is the one that the plan alone would make.
     """
     return first if number == 1 else substream(first, "repeat", number).randrange(MAX_SEED)
 
 
-def campaign(session: Session, plan: Plan, store: RunStore, wishes: Wishes, bounds: Bounds) -> int:
+def series(session: Session, plan: Plan, store: RunStore, wishes: Wishes, bounds: Bounds) -> int:
     """Make runs until a bound is met, print a table of them, and return the worst exit code.
 
     A run that the environment broke is one row; what would refuse every run is raised.
@@ -116,7 +116,7 @@ def _broken(session: Session, error: Exception) -> tuple[Outcome, int]:
 
 
 def over(rows: list[Row], bounds: Bounds) -> str:
-    """Why the campaign ends after ``rows``; empty where it goes on."""
+    """Why the series ends after ``rows``; empty where it goes on."""
     last = rows[-1]
     if last.interrupted:
         return "interrupted"

@@ -12,7 +12,7 @@ import click
 
 from harness.cli import duration
 from harness.cli.drill import Budget, Keep, Wishes, one
-from harness.cli.repeat import MAX_REPEAT, Bounds, campaign
+from harness.cli.repeat import MAX_REPEAT, Bounds, series
 from harness.cli.session import Session, executor_option, runs_option
 from harness.errors import MissingCapability, PlanError
 from harness.plan import MAX_SEED, Plan, load, override
@@ -96,7 +96,7 @@ def run(
             until_failure=until_failure,
             budget=Budget(time_budget) if time_budget else None,
         )
-        return campaign(session, chosen, store, wishes, bounds)
+        return series(session, chosen, store, wishes, bounds)
 
 
 def overrides(flags: dict[str, Any]) -> dict[str, object]:

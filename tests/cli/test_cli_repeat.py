@@ -111,7 +111,7 @@ def test_a_run_that_the_environment_broke_is_one_row_of_many(
         ([row(kept=True)], Bounds(runs=9), "the cluster of the last run is kept up"),
     ],
 )
-def test_what_ends_a_campaign(rows: list[Row], bounds: Bounds, why: str) -> None:
+def test_what_ends_a_series(rows: list[Row], bounds: Bounds, why: str) -> None:
     assert over(rows, bounds) == why
 
 
