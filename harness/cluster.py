@@ -271,6 +271,18 @@ class System(Protocol):
 
 
 @runtime_checkable
+class LogsEvents(Protocol):
+    """A ``System`` whose nodes write their events into their logs, too: what a node did just before
+    it was killed nobody could ask it for.
+    """
+
+    async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
+        """Events of ``node`` that ``events`` never told, from what was collected into the directory
+        ``logs``, mapped to the run's axis. Called after the last ``events``.
+        """
+
+
+@runtime_checkable
 class Readmits(Protocol):
     """A ``System`` that does not take a node back by itself once it was thrown out: mending what
     broke is then only half of the healing.

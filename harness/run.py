@@ -19,7 +19,7 @@ import msgspec
 
 from harness.attendance import Attendance, attended
 from harness.clock import NS_PER_S, RunClock, cpu_s
-from harness.cluster import Cluster
+from harness.cluster import Cluster, LogsEvents
 from harness.crew import Crew
 from harness.driver import Driver
 from harness.errors import FiredrillError, HarnessError
@@ -43,7 +43,7 @@ from harness.tasks import together
 
 __all__ = ["Guard", "Parts", "Stop", "execute"]
 
-EVENT_POLL_S = 0.5  # a killed node takes the events since the last poll with it
+EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
 ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
 HEAL_LIMIT_S = 60.0
 COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
@@ -372,6 +372,14 @@ class _Session:
             states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
             await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
         await self._collect_logs(cluster)
+        if isinstance(self.system, LogsEvents):
+            work = self._read_events(self.system, cluster)
+            await self._attempt("read events from logs", COLLECT_LIMIT_S, work)
+
+    async def _read_events(self, system: LogsEvents, cluster: Cluster) -> None:
+        for node in cluster.nodes:
+            for event in await system.logged_events(node, self.run.node(node)):
+                self.writer.append(event)
 
     async def _collect_logs(self, cluster: Cluster) -> None:
         await together(

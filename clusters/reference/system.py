@@ -12,6 +12,7 @@ import msgspec
 import clusters.reference.node as node_package
 from clusters.reference.client import ReferenceClient, connect, encode_key
 from clusters.reference.errors import CONFLICTS, ERRORS
+from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import (
@@ -48,7 +49,7 @@ from harness.cluster import Address, Cluster, PortSpec, Program, Provider, Pytho
 from harness.errors import HarnessError, PlanError
 from harness.plan import options as convert
 from harness.promise import Declaration, LogPattern, Promise
-from harness.records import EventKind, StoreEvent
+from harness.records import StoreEvent
 from harness.states import LogMark, Recovered, ReplicaState
 from harness.tasks import together
 
@@ -58,11 +59,11 @@ ADMIN_LIMIT_S = 1.0  # a node that is cut off or frozen must not hold the others
 WHOLE_LIMIT_S = 5.0  # digests of everything that a node holds take it a moment
 POLL_S = 0.1
 CONFIG_FILE = "node.json"
+LOG_FILE = "node.log"
 # A lease that ends, an election and a takeover, each of which may have to be tried again.
 LIVENESS_S = 5.0
 USUAL_REPLICAS = 3  # one may be lost
 METASTORAGE = -1  # its group among the partitions
-CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
 REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
 
@@ -133,7 +134,7 @@ class ReferenceSystem:
     def __init__(self, *, options: Options, network: Network) -> None:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options, self._network = options, network
-        self._cursors: dict[str, tuple[str, int]] = {}  # node -> boot and last event seen
+        self._feed = EventFeed()
 
     @property
     def partitions(self) -> int:
@@ -194,6 +195,7 @@ class ReferenceSystem:
             files={CONFIG_FILE: msgspec.json.format(msgspec.json.encode(config))},
             python=(PythonTree(source=str(NODE_SOURCE), package="clusters.reference.node"),),
             requirements=str(REQUIREMENTS),
+            log=LOG_FILE,
         )
 
     async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
@@ -230,9 +232,23 @@ class ReferenceSystem:
         answers = await together(self._events(cluster, node, clock) for node in cluster.nodes)
         # Only now, without an await before the return: an answer of a call that was cancelled
         # half-way has to be asked for again.
-        for node, (cursor, _) in zip(cluster.nodes, answers, strict=True):
-            self._cursors[node] = cursor
-        return [event for _, events in answers for event in events]
+        return [
+            event
+            for node, answer in zip(cluster.nodes, answers, strict=True)
+            if answer is not None
+            for event in self._feed.take(node, answer)
+        ]
+
+    async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
+        """See ``harness.cluster.LogsEvents``."""
+        path = logs / LOG_FILE
+        if not path.exists():
+            return []
+        try:
+            with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+                return self._feed.read(node, (line.rstrip("\r\n") for line in lines))
+        except OSError as error:
+            raise HarnessError(f"{path}: {error.strerror}") from error
 
     async def states(
         self, cluster: Cluster, node: str, *, whole: bool
@@ -274,16 +290,11 @@ class ReferenceSystem:
             if isinstance(answer, NodeReport)
         }
 
-    async def _events(
-        self, cluster: Cluster, node: str, clock: RunClock
-    ) -> tuple[tuple[str, int], list[StoreEvent]]:
-        """What the node has to tell since its cursor, and the cursor after it."""
-        boot, cursor = self._cursors.get(node, ("", 0))
+    async def _events(self, cluster: Cluster, node: str, clock: RunClock) -> Answer | None:
+        """What the node has to tell that it did not tell yet."""
         asked_ns = clock.now_ns()
-        batch = await self._ask(cluster, node, AskEvents(boot, cursor))
-        if not isinstance(batch, EventBatch):
-            return (boot, cursor), []
-        return (batch.boot, batch.cursor), mapped(node, batch, asked_ns, clock.now_ns())
+        batch = await self._ask(cluster, node, self._feed.question(node))
+        return Answer(batch, asked_ns, clock.now_ns()) if isinstance(batch, EventBatch) else None
 
     async def _ask(
         self,
@@ -407,30 +418,6 @@ def _behind(
         f"{_name(partition)} on {node} has not caught up"
         for node, status in replicas.items()
         if status is None or status.term != leader.term or status.applied_index < goal
-    ]
-
-
-def mapped(node: str, batch: EventBatch, asked_ns: int, answered_ns: int) -> list[StoreEvent]:
-    """A node's events on the run's axis.
-
-    The node read its wall clock somewhere between question and answer: half of that span is what
-    the mapping may be off by, and the drift of its clocks since the event.
-    """
-    offset_ns = batch.wall_ns - (asked_ns + answered_ns) // 2
-    half_trip_ns = (answered_ns - asked_ns + 1) // 2
-    return [
-        StoreEvent(
-            kind=EventKind(event.kind),
-            node=node,
-            wall_ns=event.wall_ns,
-            boot=event.boot,
-            at_ns=event.wall_ns - offset_ns,
-            uncertainty_ns=half_trip_ns + int(abs(batch.wall_ns - event.wall_ns) * CLOCK_DRIFT),
-            partition=event.partition,
-            term=event.term,
-            text=event.text,
-        )
-        for event in batch.events
     ]
 
 

@@ -1,4 +1,4 @@
-"""The adapter's pure parts: options, roles, what is missing, mapped events, the error table."""
+"""The adapter's pure parts: options, roles, what is missing, the error table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from clusters.reference.node import codes, events
 from clusters.reference.node.config import Config, ConfigError, loads
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.wire.reports import (
-    EventBatch,
     GroupStatus,
-    NodeEvent,
     NodeReport,
     PrimaryStatus,
 )
-from clusters.reference.system import REQUIREMENTS, build, mapped, missing, roles_of, source_hash
+from clusters.reference.system import REQUIREMENTS, build, missing, roles_of, source_hash
 from harness.client import Certainty, classify
 from harness.cluster import Roles
 from harness.errors import PlanError
@@ -280,18 +278,6 @@ def test_a_change_of_members_that_goes_on_and_a_former_life_are_lacks() -> None:
         "metastorage has not taken n3 in",
         "partition 0 has not taken n3 in",
     ]
-
-
-def test_events_are_mapped_from_the_round_trip() -> None:
-    event = NodeEvent(1, "leader-elected", 1_000_000_500, "b", 3, 7, "text")
-    batch = EventBatch(boot="b", wall_ns=1_000_001_000, cursor=1, events=(event,))
-
-    [mapped_event] = mapped("n1", batch, asked_ns=200, answered_ns=300)
-
-    assert mapped_event.kind is EventKind.LEADER_ELECTED
-    assert mapped_event.at_ns == 250 - 500
-    assert mapped_event.uncertainty_ns == 50
-    assert (mapped_event.partition, mapped_event.term, mapped_event.node) == (3, 7, "n1")
 
 
 def strings_of(module: object) -> set[str]:

@@ -131,6 +131,7 @@ class Process:
         self.node, self.boot = node, boot
         self.network, self._disk, self._timeline = network, disk, timeline
         self.exit_text = ""
+        self.silent = False  # a process that was killed writes no last word into its log
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._main: asyncio.Task[None] | None = None
 
@@ -161,6 +162,7 @@ class Process:
 
     async def kill(self) -> None:
         """End it at once. First nothing of it has an effect any more, then its tasks go."""
+        self.silent = True
         self._cut_off()
         true_loop().release(self._timeline)  # what is paused can be killed
         left = list(self._tasks)

@@ -320,7 +320,7 @@ class _NodeLogs(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         process = running_process()
-        if process is None:
+        if process is None or process.silent:
             return
         now_s = asyncio.get_running_loop().time()
         line = f"{now_s:.6f} {record.levelname} {record.name}: {record.getMessage()}"

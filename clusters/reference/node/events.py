@@ -1,11 +1,13 @@
 """The node's event log: the last events since this start, for whoever asks, and for the log file.
 
-The kinds are the closed list of the harness's ``EventKind``, as the strings that travel.
+The kinds are the closed list of the harness's ``EventKind``, as the strings that travel. A line of
+the log file is the whole event: of a node that was killed it is the only one who still can tell.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable
 
@@ -28,9 +30,44 @@ EVENTS_LOST = "events-lost"
 
 log = logging.getLogger("node.events")
 
+_LINE = re.compile(
+    r"\S+ INFO node\.events: (?P<kind>\S+) partition=(?P<partition>-|-?\d{1,9})"
+    r" term=(?P<term>-|\d{1,18}) seq=(?P<seq>\d{1,18}) boot=(?P<boot>\S+)"
+    r" wall_ns=(?P<wall_ns>\d{1,18}|[1-8]\d{18}): (?P<text>.*)"
+)
+
+
+def line_of(event: NodeEvent) -> str:
+    """``event`` as the message of one line of a log."""
+    partition = "-" if event.partition is None else event.partition
+    term = "-" if event.term is None else event.term
+    return (
+        f"{event.kind} partition={partition} term={term} seq={event.seq} boot={event.boot}"
+        f" wall_ns={event.wall_ns}: {' '.join(event.text.split())}"
+    )
+
+
+def parse_line(line: str) -> NodeEvent | None:
+    """The event that a line of a node's log tells of, ``None`` of any other line. A line that a
+    kill or the end of a file cut off tells of none, unless only its text is shorter.
+    """
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    partition, term = found["partition"], found["term"]
+    return NodeEvent(
+        seq=int(found["seq"]),
+        kind=found["kind"],
+        wall_ns=int(found["wall_ns"]),
+        boot=found["boot"],
+        partition=None if partition == "-" else int(partition),
+        term=None if term == "-" else int(term),
+        text=found["text"],
+    )
+
 
 class EventLog:
-    """Bounded and in memory; a killed node takes what nobody fetched with it."""
+    """Bounded and in memory; a killed node leaves what nobody fetched in its log file."""
 
     def __init__(self, *, boot: str, wall_ns: Callable[[], int]) -> None:
         self._boot, self._wall_ns = boot, wall_ns
@@ -42,11 +79,9 @@ class EventLog:
     ) -> None:
         """Record that ``kind`` happened now."""
         self._seq += 1
-        self._events.append(
-            NodeEvent(self._seq, kind, self._wall_ns(), self._boot, partition, term, text)
-        )
-        where = "" if partition is None else f" partition={partition}"
-        log.info("%s%s term=%s %s", kind, where, term, text)
+        event = NodeEvent(self._seq, kind, self._wall_ns(), self._boot, partition, term, text)
+        self._events.append(event)
+        log.info("%s", line_of(event))
 
     def since(self, boot: str, cursor: int) -> EventBatch:
         """Events after ``cursor`` of start ``boot``; another start means all there are. Those that

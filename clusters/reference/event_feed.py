@@ -1,0 +1,115 @@
+"""What nodes tell of their events, on the run's axis: asked while they live, read from their logs
+once the run is over.
+
+A killed node takes the events since the last question with it, and those are the ones that explain
+the kill. Its log has them, by the same number (boot, seq), so none is told twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from clusters.reference.node.events import parse_line
+from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent
+from harness.records import EventKind, StoreEvent
+
+CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
+_KINDS = frozenset(EventKind)
+
+
+@attrs.frozen
+class Answer:
+    """What a node answered, between two moments of the run's axis."""
+
+    batch: EventBatch
+    asked_ns: int
+    answered_ns: int
+
+
+@attrs.frozen
+class Reading:
+    """One look at a node's wall clock: ``wall_ns`` there was ``wall_ns - offset_ns`` on the run's
+    axis, give or take ``half_trip_ns``.
+    """
+
+    wall_ns: int
+    offset_ns: int
+    half_trip_ns: int
+
+    def uncertainty_ns(self, wall_ns: int) -> int:
+        """What mapping ``wall_ns`` by this reading may be off by."""
+        return self.half_trip_ns + int(abs(self.wall_ns - wall_ns) * CLOCK_DRIFT)
+
+    def mapped(self, node: str, event: NodeEvent) -> StoreEvent:
+        """``event`` on the run's axis."""
+        return StoreEvent(
+            kind=EventKind(event.kind),
+            node=node,
+            wall_ns=event.wall_ns,
+            boot=event.boot,
+            at_ns=event.wall_ns - self.offset_ns,
+            uncertainty_ns=self.uncertainty_ns(event.wall_ns),
+            partition=event.partition,
+            term=event.term,
+            text=event.text,
+        )
+
+
+def reading_of(answer: Answer) -> Reading:
+    """The node read its wall clock somewhere between question and answer: half of that span is what
+    the mapping may be off by.
+    """
+    return Reading(
+        wall_ns=answer.batch.wall_ns,
+        offset_ns=answer.batch.wall_ns - (answer.asked_ns + answer.answered_ns) // 2,
+        half_trip_ns=(answer.answered_ns - answer.asked_ns + 1) // 2,
+    )
+
+
+class EventFeed:
+    """What was told of which node, so that every event is told once."""
+
+    def __init__(self) -> None:
+        self._boots: dict[str, str] = {}  # of each node, the start that answered last
+        self._told: dict[tuple[str, str], int] = {}  # (node, boot) -> the last event told
+        self._readings: dict[str, dict[tuple[str, str], Reading]] = {}
+
+    def question(self, node: str) -> AskEvents:
+        """What to ask ``node`` for: what came after the last that it told."""
+        boot = self._boots.get(node, "")
+        return AskEvents(boot, self._told.get((node, boot), 0))
+
+    def take(self, node: str, answer: Answer) -> list[StoreEvent]:
+        """The events of an answer to ``question``; they count as told from now on."""
+        batch, reading = answer.batch, reading_of(answer)
+        self._boots[node] = batch.boot
+        self._told[(node, batch.boot)] = batch.cursor
+        # Of each start the first and the last: the nearest to whatever nobody asked for in time.
+        readings = self._readings.setdefault(node, {})
+        readings.setdefault((batch.boot, "first"), reading)
+        readings[(batch.boot, "last")] = reading
+        return [reading.mapped(node, event) for event in batch.events]
+
+    def read(self, node: str, lines: Iterable[str]) -> list[StoreEvent]:
+        """The events in a log of ``node`` that it was never asked for in time; told from now on.
+
+        They are mapped by the nearest answer that the node gave, of whichever start. None where it
+        never gave one: nobody knows its clock then.
+        """
+        readings = self._readings.get(node)
+        if not readings:
+            return []
+        found = []
+        for line in lines:
+            event = parse_line(line)
+            if event is None or event.kind not in _KINDS:
+                continue
+            if event.seq <= self._told.get((node, event.boot), 0):
+                continue
+            self._told[(node, event.boot)] = event.seq
+            wall_ns = event.wall_ns
+            nearest = min(readings.values(), key=lambda r: r.uncertainty_ns(wall_ns))
+            found.append(nearest.mapped(node, event))
+        return found
