@@ -4,7 +4,8 @@ line.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from harness.errors import UnknownPlugin
@@ -14,11 +15,18 @@ GROUPS = ("workloads", "faults", "checkers", "providers", "systems", "doctors")
 
 def names(group: str) -> tuple[str, ...]:
     """Every installed plugin of ``group`` (one of ``GROUPS``), sorted."""
-    return tuple(sorted({point.name for point in entry_points(group=f"firedrill.{group}")}))
+    return tuple(sorted({point.name for point in _points(group)}))
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own protocol)
     """The factory that the plugin's entry point names. Raises ``UnknownPlugin``."""
-    for point in entry_points(group=f"firedrill.{group}", name=name):
-        return point.load()
+    for point in _points(group):
+        if point.name == name:
+            return point.load()
     raise UnknownPlugin(group.removesuffix("s"), name, names(group))
+
+
+@cache
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    """What is installed does not change while we run, and each look reads every package's files."""
+    return tuple(entry_points(group=f"firedrill.{group}"))

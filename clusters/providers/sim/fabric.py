@@ -104,8 +104,11 @@ class Fabric:
 
     def latency_s(self, link: Link) -> float:
         """How long a packet of a stream takes, sent now, until all before it could be read."""
-        stream, weather, shape = self._stream(link), self.weather, self._shapes.get(link)
-        took_s = self._base_s[link] + stream.uniform(*JITTER_S)
+        stream, weather = self._streams.get(link) or self._stream(link), self.weather
+        shape = self._shapes.get(link) if self._shapes else None
+        least_s, most_s = JITTER_S
+        # As ``uniform`` does, without the call: this is every frame.
+        took_s = self._base_s[link] + (least_s + (most_s - least_s) * stream.random())
         loss = weather.loss
         if shape is not None:
             took_s += shape.delay_s

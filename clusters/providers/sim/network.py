@@ -13,6 +13,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Literal
 
 from clusters.providers.sim.fabric import Fabric, true_loop
@@ -43,7 +44,8 @@ class Pipe:
         """Send; ``deliver`` is called when it arrives."""
         now_s = self._loop.true_time()
         due_s = now_s + self._fabric.latency_s(self._link)
-        self._last_due_s = max(self._last_due_s, due_s)
+        if due_s > self._last_due_s:
+            self._last_due_s = due_s
         self._queue.append(deliver)
         self._loop.call_truly(self._last_due_s - now_s, self._arrive)
 
@@ -104,10 +106,9 @@ class SimConnection:
             raise ConnectionLost(f"{self._there}: {self._lost}")
         self._unread_bytes += len(payload)
         if self._fabric.trace is None:
-            self._pipe.push(lambda: other._arrive(payload))
+            self._pipe.push(partial(other._arrive, payload))
         else:
-            sent_s = true_loop().true_time()
-            self._pipe.push(lambda: other._arrive_traced(payload, sent_s))
+            self._pipe.push(partial(other._arrive_traced, payload, true_loop().true_time()))
 
     async def recv(self) -> bytes:
         """The next frame; for one receiver at a time."""
@@ -160,7 +161,8 @@ class SimConnection:
     def _arrive(self, payload: bytes) -> None:
         if self._lost is None:
             self._inbox.append(payload)
-            self._wake()
+            if self._waiter is not None:
+                self._wake()
 
     def _arrive_traced(self, payload: bytes, sent_s: float) -> None:
         did: Literal["message", "lost"] = "message" if self._lost is None else "lost"
