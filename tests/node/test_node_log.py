@@ -12,7 +12,7 @@ import pytest
 
 from clusters.reference.node.raft.types import Entry, HardState
 from clusters.reference.node.runtime import DiskError
-from clusters.reference.node.runtime.real import FileDisk
+from clusters.reference.node.runtime.files import FileDisk
 from clusters.reference.node.storage import log as shared_log
 from clusters.reference.node.storage.log import SharedLog, segment_name
 from clusters.reference.node.storage.records import SEGMENT_HEADER_BYTES, CorruptLog, Update
@@ -229,6 +229,31 @@ def test_the_name_of_a_file_is_durable_even_where_who_made_it_was_killed_before(
         asyncio.run(files.append(FIRST, b"y", sync=True))
 
     assert synced == [str(tmp_path)]
+
+
+def test_a_synced_append_makes_what_came_before_it_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole: list[int] = []
+    fdatasync = os.fdatasync
+
+    def noted(handle: int) -> None:
+        whole.append(os.stat(handle).st_size)
+        fdatasync(handle)
+
+    monkeypatch.setattr(os, "fdatasync", noted)
+
+    async def body(files: FileDisk) -> None:
+        await files.append(FIRST, b"1", sync=True)  # an earlier process may have left more
+        await files.append(FIRST, b"2", sync=True)
+        await files.append(FIRST, b"3", sync=False)
+        await files.append(FIRST, b"4", sync=True)
+
+    with disk(tmp_path) as files:
+        asyncio.run(body(files))
+
+    assert whole == [1, 4]
+    assert (tmp_path / FIRST).read_bytes() == b"1234"
 
 
 def test_files_have_flat_names_only(tmp_path: Path) -> None:
