@@ -40,7 +40,8 @@ from harness.cluster import (
     PortSpec,
     Program,
 )
-from harness.errors import HarnessBug, PlanError, UsageError
+from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
+from harness.nodelog import LogPiece
 
 NAME = "docker"
 PLACES = install.Places(
@@ -347,6 +348,21 @@ class DockerProvider:
             at.launch,
             into,
             at.lost,
+        )
+
+    async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
+        """See ``harness.nodelog.ReadsLogs``."""
+        at = self._node(node)
+        if at.launch is None or not at.reachable:
+            raise HarnessError(f"{node}: its log can't be read now")
+        return await at.lane.call(
+            "reading its log",
+            program.READ_LIMIT_S + LOOK_LIMIT_S,
+            program.read_log,
+            at.session,
+            at.launch,
+            offset,
+            limit_bytes,
         )
 
     async def teardown(self) -> None:

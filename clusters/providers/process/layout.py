@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import attrs
 
 from harness.cluster import Program, PythonTree
 from harness.errors import HarnessError, UsageError
+from harness.nodelog import LogPiece
 
 # Of a log that is longer, the end is kept: that is where the story of a failure is.
 LOG_LIMIT_BYTES = 64 << 20
@@ -66,6 +68,19 @@ def copy_log(source: Path, into: Path) -> None:
     with source.open("rb") as log, target.open("wb") as copy:
         log.seek(max(0, source.stat().st_size - LOG_LIMIT_BYTES))
         shutil.copyfileobj(log, copy)
+
+
+def read_piece(source: Path, offset: int, limit_bytes: int) -> LogPiece:
+    """A part of a log, empty where there is none. Raises ``HarnessError``."""
+    wall_ns = time.time_ns()
+    try:
+        with source.open("rb") as log:
+            log.seek(offset)
+            return LogPiece(content=log.read(limit_bytes), wall_ns=wall_ns)
+    except FileNotFoundError:
+        return LogPiece(content=b"", wall_ns=wall_ns)
+    except OSError as error:
+        raise HarnessError(f"{source}: {error.strerror}") from error
 
 
 def cut_log(source: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:

@@ -22,7 +22,14 @@ from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.child import Child, launch, spawn
 from clusters.providers.process.keeping import keep_links
-from clusters.providers.process.layout import Layout, argument_vector, copy_log, cut_log, place
+from clusters.providers.process.layout import (
+    Layout,
+    argument_vector,
+    copy_log,
+    cut_log,
+    place,
+    read_piece,
+)
 from clusters.providers.process.ledger import Ledger
 from clusters.providers.process.proxy import LOOPBACK, Mesh
 from harness.capability import Capability
@@ -38,6 +45,7 @@ from harness.cluster import (
     Program,
 )
 from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
+from harness.nodelog import LogPiece
 from harness.tasks import together
 
 # From SIGTERM to SIGKILL: time to flush, not to finish work.
@@ -271,6 +279,15 @@ class ProcessProvider:
         self._known(node)
         if program := self._programs.get(node):
             await asyncio.to_thread(copy_log, self._layout(node).log(program), into)
+
+    async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
+        """See ``harness.nodelog.ReadsLogs``."""
+        self._known(node)
+        program = self._programs.get(node)
+        if program is None:
+            raise HarnessError(f"{node}: its log can't be read now")
+        path = self._layout(node).log(program)
+        return await asyncio.to_thread(read_piece, path, offset, limit_bytes)
 
     async def teardown(self) -> None:
         """End every process and link; data and logs stay. Idempotent. Raises ``HarnessError`` for

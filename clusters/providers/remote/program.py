@@ -11,13 +11,16 @@ from collections.abc import Mapping
 
 import attrs
 
-from clusters.providers.remote.session import Session
+from clusters.providers.remote.session import OUTPUT_LIMIT_BYTES, Session
 from harness.cluster import NodeStatus
 from harness.errors import HarnessError
+from harness.nodelog import LogPiece
 
 START_LIMIT_S = 10.0
 STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
 ACT_LIMIT_S = STOP_GRACE_S + 10.0
+READ_LIMIT_S = 5.0
+READ_MAX_BYTES = OUTPUT_LIMIT_BYTES - 64  # beside the clock's line
 LOG_LINK = "/run/firedrill-log"
 """Leads to the program's log, so that whoever comes later finds it without the plan."""
 
@@ -70,6 +73,10 @@ case $action in
 esac || { echo "the process is still in state $state" >&2; exit 1; }
 cat "/proc/$pid/stat" 2>/dev/null || true
 """
+
+
+# The machine's clock first, in a line of its own.
+_READ = 'date +%s%N; [ ! -e "$1" ] || tail -c "+$2" -- "$1" | head -c "$3"'
 
 
 @attrs.frozen(kw_only=True)
@@ -167,3 +174,19 @@ def act(session: Session, process: Process, action: str) -> str:
         name=f"{action} of pid {process.pid}",
     )
     return said.decode("utf-8", "replace")
+
+
+def read_log(session: Session, launch: Launch, offset: int, limit_bytes: int) -> LogPiece:
+    """See ``harness.nodelog.ReadsLogs``. At most ``READ_MAX_BYTES``. Blocking."""
+    wanted = str(min(limit_bytes, READ_MAX_BYTES))
+    said = session.run(
+        ["sh", "-c", _READ, "sh", launch.log, str(offset + 1), wanted],
+        limit_s=READ_LIMIT_S,
+        name="reading its log",
+    )
+    clock, _, content = said.partition(b"\n")
+    if not clock.isdigit():
+        raise HarnessError(
+            f"{session.node}: expected its clock before its log (got {clock[:80]!r})"
+        )
+    return LogPiece(content=content, wall_ns=int(clock))
