@@ -209,17 +209,21 @@ class Provider(Protocol):
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds which role now: leader, primary and voters per partition; the metastorage leader.
+    """Who holds which role now: leader, primary, voters and learners per partition; who leads the
+    metastorage, and who the group that manages the cluster, where the store has one.
 
     A partition without a known leader is absent from ``leaders``. ``primaries`` are the replicas
     that may acknowledge, under a lease or whatever the store calls it; ``None`` of a store where
-    that always is the leader.
+    that always is the leader. ``others`` answered and hold none of these roles.
     """
 
     leaders: dict[int, str] = {}
     primaries: dict[int, str] | None = None
     voters: dict[int, tuple[str, ...]] = {}
+    learners: dict[int, tuple[str, ...]] = {}
     metastorage_leader: str | None = None
+    management_leader: str | None = None
+    others: tuple[str, ...] = ()
 
 
 class System(Protocol):

@@ -18,13 +18,13 @@ from harness.errors import PlanError
 
 ACCEPTED = (
     "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "
-    "metastorage leader, leader of partition P, leader of any partition "
-    "(and so primary, follower, other voter, majority, minority of one); "
+    "metastorage leader, management leader, leader of partition P, leader of any partition "
+    "(and so primary, follower, other voter, learner, majority, minority of one); "
     "where the fault has a strength, with it (n1 at 30 %, one at 100 ms)"
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _OF_PARTITION = re.compile(
-    r"(leader|primary|follower|other voter|majority|minority)"
+    r"(leader|primary|follower|other voter|learner|majority|minority)"
     r" of (?:partition (\d{1,9})|any partition)"
 )
 _SYNONYMS = {"its majority": "majority of any partition"}
@@ -45,9 +45,11 @@ class Form(enum.StrEnum):
     LEADER = "leader"
     PRIMARY = "primary"
     FOLLOWER = "follower"
+    LEARNER = "learner"
     VOTERS_MAJORITY = "majority of voters"
     VOTERS_MINORITY = "minority of voters"
     METASTORAGE_LEADER = "metastorage leader"
+    MANAGEMENT_LEADER = "management leader"
 
 
 _WORDS = {
@@ -60,6 +62,7 @@ _WORDS = {
         Form.MAJORITY,
         Form.ALL,
         Form.METASTORAGE_LEADER,
+        Form.MANAGEMENT_LEADER,
     )
 }
 _PARTITION_FORMS = {
@@ -67,6 +70,7 @@ _PARTITION_FORMS = {
     "primary": Form.PRIMARY,
     "follower": Form.FOLLOWER,
     "other voter": Form.FOLLOWER,
+    "learner": Form.LEARNER,
     "majority": Form.VOTERS_MAJORITY,
     "minority": Form.VOTERS_MINORITY,
 }
@@ -185,10 +189,17 @@ def _choose(
             return target.nodes if all(name in nodes for name in target.nodes) else ()
         case Form.METASTORAGE_LEADER:
             return _known(roles.metastorage_leader, nodes)
+        case Form.MANAGEMENT_LEADER:
+            return _known(roles.management_leader, nodes)
         case Form.FIRST_HALF:
             return tuple(sorted(nodes[: len(nodes) // 2]))
         case (
-            Form.LEADER | Form.PRIMARY | Form.FOLLOWER | Form.VOTERS_MAJORITY | Form.VOTERS_MINORITY
+            Form.LEADER
+            | Form.PRIMARY
+            | Form.FOLLOWER
+            | Form.LEARNER
+            | Form.VOTERS_MAJORITY
+            | Form.VOTERS_MINORITY
         ):
             return _of_partition(target, roles, nodes, stream)
         case _:
@@ -222,6 +233,8 @@ def _candidates(
     """
     if form in (Form.LEADER, Form.PRIMARY):
         return _known(_holders(form, roles).get(partition), nodes)
+    if form is Form.LEARNER:
+        return tuple(sorted(n for n in roles.learners.get(partition, ()) if n in nodes))
     leader = roles.leaders.get(partition)
     voters = tuple(sorted(n for n in roles.voters.get(partition, ()) if n in nodes))
     if form is Form.FOLLOWER:
@@ -246,6 +259,7 @@ def _how_many(form: Form, nodes: int) -> int:
         Form.LEADER: min(1, nodes),
         Form.PRIMARY: min(1, nodes),
         Form.FOLLOWER: min(1, nodes),
+        Form.LEARNER: min(1, nodes),
         Form.MINORITY: minority,
         Form.VOTERS_MINORITY: minority,
         Form.HALF: nodes // 2,
@@ -268,9 +282,16 @@ def _roles_of(chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
     held += [f"leader of partition {p}" for p, n in sorted(roles.leaders.items()) if n in chosen]
     if roles.metastorage_leader in chosen:
         held.append(Form.METASTORAGE_LEADER.value)
+    if roles.management_leader in chosen:
+        held.append(Form.MANAGEMENT_LEADER.value)
     held += [
         f"{'follower' if partition in roles.leaders else 'voter'} of partition {partition}"
         for partition, voters in sorted(roles.voters.items())
         if any(n in chosen and n != roles.leaders.get(partition) for n in voters)
+    ]
+    held += [
+        f"learner of partition {partition}"
+        for partition, learners in sorted(roles.learners.items())
+        if any(n in chosen for n in learners)
     ]
     return tuple(held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,8 @@ def resolve(text: str, draw: int = 0, roles: Roles = ROLES) -> targets.Hit | Non
         ("follower of partition 0", Target(form=Form.FOLLOWER, partition=0)),
         ("leader of any partition", Target(form=Form.LEADER)),
         ("metastorage leader", Target(form=Form.METASTORAGE_LEADER)),
+        ("management leader", Target(form=Form.MANAGEMENT_LEADER)),
+        ("learner of partition 3", Target(form=Form.LEARNER, partition=3)),
         ("primary of partition 3", Target(form=Form.PRIMARY, partition=3)),
         ("primary of any partition", Target(form=Form.PRIMARY)),
         ("other voter of partition 3", Target(form=Form.FOLLOWER, partition=3)),
@@ -142,7 +145,20 @@ def test_what_the_store_does_not_tell_is_nobody(text: str) -> None:
     assert resolve(text) is None
 
 
-@pytest.mark.parametrize("text", ["leader of any partition", "metastorage leader"])
+def test_who_leads_the_management_and_who_only_learns_can_be_hit() -> None:
+    roles = msgspec.structs.replace(ROLES, learners={3: ("n5",)}, management_leader="n4")
+    assert resolve("management leader", roles=roles) == targets.Hit(
+        nodes=("n4",), roles=("leader of partition 0", "management leader")
+    )
+    learner = targets.Hit(nodes=("n5",), roles=("learner of partition 3",))
+    assert resolve("learner of partition 3", roles=roles) == learner
+    assert resolve("learner of any partition", roles=roles) == learner
+    assert resolve("learner of partition 0", roles=roles) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["leader of any partition", "metastorage leader", "management leader"]
+)
 def test_a_store_that_tells_nothing_has_no_leaders(text: str) -> None:
     assert resolve(text, roles=Roles()) is None
 
