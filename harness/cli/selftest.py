@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from harness.cli.campaign import SEED_LIMIT_S, campaign
-from harness.cli.seeds import SeedResult
+from harness.cli.seeds import CRASHES, SeedResult
 from harness.cli.session import Session, runs_option, say
 from harness.errors import UsageError
 from harness.history.files import write_atomically
@@ -23,9 +23,6 @@ from harness.rundir import RunDirectory
 from results.store import RunStore
 
 RESULTS = "selftest.json"
-CRASHES = frozenset({"liveness", "node-exit", "panic"})
-"""Not counted: that a node dies of a bug, or stands still, says nothing of what it did to data."""
-
 CHECKERS = {"lost-write": "lost-write", "bank-total": "bank", "negative-balance": "bank"}
 
 

@@ -2,109 +2,49 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import attrs
 import click
 import msgspec
 
 from harness.checking import Verdict
 from harness.cli import duration
 from harness.cli.ground import SIMULATED
+from harness.cli.lesser import smaller, with_schedule
+from harness.cli.seeds import CRASHES
 from harness.cli.session import Session, runs_option, say
-from harness.clock import substream
-from harness.errors import FiredrillError, UsageError
+from harness.cli.trials import OutOfTime, Trials
+from harness.errors import UsageError
 from harness.faults import PlannedFault
 from harness.history.files import write_atomically
 from harness.outcome import Outcome
-from harness.plan import MAX_SEED, Plan, dumps, load
+from harness.plan import Plan, dumps, load
 from harness.rundir import RunDirectory
 from nemesis.shrink import fewest, least
 from results.store import RunStore
 
 SHRUNK = "shrunk.toml"
 SHRINK_LIMIT = "10m"
-SIMULATED_TRIES, REAL_TRIES = 3, 3
-# A plan is not made smaller than this: a cluster needs a moment to fail in.
-LEAST_DURATION_S, LEAST_HOLD_S, LEAST_RATE_PER_S = 3.0, 0.5, 5.0
-CALM_S = 1.0  # of the drive, after the last fault
-
-
-class _OutOfTime(Exception):
-    """The time is over; what was found by then stands."""
-
-
-@attrs.frozen(kw_only=True)
-class Trials:
-    """Tries candidates until one fails in the way looked for.
-
-    Each is tried under up to ``tries`` seeds, its own first: a fault that is left out shifts all
-    that follows, and then the same seed may miss what another one still hits.
-    """
-
-    names: frozenset[str]
-    tries: int
-    store: RunStore
-    ends_s: float
-    made: list[int] = attrs.field(factory=list)
-
-    def first(self, candidates: Sequence[Plan]) -> tuple[int, Plan] | None:
-        """The place of the first candidate that fails, and the plan with the seed that did it."""
-        for turn in range(self.tries):
-            plans = [reseeded(plan, turn) for plan in candidates]
-            places = self._failing(plans)
-            if places:
-                return min(places), plans[min(places)]
-        return None
-
-    def _failing(self, plans: Sequence[Plan]) -> list[int]:
-        """The places of plans that fail; of simulated ones the first that is seen to."""
-        if time.monotonic() >= self.ends_s:
-            raise _OutOfTime
-        self.made.append(len(plans))
-        simulated = plans[0].cluster.provider == SIMULATED
-        runs = self._simulated(plans) if simulated else self._real(plans)
-        with closing(runs):  # type: ignore[type-var]
-            for place, anomalies in runs:
-                if self.names & frozenset(anomalies):
-                    return [place]
-        return []
-
-    def _simulated(self, plans: Sequence[Plan]) -> Iterator[tuple[int, Collection[str]]]:
-        from harness.cli.campaign import SEED_LIMIT_S, campaign
-        from harness.cli.seeds import plan_key
-
-        places = {plan_key(plan): place for place, plan in enumerate(plans)}
-        limit_s = min(SEED_LIMIT_S, max(1.0, self.ends_s - time.monotonic()))
-        with closing(campaign(plans, self.store.root, seed_limit_s=limit_s)) as results:  # type: ignore[type-var]
-            for result in results:
-                yield places[result.key], result.anomalies
-
-    def _real(self, plans: Sequence[Plan]) -> Iterator[tuple[int, Collection[str]]]:
-        from harness.cli import judging
-        from harness.cli.wiring import run_plan
-        from harness.progress import Silent
-        from harness.stop import Stop
-
-        for place, plan in enumerate(plans):
-            try:
-                run = run_plan(plan, self.store.root, Silent(), Stop())
-                yield place, judging.judge(run, None).anomalies
-            except UsageError:
-                raise
-            except FiredrillError as error:
-                say(f"a trial came to nothing: {error}")
-                yield place, ()
+TRIES = 3
+REAL_REPETITIONS = 5
+CONFIDENCE = 0.95
+HEAD_CHARS = 100
 
 
 @click.command()
 @click.argument("name", metavar="RUN", default="latest")
 @runs_option
-@click.option("--tries", type=click.IntRange(1, 100), help="Seeds (or repetitions) a candidate.")
+@click.option(
+    "--tries",
+    type=click.IntRange(1, 100),
+    default=TRIES,
+    show_default=True,
+    help="Seeds (of a simulated plan) or repetitions that a candidate has to fail in.",
+)
 @click.option(
     "--time-budget",
     callback=duration.seconds,
@@ -113,49 +53,84 @@ class Trials:
     metavar="TIME",
     help="For all trials together: 90s, 10m.",
 )
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    help=f"Runs of the result, to tell how often it fails (1; on real nodes {REAL_REPETITIONS}).",
+)
+@click.option(
+    "--anomaly",
+    "anomalies",
+    multiple=True,
+    help="What it must still fail with; repeatable. Any that RUN failed with, but for the end of a "
+    "node or a standstill beside others.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Simulated trials at once (as many as cores).")
 @click.option("--out", type=click.Path(path_type=Path), help=f"The plan file ({SHRUNK} in RUN).")
 @click.pass_obj
 def shrink(
-    session: Session, name: str, store: RunStore, tries: int | None, time_budget: float, out: Path
+    session: Session,
+    name: str,
+    store: RunStore,
+    tries: int,
+    time_budget: float,
+    repeat: int | None,
+    anomalies: tuple[str, ...],
+    jobs: int | None,
+    out: Path | None,
 ) -> int:
-    """Find the smallest plan that fails as RUN did: the fewest faults, then the shortest holds,
-    fewer clients, a lower rate, fewer keys, a shorter drive.
+    """Find the smallest plan that fails as RUN did: the fewest faults, then less work, fewer
+    clients, a lower rate, fewer nodes and partitions, a shorter drive, shorter holds.
 
-    Its output is a plan file. A simulated plan fails every time that it is run; a real cluster may
-    not, so the plan is repeated at the end, and how often it failed is told.
+    Its output is a plan file. A simulated run is shrunk to the same file every time (as long as the
+    time suffices), and that fails whenever it is run. A real cluster may not fail again, so the
+    plan is repeated at the end, and how often it failed is told with its confidence.
     """
     run = store.resolve(name)
     session.run = run
-    plan, names = load(run.plan), failures(run)
+    plan, names = load(run.plan), failures(run, anomalies)
     simulated = plan.cluster.provider == SIMULATED
-    usual = SIMULATED_TRIES if simulated else REAL_TRIES
+    began_s = time.monotonic()
     with TemporaryDirectory(prefix="firedrill-shrink-") as scratch:
         trials = Trials(
             names=names,
-            tries=tries or usual,
+            tries=tries,
             store=RunStore(Path(scratch)) if simulated else store,
-            ends_s=time.monotonic() + time_budget,
+            ends_s=began_s + time_budget,
+            jobs=jobs,
         )
         small = shrunk(plan, trials)
-        failed, repeated = confirmed(small, trials, 1 if simulated else trials.tries)
+        took_s, runs = time.monotonic() - began_s, len(trials.made)
+        times = repeat or (1 if simulated else REAL_REPETITIONS)
+        failed = trials.times(small, times)
     path = out or run.root / SHRUNK
-    write_atomically(path, dumps(small).encode())
     for line in told(plan, small, names):
         click.echo(line)
-    click.echo(f"it failed in {failed} of {repeated} repetitions, after {sum(trials.made)} trials")
+    counted = confidence(failed, times, exact=simulated)
+    click.echo(f"{runs} trials in {duration.words(round(took_s))}; {counted}")
+    lines = [f"Shrunk from the run {run.root.name}.", *told(plan, small, names), counted]
+    write_atomically(path, (head(lines) + dumps(small)).encode())
     click.echo(f"plan: {path}")
     return 0 if failed else Outcome.UNKNOWN.exit_code
 
 
-def failures(run: RunDirectory) -> frozenset[str]:
-    """The anomalies that decided against ``run``. Raises ``UsageError`` where there are none."""
+def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
+    """What a smaller plan is to fail with: the anomalies that decided against ``run``, or those
+    ``wanted`` of them. Raises ``UsageError`` where there are none.
+    """
     try:
         verdict = msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
     except FileNotFoundError as error:
         raise UsageError(f"{run.root.name} has no verdict ('firedrill check' makes one)") from error
-    if not verdict.anomalies:
+    found = frozenset(verdict.anomalies)
+    if not found:
         raise UsageError(f"{run.root.name} broke no promise: there is nothing to shrink")
-    return frozenset(verdict.anomalies)
+    for name in wanted:
+        if name not in found:
+            known = ", ".join(sorted(found))
+            raise UsageError(f"--anomaly: expected one of {known} (got {name!r})")
+    # That a node ends or stands still has many causes: what was wrong with data is the failure.
+    return frozenset(wanted) or (found - CRASHES) or found
 
 
 def shrunk(plan: Plan, trials: Trials) -> Plan:
@@ -167,7 +142,7 @@ def shrunk(plan: Plan, trials: Trials) -> Plan:
         if found is None:
             return None
         best[0] = found[1]
-        say(f"still fails with {len(best[0].nemesis.schedule)} faults")
+        say(f"still fails with {counted_faults(best[0])}")
         return found[0]
 
     def of_plans(candidates: list[Plan]) -> Plan | None:
@@ -180,94 +155,68 @@ def shrunk(plan: Plan, trials: Trials) -> Plan:
     try:
         fewest(plan.nemesis.schedule, of_faults)
         least(best[0], smaller, of_plans)
-    except (_OutOfTime, KeyboardInterrupt) as end:
-        why = "the time is over" if isinstance(end, _OutOfTime) else "interrupted"
+        # What is smaller may need fewer of them.
+        fewest(best[0].nemesis.schedule, of_faults)
+    except (OutOfTime, KeyboardInterrupt) as end:
+        why = "the time is over" if isinstance(end, OutOfTime) else "interrupted"
         say(f"{why}: this is the smallest plan that was found by then")
     return best[0]
 
 
-def confirmed(plan: Plan, trials: Trials, times: int) -> tuple[int, int]:
-    """How often ``plan`` failed of so many times that it was run again."""
-    last = attrs.evolve(trials, tries=1, ends_s=float("inf"))
-    return sum(last.first([plan]) is not None for _ in range(times)), times
-
-
-def smaller(plan: Plan) -> list[Plan]:
-    """``plan`` with less of one thing, each in turn, the most promising first."""
-    ways: tuple[Callable[[Plan], Plan | None], ...] = (
-        _shorter_drive,
-        _fewer_clients,
-        _lower_rate,
-        _fewer_keys,
-        _shorter_holds,
-    )
-    return [less for way in ways if (less := way(plan)) is not None]
-
-
-def with_schedule(plan: Plan, faults: Sequence[PlannedFault]) -> Plan:
-    """``plan`` with ``faults`` and no others."""
-    nemesis = msgspec.structs.replace(plan.nemesis, mix=(), schedule=tuple(faults))
-    return msgspec.structs.replace(plan, nemesis=nemesis)
-
-
-def reseeded(plan: Plan, turn: int) -> Plan:
-    """``plan`` as it is on turn 0, later under seeds that follow from its own."""
-    if turn == 0:
-        return plan
-    seed = substream(plan.seed, "shrink", turn).randrange(MAX_SEED)
-    return msgspec.structs.replace(plan, seed=seed)
-
-
-def _shorter_drive(plan: Plan) -> Plan | None:
-    last_s = max((fault.at_s + fault.hold_s for fault in plan.nemesis.schedule), default=0.0)
-    least_s = max(LEAST_DURATION_S, last_s + CALM_S)
-    duration_s = round(max(least_s, plan.drive.duration_s / 2), 3)
-    return _driven(plan, duration_s=duration_s) if duration_s < plan.drive.duration_s else None
-
-
-def _fewer_clients(plan: Plan) -> Plan | None:
-    concurrency = plan.drive.concurrency // 2
-    return _driven(plan, concurrency=concurrency) if concurrency >= 2 else None
-
-
-def _lower_rate(plan: Plan) -> Plan | None:
-    rate = plan.drive.rate_per_s
-    if rate is None or rate / 2 < LEAST_RATE_PER_S:
-        return None
-    return _driven(plan, rate_per_s=rate / 2)
-
-
-def _driven(plan: Plan, **changes: object) -> Plan:
-    drive = msgspec.structs.replace(plan.drive, **changes)
-    return msgspec.structs.replace(plan, drive=drive)
-
-
-def _fewer_keys(plan: Plan) -> Plan | None:
-    keys = plan.workload.options.get("key_count")
-    if not isinstance(keys, int) or keys < 2:
-        return None
-    workload = msgspec.structs.replace(
-        plan.workload, options=plan.workload.options | {"key_count": keys // 2}
-    )
-    return msgspec.structs.replace(plan, workload=workload)
-
-
-def _shorter_holds(plan: Plan) -> Plan | None:
-    halved = [
-        msgspec.structs.replace(fault, hold_s=round(max(LEAST_HOLD_S, fault.hold_s / 2), 3))
-        for fault in plan.nemesis.schedule
-    ]
-    return with_schedule(plan, halved) if tuple(halved) != plan.nemesis.schedule else None
+def counted_faults(plan: Plan) -> str:
+    """How many faults ``plan`` has, in words."""
+    count = len(plan.nemesis.schedule)
+    return "1 fault" if count == 1 else f"{count or 'no'} faults"
 
 
 def told(plan: Plan, small: Plan, names: Collection[str]) -> Iterator[str]:
     """What became of ``plan``, in lines."""
-    before, after = plan.nemesis.schedule, small.nemesis.schedule
-    yield f"still fails with {', '.join(sorted(names))}: {len(before)} faults became {len(after)}"
-    for fault in after:
+    yield (
+        f"still fails with {' or '.join(sorted(names))}: "
+        f"{counted_faults(plan)} became {len(small.nemesis.schedule)}"
+    )
+    for fault in small.nemesis.schedule:
         yield f"  {fault.at_s:g} s: {fault.kind} of {fault.target} for {fault.hold_s:g} s"
     drive, less = plan.drive, small.drive
-    yield (
-        f"drive: {drive.duration_s:g} s became {less.duration_s:g} s, "
-        f"{drive.concurrency} clients became {less.concurrency}"
+    changes = [
+        (drive.duration_s, less.duration_s, "s of drive"),
+        (drive.concurrency, less.concurrency, "clients"),
+        (drive.rate_per_s, less.rate_per_s, "transactions a second"),
+        (plan.cluster.nodes, small.cluster.nodes, "nodes"),
+    ]
+    for was, now, what in changes:
+        if was is not None and now is not None and was != now:
+            yield f"  {was:g} {what} became {now:g}"
+    for name, owner, other in (
+        ("workload", plan.workload, small.workload),
+        ("system", plan.system, small.system),
+    ):
+        for key, value in other.options.items():
+            if owner.options.get(key) != value:
+                yield f"  {name}.{key} became {value}"
+    for key in sorted(plan.cluster.options.keys() - small.cluster.options.keys()):
+        yield f"  without cluster.options.{key}"
+
+
+def confidence(failed: int, times: int, *, exact: bool) -> str:
+    """What ``failed`` of ``times`` repetitions say of the next run."""
+    text = f"it failed in {failed} of {times} repetitions"
+    if exact:
+        return text if failed < times else f"{text}; the same code fails every time"
+    from scipy.stats import binomtest
+
+    bounds = binomtest(failed, times).proportion_ci(CONFIDENCE, method="exact")
+    share = f"between {bounds.low:.0%} and {bounds.high:.0%} of its runs fail"
+    return f"{text}: {share} (Clopper-Pearson, {CONFIDENCE:.0%} confidence)"
+
+
+def head(lines: Collection[str]) -> str:
+    """``lines`` as the comment that begins a plan file."""
+    wrapped = (
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line, HEAD_CHARS - 2, subsequent_indent="  ", drop_whitespace=False
+        )
     )
+    return "".join(f"# {part}\n" for part in wrapped) + "\n"

@@ -1,66 +1,191 @@
-"""A failing simulated run is shrunk to a plan that fails by itself."""
+"""A failing simulated run is shrunk to a plan that fails by itself, and always to the same one."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from harness.cli import campaign as campaigns
 from harness.cli.campaign import campaign
+from harness.cli.lesser import smaller, with_schedule
+from harness.cli.main import execute
+from harness.cli.seeds import SeedResult, plan_key
+from harness.cli.shrink import confidence, failures, head, told
+from harness.cli.trials import OutOfTime, Trials, reseeded
+from harness.errors import UsageError
 from harness.outcome import Outcome
-from harness.plan import load
+from harness.plan import Plan, load
+from harness.rundir import RunDirectory
+from results.store import RunStore
 
-FIREDRILL = Path(sys.executable).with_name("firedrill")
 FAULTS = [
-    {"at_s": 0.7, "kind": "clock-jump", "target": "n1", "hold_s": 0.5},
-    {"at_s": 1.5, "kind": "kill", "target": "all", "hold_s": 0.5},
-    {"at_s": 3.0, "kind": "disk-slow", "target": "n2", "hold_s": 0.5},
-    {"at_s": 4.0, "kind": "kill", "target": "all", "hold_s": 0.5},
+    {"at_s": 0.5, "kind": "clock-jump", "target": "n1", "hold_s": 0.5},
+    {"at_s": 1.3, "kind": "kill", "target": "all", "hold_s": 0.5},
 ]
+# Small in all but its faults, so that few things are left to try.
+FAILING = {
+    "seed": 3,
+    "cluster.provider": "sim",
+    "cluster.nodes": 3,
+    "check.executor": "local",
+    "check.min_ok": 1,
+    "system.partitions": 1,
+    "system.bugs": ["no-fsync"],
+    "workload.key_count": 1,
+    "workload.max_length": 1,
+    "limits.quiesce_s": 5.0,
+    "limits.final_reads_s": 5.0,
+    "drive.duration_s": 3.0,
+    "drive.rate_per_s": 9.0,
+    "drive.concurrency": 3,
+    "nemesis.schedule": FAULTS,
+}
 
 
-def firedrill(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FIREDRILL, *arguments], capture_output=True, text=True, timeout=200)
+def shrink(run: str | Path, *flags: str | Path) -> int:
+    return execute(["shrink", str(run), *map(str, flags)])
 
 
-@pytest.mark.slow
-def test_what_is_left_still_fails_and_is_less(tmp_path: Path) -> None:
-    given = {
-        "seed": 3,
-        "cluster.provider": "sim",
-        "cluster.nodes": 3,
-        "check.executor": "local",
-        "check.min_ok": 1,
-        "system.partitions": 2,
-        "system.bugs": ["no-fsync"],
-        "drive.duration_s": 7.0,
-        "drive.rate_per_s": 20.0,
-        "nemesis.schedule": FAULTS,
-    }
-    with closing(campaign([load(None, given)], tmp_path)) as results:  # type: ignore[type-var]
+def test_a_run_is_shrunk_to_the_same_plan_every_time_and_that_plan_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(campaign([load(None, FAILING)], tmp_path)) as results:  # type: ignore[type-var]
         (found,) = results
     assert found.outcome is Outcome.VIOLATION
 
-    done = firedrill("shrink", found.run, "--time-budget", "60s")
+    texts = []
+    for jobs in ("1", "3"):
+        out = tmp_path / f"{jobs}.toml"
+        assert shrink(found.run, "--tries", "1", "--jobs", jobs, "--out", out) == 0
+        said = capsys.readouterr().out
+        assert "2 faults became 1" in said
+        assert "it failed in 1 of 1 repetitions" in said
+        texts.append(out.read_text())
 
-    assert done.returncode == 0, done.stderr
-    assert "4 faults became" in done.stdout
-    assert "it failed in 1 of 1 repetitions" in done.stdout
-    small = load(Path(found.run) / "shrunk.toml")
-    assert 1 <= len(small.nemesis.schedule) <= 2
-    assert {fault.kind for fault in small.nemesis.schedule} == {"kill"}
-    assert small.drive.duration_s <= 7.0
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("# Shrunk from the run ")
+    (fault,) = load(out).nemesis.schedule
+    assert fault.kind == "kill"
+    code = execute(["run", str(out), "--no-report", "--runs-dir", str(tmp_path)])
+    assert code == Outcome.VIOLATION.exit_code
 
 
-def test_there_is_nothing_to_shrink_where_nothing_failed(tmp_path: Path) -> None:
+def test_there_is_nothing_to_shrink_where_nothing_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "analysis").mkdir()
     (tmp_path / "plan.toml").write_text("seed = 1\n")
     (tmp_path / "analysis" / "verdict.json").write_text('{"outcome": "valid", "model": "m"}')
 
-    done = firedrill("shrink", tmp_path)
+    assert shrink(tmp_path) == 254
+    assert "broke no promise" in capsys.readouterr().err
 
-    assert done.returncode == 254
-    assert "broke no promise" in done.stderr
+
+def test_what_it_is_to_fail_with_is_what_it_failed_with(tmp_path: Path) -> None:
+    verdict = {"outcome": "violation", "model": "m"}
+    none = {"count": 1, "examples": []}
+    (tmp_path / "analysis").mkdir()
+    path = tmp_path / "analysis" / "verdict.json"
+
+    def asked(found: list[str], wanted: tuple[str, ...] = ()) -> frozenset[str]:
+        path.write_bytes(msgspec.json.encode(verdict | {"anomalies": dict.fromkeys(found, none)}))
+        return failures(RunDirectory(tmp_path), wanted)
+
+    assert asked(["lost-write", "G1a", "node-exit"]) == {"lost-write", "G1a"}
+    assert asked(["liveness", "node-exit"]) == {"liveness", "node-exit"}
+    assert asked(["lost-write", "node-exit"], ("node-exit",)) == {"node-exit"}
+    with pytest.raises(UsageError, match=r"expected one of G1a, lost-write \(got 'G0'\)"):
+        asked(["lost-write", "G1a"], ("G0",))
+
+
+def plans(count: int) -> list[Plan]:
+    return [load(None, FAILING | {"drive.duration_s": 3.0 + number}) for number in range(count)]
+
+
+def trials(tmp_path: Path, **more: object) -> Trials:
+    given = {"names": frozenset({"lost-write"}), "tries": 1, "store": RunStore(tmp_path)}
+    return Trials(**({"ends_s": float("inf")} | given | more))  # type: ignore[arg-type]
+
+
+def test_the_first_in_place_counts_and_not_the_first_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    failing = (1, 3)
+
+    def backwards(wanted: list[Plan], *_: object, **__: object) -> Iterator[SeedResult]:
+        for place, plan in reversed(list(enumerate(wanted))):
+            begun.append(plan_key(plan))
+            yield SeedResult(
+                key=plan_key(plan),
+                seed=plan.seed,
+                name=plan.name,
+                workload=plan.workload.name,
+                outcome=Outcome.VIOLATION if place in failing else Outcome.VALID,
+                anomalies={"lost-write": 1} if place in failing else {},
+            )
+
+    monkeypatch.setattr(campaigns, "campaign", lambda w, *a, **k: backwards(list(w), *a, **k))
+    asked = trials(tmp_path)
+
+    assert asked.first(plans(5)) == (1, plans(5)[1])
+    assert len(begun) == 5  # place 0 ended last, and had to be waited for
+    assert asked.first(plans(5)[2:]) == (1, plans(5)[3])  # known, and not run again
+    assert len(begun) == len(asked.made) == 5
+
+
+def test_no_trial_begins_after_the_time_is_over(tmp_path: Path) -> None:
+    with pytest.raises(OutOfTime):
+        trials(tmp_path, ends_s=time.monotonic()).first(plans(1))
+
+
+def test_what_is_smaller_can_be_run_and_ends() -> None:
+    plan = load(None, FAILING | {"drive.concurrency": 20, "cluster.nodes": 5})
+    steps = 0
+    while less := smaller(plan):
+        assert plan not in less
+        plan, steps = less[0], steps + 1
+        assert steps < 50
+    assert plan.drive.concurrency < 4
+    assert plan.nemesis.schedule[0].at_s < 1.0
+    assert plan.drive.duration_s == 3.0
+    assert plan.cluster.nodes == 3
+
+
+def test_nodes_that_faults_name_stay() -> None:
+    named = [{"at_s": 1.0, "kind": "kill", "target": "n5", "hold_s": 0.5}]
+    plan = load(None, FAILING | {"cluster.nodes": 5, "nemesis.schedule": named})
+
+    assert {less.cluster.nodes for less in smaller(plan)} == {5}
+    assert 3 in {less.cluster.nodes for less in smaller(with_schedule(plan, ()))}
+
+
+def test_other_seeds_are_for_simulated_plans_only() -> None:
+    simulated = load(None, FAILING)
+    real = load(None, FAILING | {"cluster.provider": "process"})
+
+    assert reseeded(simulated, 0) == simulated
+    assert len({reseeded(simulated, turn).seed for turn in range(4)}) == 4
+    assert reseeded(real, 2) == real
+
+
+def test_a_result_says_how_sure_it_is() -> None:
+    assert confidence(1, 1, exact=True).endswith("the same code fails every time")
+    assert confidence(0, 1, exact=True) == "it failed in 0 of 1 repetitions"
+    said = confidence(3, 5, exact=False)
+    assert said.startswith("it failed in 3 of 5 repetitions: between 15% and 95% of its runs fail")
+
+
+def test_the_plan_file_says_in_its_head_what_became_of_what() -> None:
+    plan = load(None, FAILING)
+    small = with_schedule(plan, plan.nemesis.schedule[1:2])
+
+    text = head(list(told(plan, small, {"lost-write"})))
+
+    assert "# still fails with lost-write: 2 faults became 1\n" in text
+    assert "#   1.3 s: kill of all for 0.5 s\n" in text
