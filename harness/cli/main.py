@@ -16,6 +16,7 @@ from harness.cli import streams
 from harness.cli.attach import logs, shell
 from harness.cli.check import check
 from harness.cli.cleanup import cleanup
+from harness.cli.conform import conform_command
 from harness.cli.doctor import doctor
 from harness.cli.replay import replay
 from harness.cli.report import report
@@ -55,6 +56,7 @@ for command in (
     shrink,
     check,
     report,
+    conform_command,
     doctor,
     shell,
     logs,

@@ -1,0 +1,193 @@
+"""``firedrill conform``: does a system's adapter do what the harness relies on?"""
+
+from __future__ import annotations
+
+import secrets
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import click
+import msgspec
+
+from harness import plugins
+from harness.cli.ground import SIMULATED, Ground, prepare
+from harness.cli.guard import ReaperGuard
+from harness.cli.run import naming_source
+from harness.cli.session import Session, runs_option, say
+from harness.cli.wiring import build_fault, build_system, named, node_names, with_provider
+from harness.clock import RunClock
+from harness.cluster import Cluster, System
+from harness.conform.bench import Bench
+from harness.conform.result import Mark, Result
+from harness.conform.suite import SUITE, conform
+from harness.errors import UsageError
+from harness.history.files import write_atomically
+from harness.outcome import Outcome
+from harness.plan import Plan, load, override
+from harness.rundir import RunDirectory
+from harness.text import inert
+from results.store import RunStore
+
+RESULTS = "conform.json"
+NAME_WIDTH, MARK_WIDTH, LINE_WIDTH = 18, 11, 110
+DEFAULTS: Mapping[str, object] = {"cluster.nodes": 3, "limits.ready_s": 120.0}
+
+
+@click.command("conform")
+@click.argument("system")
+@click.option(
+    "--plan",
+    "path",
+    type=click.Path(path_type=Path),
+    help="A plan whose [cluster] and [system] to take.",
+)
+@click.option("--provider", help="Where nodes come from: auto, docker, process, sim, ...")
+@click.option("--nodes", type=int, help="How many nodes (3).")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of a simulation.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
+)
+@click.option("--check", "chosen", multiple=True, help="Only this check; repeatable.")
+@click.option("--list", "listed", is_flag=True, help="Say what is checked, and check nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+@runs_option
+@click.pass_obj
+def conform_command(
+    session: Session,
+    /,
+    system: str,
+    path: Path | None,
+    provider: str | None,
+    nodes: int | None,
+    seed: int,
+    sets: tuple[str, ...],
+    chosen: tuple[str, ...],
+    listed: bool,
+    as_json: bool,
+    store: RunStore,
+) -> int:
+    """Check the adapter of SYSTEM against what drills rely on, on a cluster of its own.
+
+    A line a check, as it ends. Exit code 0: everything that could be tried holds; 1: something does
+    not, and a directory with the results and the nodes' logs is left.
+    """
+    known = tuple(check.name for check in SUITE)
+    if unknown := [name for name in chosen if name not in known]:
+        raise UsageError(f"--check: expected one of {', '.join(known)} (got {unknown[0]!r})")
+    if listed:
+        for check in SUITE:
+            click.echo(line(check.name, "", check.relies))
+        return 0
+    given: dict[str, object] = {} if path else dict(DEFAULTS)
+    given |= {"system.name": system, "seed": seed, "name": f"conform-{system}"[:48]}
+    flags = {"cluster.provider": provider, "cluster.nodes": nodes}
+    given |= {key: value for key, value in flags.items() if value is not None}
+    given |= dict(override(text) for text in sets)
+    with naming_source(path, given):
+        plan, why = with_provider(load(path, given))
+        named("cluster.provider", "providers", plan.cluster.provider)
+        build_system(plan)
+    say(f"provider {plan.cluster.provider}: {why}")
+    results, run = _run(session, plan, store, chosen, quiet=as_json)
+    return _conclude(results, run, store, system, as_json=as_json)
+
+
+def _run(
+    session: Session, plan: Plan, store: RunStore, chosen: Sequence[str], *, quiet: bool
+) -> tuple[list[Result], RunDirectory]:
+    """The results, and the directory of the nodes, all of which have ended."""
+    run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
+    session.run = run
+    simulated = plan.cluster.provider == SIMULATED
+    guard = None if simulated else ReaperGuard.start(run, plan.cluster.provider)
+    ground = prepare(plan, run)
+    results: list[Result] = []
+
+    async def main() -> None:
+        try:
+            bench = await _bench(plan, ground)
+            try:
+                async with aclosing(conform(bench, chosen)) as work:
+                    async for result in work:
+                        results.append(result)
+                        if not quiet:
+                            click.echo(line(result.name, result.mark, inert(result.text, 1000)))
+            finally:
+                for node in bench.cluster.nodes:
+                    await ground.provider.collect(node, run.node(node))
+        finally:
+            await ground.provider.teardown()
+            if guard:
+                guard.release()
+
+    try:
+        ground.run(main())
+    finally:
+        if guard and not guard.released:
+            guard.hand_over()
+    return results, run
+
+
+async def _bench(plan: Plan, ground: Ground) -> Bench:
+    """The machines of a cluster, on which nothing runs yet."""
+    import asyncio
+
+    from checkers.models import DECIDED
+
+    system = build_system(plan, ground.system_extras)
+    nodes = node_names(plan)
+    await ground.provider.check(nodes, system.ports)
+    able = await ground.provider.capabilities()
+    cluster: Cluster = await ground.provider.provision(nodes, system.ports)
+    loop = asyncio.get_running_loop()
+
+    def another(options: Mapping[str, object]) -> System:
+        wanted = msgspec.structs.replace(plan.system, options={**plan.system.options, **options})
+        return build_system(msgspec.structs.replace(plan, system=wanted), ground.system_extras)
+
+    return Bench(
+        system=system,
+        provider=ground.provider,
+        cluster=cluster,
+        clock=RunClock(loop, ground.wall_ns) if ground.wall_ns else RunClock(loop),
+        build=another,
+        faults={kind: build_fault(kind) for kind in plugins.names("faults")},
+        able=able,
+        models=DECIDED,
+        real_network=ground.wall_ns is None,
+        ready_s=plan.limits.ready_s,
+    )
+
+
+def line(name: str, mark: str, text: str) -> str:
+    """One row of the table, folded below its last column."""
+    head = f"{name:<{NAME_WIDTH}}{mark:<{MARK_WIDTH}}"
+    indent = " " * len(head)
+    wrapped = textwrap.wrap(text, LINE_WIDTH - len(head), break_on_hyphens=False) or [""]
+    return f"\n{indent}".join([head + wrapped[0], *wrapped[1:]]).rstrip()
+
+
+def _conclude(
+    results: Sequence[Result], run: RunDirectory, store: RunStore, system: str, *, as_json: bool
+) -> int:
+    encoded = msgspec.json.format(msgspec.json.encode(results))
+    count = Counter(result.mark for result in results)
+    broken = count[Mark.BROKEN]
+    if broken:
+        write_atomically(run.root / RESULTS, encoded)
+    else:
+        store.remove(run)
+    if as_json:
+        click.echo(encoded)
+    else:
+        untried = f", {count[Mark.NOT_TRIED]} could not be tried" if count[Mark.NOT_TRIED] else ""
+        told = f"{count[Mark.HOLDS]} of {len(results)} checks hold{untried}"
+        if broken:
+            click.echo(f"DOES NOT CONFORM: {system}: {told}, {broken} do not: {run.root}")
+        else:
+            click.echo(f"CONFORMS: {system}: {told}")
+    return Outcome.VIOLATION.exit_code if broken else 0

@@ -1,0 +1,325 @@
+"""The bench that an adapter is checked on: its cluster, and operations as the driver makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import attrs
+
+from harness.capability import Capability
+from harness.client import READ_WRITE, Client, StoreError, Tx, classify
+from harness.clock import RunClock
+from harness.cluster import Cluster, Provider, Readmits, Roles, System
+from harness.conform.result import Broken, NotTried
+from harness.errors import FiredrillError, HarnessError
+from harness.faults import Fault, Proof, Scene, Victims
+from harness.records import MicroOp, OpType, Phase, StoreEvent
+
+T = TypeVar("T")
+Value = int | tuple[int, ...] | None
+
+READ, WRITE, APPEND = "r", "w", "append"
+OP_LIMIT_S = 5.0  # of one operation, where no fault is in force
+CANCEL_LIMIT_S = 1.0  # a cancelled call that is still there then would hold its slot up
+CLOSE_LIMIT_S = 1.0  # "never waits for the store"
+LOOK_LIMIT_S = 5.0  # roles and events, also where a node is silent
+PROOF_LIMIT_S = 25.0
+MEND_LIMIT_S = 120.0
+UNDECLARED_SETTLE_S = 30.0
+LEAST_SETTLE_S = 10.0
+POLL_S = 0.2
+FIRST_KEY = 1_000_000  # what no workload touches
+
+
+@attrs.frozen(kw_only=True)
+class Done:
+    """How an operation ended; ``values`` are those of its reads. ``error`` is the store's code."""
+
+    type: OpType
+    phase: Phase
+    values: tuple[Value, ...] = ()
+    error: str = ""
+    text: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was acknowledged."""
+        return self.type is OpType.OK
+
+    def __str__(self) -> str:
+        if self.ok:
+            return "ok"
+        text = f": {self.text}" if self.text else ""
+        return f"{self.type.value} at {self.phase} ({self.error}{text})"
+
+
+@attrs.define(eq=False)
+class _Way:
+    """How far an attempt came."""
+
+    phase: Phase = "connect"
+    client: Client | None = None
+    tx: Tx | None = None
+
+
+@attrs.define(eq=False, kw_only=True)
+class Bench:
+    """One system on one cluster. ``build`` makes another adapter from ``[system]`` options;
+    ``real_network``: clients dial over TCP, so that something can stand in their way.
+
+    ``codes`` are all codes that were raised, with a phase; ``strangers`` what was raised and is no
+    ``StoreError``; ``events`` what the store told, with the time of the call that brought it.
+    """
+
+    system: System
+    provider: Provider
+    cluster: Cluster
+    clock: RunClock
+    build: Callable[[Mapping[str, object]], System]
+    faults: Mapping[str, Fault] = {}
+    able: frozenset[Capability] = frozenset()
+    models: frozenset[str] = frozenset()
+    real_network: bool = True
+    ready_s: float = 60.0
+    codes: dict[str, Phase] = attrs.field(factory=dict)
+    strangers: list[str] = attrs.field(factory=list)
+    events: list[tuple[int, StoreEvent]] = attrs.field(factory=list)
+    slowest_events_s: float = 0.0
+    _numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(FIRST_KEY))
+
+    @property
+    def settle_s(self) -> float:
+        """How long the store may take to serve again after a fault, by its own declaration."""
+        declared = self.system.declaration.liveness_s
+        if not isinstance(declared, float | int):
+            return UNDECLARED_SETTLE_S
+        return max(LEAST_SETTLE_S, 2 * declared)
+
+    @property
+    def scene(self) -> Scene:
+        """What a fault acts through."""
+        return Scene(
+            provider=self.provider, system=self.system, cluster=self.cluster, clock=self.clock
+        )
+
+    def number(self) -> int:
+        """A key, a value or a process that nothing else here has."""
+        return next(self._numbers)
+
+    # -- operations ------------------------------------------------------------------------------
+
+    async def connect(self, node: str, cluster: Cluster | None = None) -> Client:
+        """A connection of a process of its own. Raises ``StoreError``."""
+        return await self.system.connect(cluster or self.cluster, node, self.number())
+
+    async def transact(
+        self,
+        node: str,
+        *steps: MicroOp,
+        kind: str = READ_WRITE,
+        client: Client | None = None,
+        limit_s: float = OP_LIMIT_S,
+    ) -> Done:
+        """One operation as the driver makes it: given up at its limit, classified by (phase, code).
+        Without ``client`` it has a connection of its own.
+        """
+        way = _Way(client=client)
+        done = await self.give_up(self._attempt(way, node, steps, kind, limit_s), limit_s)
+        if done is None:
+            certain = way.phase != "commit"
+            done = Done(
+                type=OpType.FAIL if certain else OpType.INFO, phase=way.phase, error="deadline"
+            )
+        if client is None and way.client is not None:
+            await self.close(way.client)
+        return done
+
+    async def _attempt(
+        self, way: _Way, node: str, steps: tuple[MicroOp, ...], kind: str, limit_s: float
+    ) -> Done:
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        try:
+            way.client = way.client or await self.connect(node)
+            way.phase = "begin"
+            way.tx = await way.client.begin(kind, deadline_s)
+            way.phase = "step"
+            values = await perform(way.tx, steps)
+            way.phase = "commit"
+            await way.tx.commit()
+            return Done(type=OpType.OK, phase=way.phase, values=values)
+        except Exception as error:
+            done = self.judged(way.phase, error)
+            if way.phase == "step" and way.tx is not None:
+                await self.give_up(self._rollback(way.tx), CANCEL_LIMIT_S)
+            return done
+
+    async def _rollback(self, tx: Tx) -> None:
+        try:
+            await tx.rollback()
+        except Exception as error:
+            self.judged("step", error)
+
+    def judged(self, phase: Phase, error: Exception) -> Done:
+        """``error`` as the driver takes it, and remembered."""
+        if not isinstance(error, StoreError):
+            self.strangers.append(f"{type(error).__name__} in {phase}: {error}")
+            return Done(type=OpType.INFO, phase=phase, error=type(error).__name__, text=str(error))
+        self.codes.setdefault(error.code, phase)
+        type_ = classify(phase, error.code, self.system.errors)
+        return Done(type=type_, phase=phase, error=error.code, text=error.message[:200])
+
+    async def close(self, client: Client) -> None:
+        """Drop the connection. Raises ``Broken`` where that raises or waits."""
+        work = asyncio.ensure_future(client.close())
+        done, _ = await asyncio.wait({work}, timeout=CLOSE_LIMIT_S)
+        if not done:
+            work.cancel()
+            raise Broken(f"close() took longer than {CLOSE_LIMIT_S:g} s: it waits for the store")
+        if error := work.exception():
+            raise Broken(f"close() raised {type(error).__name__}: {error}")
+
+    async def give_up(self, work: Coroutine[Any, Any, T], limit_s: float) -> T | None:
+        """The result, or ``None`` where it was cancelled at ``limit_s``. Raises ``Broken`` where it
+        goes on after that.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=limit_s)
+            if not done:
+                task.cancel()
+                done, _ = await asyncio.wait({task}, timeout=CANCEL_LIMIT_S)
+        finally:
+            task.cancel()
+        if not done:
+            raise Broken(f"a call went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
+        return None if task.cancelled() else task.result()
+
+    async def acknowledged(self, node: str, *steps: MicroOp, kind: str = READ_WRITE) -> Done:
+        """The first acknowledged try of an operation without effects that differ by tries, within
+        ``settle_s``. Raises ``Broken``.
+        """
+        ends_s = asyncio.get_running_loop().time() + self.settle_s
+        while True:
+            done = await self.transact(node, *steps, kind=kind)
+            if done.ok:
+                return done
+            if asyncio.get_running_loop().time() >= ends_s:
+                what = " ".join(step.f for step in steps)
+                raise Broken(f"no {what} through {node} within {self.settle_s:g} s: {done}")
+            await asyncio.sleep(POLL_S)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    async def roles(self, *nodes: str) -> Roles:
+        """What ``nodes`` (all of them by default) tell. Raises ``Broken`` where it takes too long
+        or raises.
+        """
+        cluster = attrs.evolve(self.cluster, nodes=nodes) if nodes else self.cluster
+        return await self.timely("roles()", self.system.roles(cluster))
+
+    async def timely(self, what: str, work: Awaitable[T]) -> T:
+        """The result of a look that must be quick whatever the nodes do."""
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_S):
+                return await work
+        except TimeoutError:
+            raise Broken(f"{what} took longer than {LOOK_LIMIT_S:g} s") from None
+        except Exception as error:
+            raise Broken(f"{what} raised {type(error).__name__}: {error}") from error
+
+    async def until(
+        self, look: Callable[[], Awaitable[str]], what: str, limit_s: float | None = None
+    ) -> None:
+        """Look until nothing is lacking. Raises ``Broken`` with what is, at the limit (by default
+        ``settle_s``).
+        """
+        limit_s = self.settle_s if limit_s is None else limit_s
+        ends_s = asyncio.get_running_loop().time() + limit_s
+        while lacking := await look():
+            if asyncio.get_running_loop().time() >= ends_s:
+                raise Broken(f"{what}: after {limit_s:g} s still: {lacking}")
+            await asyncio.sleep(POLL_S)
+
+    # -- breaking ----------------------------------------------------------------------------------
+
+    def kind(self, name: str) -> Fault:
+        """The kind of fault. Raises ``NotTried`` where it can't be had here."""
+        fault = self.faults.get(name)
+        lacking = fault.needs - self.able if fault else frozenset()
+        if fault is None or lacking:
+            why = f", which lacks {', '.join(sorted(lacking))}" if lacking else ""
+            raise NotTried(f"provider {self.provider.name} has no fault {name!r}{why}")
+        return fault
+
+    @asynccontextmanager
+    async def broken(self, kind: str, target: str) -> AsyncIterator[Victims]:
+        """Within the block the fault is in force and proven; it is healed and proven so after."""
+        fault = self.kind(kind)
+        found = fault.resolve(target, await self.roles(), self.cluster.nodes, 0)
+        if found is None:
+            raise Broken(f"roles() does not tell who {target!r} is")
+        victims: Victims = found
+        try:
+            await self.provider.cut(victims.grudge)
+            await fault.inject(self.scene, victims)
+            proof = await self._proven(
+                lambda: fault.prove(self.scene, found), f"{kind} of {target} has no effect"
+            )
+            victims = attrs.evolve(victims, boots=proof.boots)
+            yield victims
+        finally:
+            await self.provider.cut(())
+            await fault.heal(self.scene, victims)
+        if isinstance(self.system, Readmits):
+            await self.system.readmit(self.cluster, self.provider, victims.nodes)
+        await self._proven(
+            lambda: fault.prove_healed(self.scene, victims), f"{kind} of {target} does not heal"
+        )
+
+    async def _proven(self, look: Callable[[], Awaitable[Proof]], what: str) -> Proof:
+        ends_s = asyncio.get_running_loop().time() + PROOF_LIMIT_S
+        while not (proof := await look()).holds:
+            if asyncio.get_running_loop().time() >= ends_s:
+                raise Broken(f"{what}: {proof.text}")
+            await asyncio.sleep(POLL_S)
+        return proof
+
+    async def mend(self) -> None:
+        """Undo whatever a check left broken. Raises ``Broken`` where the system can't."""
+        await self.provider.cut(())
+        deadline_s = asyncio.get_running_loop().time() + MEND_LIMIT_S
+        try:
+            await self.system.recover(self.cluster, self.provider, deadline_s)
+        except HarnessError as error:
+            raise Broken(f"recover() does not make it whole: {error}") from error
+
+    async def watch(self) -> None:
+        """Fetch the store's events as a run does, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            try:
+                told = await self.system.events(self.cluster, self.clock)
+            except FiredrillError as error:
+                self.strangers.append(f"{type(error).__name__} in events(): {error}")
+                told = []
+            self.slowest_events_s = max(self.slowest_events_s, loop.time() - began_s)
+            now_ns = self.clock.now_ns()
+            self.events += [(now_ns, event) for event in told]
+            await asyncio.sleep(POLL_S)
+
+
+async def perform(tx: Tx, steps: tuple[MicroOp, ...]) -> tuple[Value, ...]:
+    """Do ``steps`` without committing; the values of the reads."""
+    values: list[Value] = []
+    for step in steps:
+        if step.f == READ:
+            values.append(await tx.read(step.key))
+        elif isinstance(step.value, int):
+            verb = tx.write if step.f == WRITE else tx.append
+            await verb(step.key, step.value)
+    return tuple(values)

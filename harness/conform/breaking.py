@@ -1,0 +1,214 @@
+"""Whether faults bite, whether they are survived, and whether the cluster is whole afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from harness.client import Client, StoreError
+from harness.cluster import Roles
+from harness.conform.bench import OP_LIMIT_S, READ, WRITE, Bench
+from harness.conform.ledger import Ledger, load
+from harness.conform.result import Broken, NotTried
+from harness.errors import MissingCapability
+from harness.records import MicroOp
+from harness.tasks import together
+
+SHORT_S = 2.0  # for an operation that is to fail
+HOLD_S = 3.0
+BEFORE_S, AFTER_S = 1.5, 2.0
+USED = ("kill", "pause", "partition")
+
+
+async def roles(bench: Bench) -> str:
+    """Roles name nodes and partitions of this cluster, and every node tells something by itself."""
+    lacking: list[str] = []
+
+    async def look() -> str:
+        lacking[:] = _wrong(bench, await bench.roles())
+        for node in bench.cluster.nodes:
+            if await bench.roles(node) == Roles():
+                lacking.append(f"{node} tells nothing when it is asked alone")
+        return "; ".join(lacking)
+
+    await bench.until(look, "roles()")
+    told = await bench.roles()
+    leaders = f"{len(told.leaders)} leaders" if told.leaders else "no leaders"
+    primaries = f", {len(told.primaries)} primaries" if told.primaries else ""
+    return f"{leaders}{primaries}, voters of {len(told.voters)} partitions"
+
+
+def _wrong(bench: Bench, told: Roles) -> list[str]:
+    count, nodes = bench.system.partitions, bench.cluster.nodes
+    named: list[tuple[int, tuple[str, ...]]] = [(p, (node,)) for p, node in told.leaders.items()]
+    named += [(partition, (node,)) for partition, node in (told.primaries or {}).items()]
+    named += list(told.voters.items())
+    wrong = [f"partition {p} of {count}" for p, _ in named if count is not None and p >= count]
+    wrong += [f"{n}, which is no node" for _, held in named for n in held if n not in nodes]
+    if told.metastorage_leader is not None and told.metastorage_leader not in nodes:
+        wrong.append(f"{told.metastorage_leader}, which is no node")
+    if not told.voters:
+        wrong.append("no voters of any partition")
+    for partition, leader in told.leaders.items():
+        if leader not in told.voters.get(partition, (leader,)):
+            wrong.append(f"{leader} leads partition {partition} and has no vote in it")
+    return wrong
+
+
+async def kill(bench: Bench) -> str:
+    """What was killed answers nobody, not under an old connection either."""
+    return await _silenced(bench, "kill")
+
+
+async def pause(bench: Bench) -> str:
+    """What is paused acknowledges nothing, and holds up nobody who asks the others."""
+    return await _silenced(bench, "pause")
+
+
+async def _silenced(bench: Bench, kind: str) -> str:
+    bench.kind(kind)
+    victim = bench.cluster.nodes[-1]
+    key = bench.number()
+    client = await _open(bench, victim, key)
+    async with bench.broken(kind, victim):
+        for held in (client, None):
+            step = MicroOp(WRITE, key, bench.number())
+            done = await bench.transact(victim, step, client=held, limit_s=SHORT_S)
+            if done.ok:
+                raise Broken(f"a write through {victim} was acknowledged under the fault {kind!r}")
+        if await bench.roles(victim) != Roles():
+            raise Broken(f"{victim} tells roles under the fault {kind!r}")
+        await bench.roles()
+        await bench.close(client)
+    await bench.mend()
+    await bench.acknowledged(victim, MicroOp(WRITE, key, bench.number()))
+    return f"nothing through {victim} while it held; it serves again after the heal"
+
+
+async def _open(bench: Bench, node: str, key: int) -> Client:
+    """A connection that has done something."""
+    client = await bench.connect(node)
+    done = await bench.transact(node, MicroOp(WRITE, key, bench.number()), client=client)
+    if not done.ok:
+        raise Broken(f"a whole cluster does not write through {node}: {done}")
+    return client
+
+
+async def partition(bench: Bench) -> str:
+    """What is written on one side of a cut is not read on the other."""
+    nodes = bench.cluster.nodes
+    bench.kind("partition")
+    if len(nodes) < 2:
+        raise NotTried("one node has no links")
+    crossed = 0
+    for victim in (nodes[-1], nodes[0]):
+        inside = next(node for node in nodes if node != victim)
+        key, value = bench.number(), bench.number()
+        async with bench.broken("partition", victim):
+            written = await _written(bench, inside, key, value)
+            read = await bench.transact(victim, MicroOp(READ, key), limit_s=SHORT_S)
+            if read.ok and read.values == (value,):
+                raise Broken(
+                    f"{victim} is cut off from all others, and what was written through {inside} "
+                    "was read through it: the store's traffic does not take the links that are cut"
+                )
+            crossed += written
+        await bench.mend()
+        await bench.acknowledged(victim, MicroOp(READ, key))
+    return f"{nodes[-1]}, then {nodes[0]} cut off; {crossed} of 2 writes beside it acknowledged"
+
+
+async def _written(bench: Bench, node: str, key: int, value: int) -> bool:
+    """Whether a write through ``node`` came to be acknowledged in the time that the store takes."""
+    ends_s = asyncio.get_running_loop().time() + bench.settle_s
+    while asyncio.get_running_loop().time() < ends_s:
+        if (await bench.transact(node, MicroOp(WRITE, key, value))).ok:
+            return True
+        await asyncio.sleep(0.2)
+    return False
+
+
+async def under_faults(bench: Bench) -> str:
+    """While nodes are killed, paused and cut off: nothing is done that is called undone, nothing
+    twice, and nothing that was acknowledged is gone.
+    """
+    usable = [kind for kind in USED if _usable(bench, kind)]
+    if not usable:
+        raise NotTried(f"provider {bench.provider.name} has none of {', '.join(USED)}")
+    ledger = Ledger(bench)
+
+    async def break_it() -> None:
+        for turn, kind in enumerate(usable):
+            await asyncio.sleep(BEFORE_S)
+            victim = bench.cluster.nodes[turn % len(bench.cluster.nodes)]
+            async with bench.broken(kind, victim):
+                await asyncio.sleep(HOLD_S)
+            await asyncio.sleep(AFTER_S)
+
+    breaking = asyncio.ensure_future(break_it())
+    try:
+        while not breaking.done():
+            await load(ledger, seconds=1.0, clients=6, keys=3, limit_s=OP_LIMIT_S)
+        await breaking
+    finally:
+        breaking.cancel()
+        with suppress(asyncio.CancelledError, Broken):
+            await breaking
+    await bench.mend()
+    return f"{', '.join(usable)}: {await ledger.audit(bench.cluster.nodes[0])}"
+
+
+def _usable(bench: Bench, kind: str) -> bool:
+    try:
+        bench.kind(kind)
+    except NotTried:
+        return False
+    return kind != "partition" or len(bench.cluster.nodes) > 1
+
+
+async def recover(bench: Bench) -> str:
+    """``recover`` starts what is down and resumes what is paused, and then every node serves."""
+    nodes = bench.cluster.nodes
+    down, paused = nodes[-1], nodes[0]
+    await bench.provider.kill(down)
+    if down != paused:
+        with suppress(MissingCapability):
+            await bench.provider.pause(paused)
+    began_s = asyncio.get_running_loop().time()
+    await bench.mend()
+    took_s = asyncio.get_running_loop().time() - began_s
+    looks = await together(bench.provider.probe(node) for node in nodes)
+    left = [f"{look.node} is down" for look in looks if not look.running]
+    left += [f"{look.node} is paused" for look in looks if look.paused]
+    if left:
+        raise Broken(f"recover() returned, and {', '.join(left)}")
+    for node in nodes:
+        done = await bench.transact(node, MicroOp(WRITE, bench.number(), 1))
+        if not done.ok:
+            raise Broken(f"recover() returned, and a write through {node} ended as {done}")
+    return f"{down} killed, {paused} paused: every node serves after {took_s:.1f} s"
+
+
+async def refused(bench: Bench) -> str:
+    """Dialing a node that is down is an error of the store's table, at once."""
+    victim = bench.cluster.nodes[-1]
+    await bench.provider.kill(victim)
+    try:
+        async with asyncio.timeout(OP_LIMIT_S):
+            client = await bench.connect(victim)
+    except StoreError as error:
+        ended = bench.judged("connect", error)
+    except TimeoutError:
+        raise Broken(f"connect() to a dead program took longer than {OP_LIMIT_S:g} s") from None
+    except Exception as error:
+        name = type(error).__name__
+        raise Broken(f"connect() raised {name} ({error}), which is no StoreError") from error
+    else:
+        await bench.close(client)
+        begun = await bench.transact(victim, MicroOp(READ, bench.number()), limit_s=SHORT_S)
+        if begun.ok:
+            raise Broken(f"{victim} was killed, and a read through it was acknowledged") from None
+        ended = begun
+    finally:
+        await bench.mend()
+    return f"{ended.error} at {ended.phase}"

@@ -1,0 +1,149 @@
+"""What an adapter says of itself, before any node runs."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import msgspec
+
+from harness.capability import Capability
+from harness.client import READ_WRITE
+from harness.cluster import Address, Cluster
+from harness.conform.bench import Bench
+from harness.conform.result import Broken
+from harness.errors import PlanError
+from harness.promise import Declaration
+
+SCOPES = ("partition", "cluster")
+NO_OPTION = "no_such_option"
+KEYS = 64  # tried against ``partition_of``
+
+
+async def declaration(bench: Bench) -> str:
+    """Promises, patterns and bounds are of the kinds that checkers know."""
+    told = bench.system.declaration
+    kinds = [promise.kind for promise in told.promises]
+    wrong = [f"kind {kind!r} is promised twice" for kind in kinds if kinds.count(kind) > 1]
+    if READ_WRITE not in kinds:
+        wrong.append(f"no promise of kind {READ_WRITE!r}, which every workload writes with")
+    for promise in told.promises:
+        if bench.models and promise.model not in bench.models:
+            wrong.append(f"kind {promise.kind!r} promises {promise.model!r}, which is no model")
+        if promise.staleness_s is not None and promise.staleness_s < 0:
+            wrong.append(f"kind {promise.kind!r} is {promise.staleness_s:g} s stale")
+    if told.system != bench.system.name:
+        wrong.append(f"it declares system {told.system!r} and is named {bench.system.name!r}")
+    if told.transaction_scope not in SCOPES:
+        wrong.append(f"transaction_scope {told.transaction_scope!r} is none of {', '.join(SCOPES)}")
+    wrong += _patterns(told)
+    if told.conflicts is not msgspec.UNSET:
+        known = bench.system.errors
+        wrong += [f"conflict {code} is in no row" for code in told.conflicts if code not in known]
+    if not bench.system.versions():
+        wrong.append("versions() is empty: a run would not say what was under test")
+    if wrong:
+        raise Broken("; ".join(wrong))
+    return f"mode {told.mode}: {', '.join(_promised(told))}"
+
+
+def _promised(told: Declaration) -> list[str]:
+    return [
+        f"{promise.kind} {promise.model}"
+        + (f" at most {promise.staleness_s:g} s old" if promise.staleness_s is not None else "")
+        for promise in told.promises
+    ]
+
+
+def _patterns(told: Declaration) -> list[str]:
+    wrong = []
+    for pattern in told.logs or ():
+        try:
+            re.compile(pattern.regex)
+        except re.error as error:
+            wrong.append(f"log pattern {pattern.name!r} is no regular expression: {error}")
+    return wrong
+
+
+async def errors(bench: Bench) -> str:
+    """Each row of the error table stands under its own code and gives its reason."""
+    table = bench.system.errors
+    wrong = [f"row {code} is of code {row.code}" for code, row in table.items() if row.code != code]
+    wrong += [f"row {code} gives no reason" for code, row in table.items() if not row.reason]
+    if not table:
+        wrong.append("the error table is empty: every error at commit would be indefinite")
+    if wrong:
+        raise Broken("; ".join(wrong))
+    definite = sum(row.at_commit.value == "definite" for row in table.values())
+    return f"{len(table)} codes, {definite} of them definite at commit"
+
+
+async def options(bench: Bench) -> str:
+    """An option that nobody knows is refused as a plan's error, at its path."""
+    try:
+        bench.build({NO_OPTION: 1})
+    except PlanError as error:
+        if not error.path.startswith("system"):
+            raise Broken(
+                f"option {NO_OPTION!r} is refused at {error.path!r}, not system.…"
+            ) from None
+        return str(error)
+    except Exception as error:
+        raise Broken(f"option {NO_OPTION!r} raised {type(error).__name__}: {error}") from error
+    raise Broken(f"option {NO_OPTION!r} was taken: a slip of the pen in a plan would be silent")
+
+
+async def program(bench: Bench) -> str:
+    """The same place in the same cluster is the same program, and no two nodes share theirs."""
+    cluster, made = bench.cluster, {}
+    for node in cluster.nodes:
+        made[node] = bench.system.program(node, cluster)
+        if bench.system.program(node, cluster) != made[node]:
+            raise Broken(f"program({node!r}) is another one when it is asked for again")
+    if len(cluster.nodes) > 1 and made[cluster.nodes[0]] == made[cluster.nodes[1]]:
+        raise Broken(f"{cluster.nodes[0]} and {cluster.nodes[1]} are given the same program")
+    if Capability.PARTITION in bench.able:
+        _dials_links(bench)
+    between = ", ".join(port.name for port in bench.system.ports if port.between_nodes)
+    return f"argv {made[cluster.nodes[0]].argv[0]}; ports between nodes: {between or 'none'}"
+
+
+def _dials_links(bench: Bench) -> None:
+    """Raise ``Broken`` where a node is told where others listen though links lead there: it would
+    walk around every cut.
+    """
+    cluster = bench.cluster
+    node = cluster.nodes[0]
+    between = [port.name for port in bench.system.ports if port.between_nodes]
+    for other in cluster.nodes[1:]:
+        for name in between:
+            if cluster.peer[(node, other)][name] == cluster.bind[other][name]:
+                continue  # the provider cuts elsewhere than in a proxy
+            moved = attrs.evolve(cluster, bind=_elsewhere(cluster, other, name))
+            if bench.system.program(node, cluster) != bench.system.program(node, moved):
+                raise Broken(
+                    f"the program of {node} depends on where {other} listens (cluster.bind): it is "
+                    "to dial cluster.peer, or no link can be cut"
+                )
+
+
+def _elsewhere(cluster: Cluster, node: str, port: str) -> dict[str, dict[str, Address]]:
+    bind = {name: dict(ports) for name, ports in cluster.bind.items()}
+    bind[node][port] = Address(host=bind[node][port].host, port=1)
+    return bind
+
+
+async def partitions(bench: Bench) -> str:
+    """``partition_of`` names partitions that there are, the same ones when asked again."""
+    count = bench.system.partitions
+    placed = [bench.system.partition_of(key) for key in range(KEYS)]
+    if placed != [bench.system.partition_of(key) for key in range(KEYS)]:
+        raise Broken("partition_of() places a key elsewhere when it is asked again")
+    known = [partition for partition in placed if partition is not None]
+    if not known:
+        return f"{count or 'an unknown number of'} partitions; keys are not placed"
+    if count is None:
+        raise Broken("partition_of() places keys, and partitions is None")
+    if outside := [partition for partition in known if not 0 <= partition < count]:
+        raise Broken(f"partition_of() names partition {outside[0]} of {count}")
+    return f"{count} partitions, {len(set(known))} of them hold keys 0 to {KEYS - 1}"

@@ -1,0 +1,109 @@
+"""Something that stands between clients and a node: it can lose answers and break connections.
+
+Every client address of one node leads through a listener of ours on loopback, so that what a
+client does about a lost answer can be seen: above all, whether it dials again on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+
+from harness.cluster import Address, Cluster
+
+LOOPBACK = "127.0.0.1"
+DIAL_LIMIT_S = 2.0
+CHUNK_BYTES = 1 << 16
+
+
+@attrs.define(eq=False)
+class Relay:
+    """``cluster`` is what clients are to be given. ``accepted`` counts connections so far."""
+
+    cluster: Cluster
+    accepted: int = 0
+    muted: bool = False
+    _open: list[asyncio.StreamWriter] = attrs.field(factory=list)
+    _work: list[asyncio.Task[None]] = attrs.field(factory=list)
+
+    def mute(self) -> None:
+        """From now on nothing comes back to clients; what they send still goes through."""
+        self.muted = True
+
+    def cut(self) -> None:
+        """Reset every connection there is; new ones are let through."""
+        for writer in self._open:
+            writer.transport.abort()
+        self._open.clear()
+        self.muted = False
+
+    def end(self) -> None:
+        """Let go of everything."""
+        self.cut()
+        for task in self._work:
+            task.cancel()
+
+    def carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address
+    ) -> None:
+        """Take one connection from a client."""
+        self.accepted += 1
+        self._open.append(writer)
+        self._work.append(asyncio.get_running_loop().create_task(self._carry(reader, writer, to)))
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address
+    ) -> None:
+        try:
+            async with asyncio.timeout(DIAL_LIMIT_S):
+                back, on = await asyncio.open_connection(to.host, to.port)
+        except OSError:  # TimeoutError is one
+            writer.transport.abort()
+            return
+        self._open.append(on)
+        answers = asyncio.get_running_loop().create_task(self._pump(back, writer, answers=True))
+        self._work.append(answers)
+        await self._pump(reader, on, answers=False)
+
+    async def _pump(
+        self, source: asyncio.StreamReader, to: asyncio.StreamWriter, *, answers: bool
+    ) -> None:
+        try:
+            while data := await source.read(CHUNK_BYTES):
+                if not (answers and self.muted):
+                    to.write(data)
+                    await to.drain()
+        except OSError:
+            return  # the other direction sees it as well
+        finally:
+            if not (answers and self.muted):  # silence is not to end as a reset
+                to.transport.abort()
+
+
+@asynccontextmanager
+async def relayed(cluster: Cluster, node: str) -> AsyncIterator[Relay]:
+    """A relay before every client address of ``node``."""
+    addresses = dict(cluster.client[node])
+    relay = Relay(cluster)
+    servers = []
+    try:
+        for name, to in cluster.client[node].items():
+
+            def take(
+                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address = to
+            ) -> None:
+                relay.carry(reader, writer, to)
+
+            server = await asyncio.start_server(take, LOOPBACK, 0)
+            servers.append(server)
+            port = server.sockets[0].getsockname()[1]
+            addresses[name] = Address(host=LOOPBACK, port=port)
+        relay.cluster = attrs.evolve(cluster, client={**cluster.client, node: addresses})
+        yield relay
+    finally:
+        for server in servers:
+            server.close()
+        relay.end()

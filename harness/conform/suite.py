@@ -1,0 +1,146 @@
+"""All checks in their order, and their run over one cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+
+from harness.conform import breaking, declared, talking, telling
+from harness.conform.bench import Bench
+from harness.conform.result import Broken, Check, Mark, NotTried, Result
+from harness.errors import FiredrillError, HarnessError, UsageError
+
+BEFORE = (
+    Check(
+        name="declaration",
+        relies="promises are data that checkers can judge by",
+        run=declared.declaration,
+    ),
+    Check(name="errors", relies="each code has a row of its own", run=declared.errors),
+    Check(name="options", relies="a slip in a plan is refused by its path", run=declared.options),
+    Check(name="partitions", relies="keys have their places", run=declared.partitions),
+    Check(name="program", relies="a node's program follows from its place", run=declared.program),
+    Check(
+        name="set-up deadline",
+        relies="set_up ends at its deadline",
+        run=talking.set_up_deadline,
+    ),
+)
+"""Before any node runs."""
+
+UP = (
+    Check(name="serves", relies="a cluster that is set up serves everywhere", run=talking.serves),
+    Check(
+        name="transactions",
+        relies="a transaction sees its own writes, nobody sees others' open ones",
+        run=talking.transactions,
+    ),
+    Check(name="identity", relies="names and timestamps tell commits apart", run=talking.identity),
+    Check(name="kinds", relies="every promised kind can be had", run=talking.kinds),
+    Check(name="roles", relies="targets can be resolved", run=breaking.roles),
+    Check(name="contention", relies="definite errors are definite", run=talking.contention),
+    Check(
+        name="lost answer",
+        relies="an unanswered commit is uncertain, and never tried again",
+        run=talking.lost_answer,
+    ),
+    Check(
+        name="lost connection",
+        relies="a transaction ends with its connection",
+        run=talking.lost_connection,
+    ),
+    Check(name="deadlines", relies="a cancelled call ends", run=talking.deadlines),
+    Check(name="refused", relies="a dead node is an error of the store", run=breaking.refused),
+    Check(name="kill bites", relies="a killed node answers nobody", run=breaking.kill),
+    Check(name="pause bites", relies="a paused node acknowledges nothing", run=breaking.pause),
+    Check(
+        name="partition bites",
+        relies="the store's traffic takes the links that are cut",
+        run=breaking.partition,
+        limit_s=240.0,
+    ),
+    Check(
+        name="under faults",
+        relies="definite errors are definite, acknowledgements hold, nothing is done twice",
+        run=breaking.under_faults,
+        limit_s=240.0,
+    ),
+    Check(
+        name="recover",
+        relies="recover makes the cluster whole",
+        run=breaking.recover,
+    ),
+    Check(
+        name="recover deadline",
+        relies="recover says so where the cluster is not whole",
+        run=talking.recover_deadline,
+        limit_s=180.0,
+    ),
+    Check(name="events", relies="events are told once, on the run's clock", run=telling.events),
+    Check(name="codes", relies="each error is a StoreError with a row", run=telling.codes),
+)
+"""On a cluster that is set up."""
+
+SUITE = BEFORE + UP
+
+
+async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Result]:
+    """The results of the ``chosen`` checks (all by default), one after the other. The nodes'
+    machines are there, and no program is installed yet. Raises ``HarnessError`` where the cluster
+    can't be set up at all.
+    """
+    wanted = chosen or tuple(check.name for check in SUITE)
+    cluster, system = bench.cluster, bench.system
+    for check in BEFORE:
+        if check.name in wanted and check.name != "set-up deadline":
+            yield await _one(bench, check)
+    for node in cluster.nodes:
+        await bench.provider.install(node, system.program(node, cluster))
+    if "set-up deadline" in wanted:
+        yield await _one(bench, BEFORE[-1])
+    if not any(check.name in wanted for check in UP):
+        return
+    deadline_s = asyncio.get_running_loop().time() + bench.ready_s
+    await system.set_up(cluster, bench.provider, deadline_s)
+    watching = asyncio.ensure_future(bench.watch())
+    try:
+        for check in UP:
+            if check.name in wanted:
+                yield await _one(bench, check)
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await watching
+
+
+async def _one(bench: Bench, check: Check) -> Result:
+    try:
+        async with asyncio.timeout(check.limit_s):
+            text, mark = await check.run(bench), Mark.HOLDS
+    except NotTried as error:
+        text, mark = str(error), Mark.NOT_TRIED
+    except Broken as error:
+        text, mark = str(error), Mark.BROKEN
+    except TimeoutError:
+        text, mark = f"not over within {check.limit_s:g} s", Mark.BROKEN
+    except UsageError:  # what the machine lacks is no fault of the adapter
+        raise
+    except HarnessError as error:
+        text, mark = f"it broke off: {error}", Mark.BROKEN
+    except FiredrillError as error:
+        text, mark = f"{type(error).__name__}: {error}", Mark.BROKEN
+    except Exception as error:
+        text, mark = f"the adapter raised {type(error).__name__}: {error}", Mark.BROKEN
+    if mark is Mark.BROKEN and check in UP:
+        text += await _mended(bench)
+    return Result(name=check.name, mark=mark, text=text)
+
+
+async def _mended(bench: Bench) -> str:
+    """Make the cluster whole for the checks that follow; what is wrong with that."""
+    try:
+        await bench.mend()
+    except Exception as error:
+        return f" (and afterwards: {error})"
+    return ""

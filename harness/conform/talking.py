@@ -1,0 +1,294 @@
+"""What clients of a whole cluster do: sessions, kinds of transactions, lost answers, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harness.client import READ_WRITE, Client, Committed, Tx
+from harness.cluster import NodeStatus, Provider
+from harness.conform.bench import (
+    APPEND,
+    CANCEL_LIMIT_S,
+    OP_LIMIT_S,
+    READ,
+    WRITE,
+    Bench,
+    perform,
+)
+from harness.conform.ledger import Ledger, load
+from harness.conform.relay import Relay, relayed
+from harness.conform.result import Broken, NotTried
+from harness.errors import HarnessError
+from harness.records import MicroOp, OpType
+
+SOON_S = 2.0  # a deadline that can't be met
+LATE_S = 8.0  # after which it was not kept
+ON_ITS_WAY_S = 0.7  # for a request through the relay to be served
+SECOND_THOUGHTS_S = 1.0  # in which a client might dial again
+CONTENTION_S = 4.0
+
+
+class StartsNothing:
+    """A provider whose nodes never come up."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._provider, name)
+
+    async def start(self, node: str) -> NodeStatus:
+        """Start nothing, and say so."""
+        return NodeStatus(node=node, running=False, exit_text="it was not started")
+
+
+async def set_up_deadline(bench: Bench) -> str:
+    """``set_up`` gives up at its deadline and says what is missing."""
+    return await _gives_up(bench, "set_up")
+
+
+async def recover_deadline(bench: Bench) -> str:
+    """``recover`` does not call a cluster whole in which a node is down for good."""
+    victim = bench.cluster.nodes[-1]
+    await bench.provider.kill(victim)
+    try:
+        return await _gives_up(bench, "recover")
+    finally:
+        await bench.mend()
+
+
+async def _gives_up(bench: Bench, verb: str) -> str:
+    nothing: Provider = StartsNothing(bench.provider)  # type: ignore[assignment]
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    work = getattr(bench.system, verb)(bench.cluster, nothing, began_s + SOON_S)
+    try:
+        async with asyncio.timeout(SOON_S + LATE_S):
+            await work
+    except TimeoutError:
+        raise Broken(f"{verb}() went on {LATE_S:g} s after its deadline") from None
+    except HarnessError as error:
+        return f"{loop.time() - began_s:.1f} s for {SOON_S:g} s: {error}"
+    except Exception as error:
+        raise Broken(f"{verb}() raised {type(error).__name__}: {error}") from error
+    raise Broken(f"{verb}() returned though no node could be started")
+
+
+async def serves(bench: Bench) -> str:
+    """What is committed through each node is read through every other."""
+    written: dict[int, int] = {}
+    for node in bench.cluster.nodes:
+        key, value = bench.number(), bench.number()
+        await bench.acknowledged(node, MicroOp(WRITE, key, value))
+        written[key] = value
+    for node in bench.cluster.nodes:
+        for key, value in written.items():
+            read = await bench.acknowledged(node, MicroOp(READ, key))
+            if read.values != (value,):
+                raise Broken(f"{node} reads {read.values[0]} where {value} was acknowledged")
+    return f"each of {len(written)} nodes read what was written through all"
+
+
+async def transactions(bench: Bench) -> str:
+    """Own writes are seen, what is rolled back or left open is not, and a connection goes on."""
+    node = bench.cluster.nodes[0]
+    client = await bench.connect(node)
+    try:
+        key, other = bench.number(), bench.number()
+        await _expect(await _begun(bench, client), "a key that nobody wrote", key, None)
+        tx = await _begun(bench, client)
+        await perform(tx, (MicroOp(APPEND, key, 1), MicroOp(APPEND, key, 2)))
+        await perform(tx, (MicroOp(WRITE, other, 7),))
+        await _sees(tx, "its own appends", key, (1, 2))
+        await _expect(tx, "its own write", other, 7)
+        await _expect(await _begun(bench, client), "a committed list", key, (1, 2))
+        tx = await _begun(bench, client)
+        await perform(tx, (MicroOp(WRITE, other, 8),))
+        await tx.rollback()
+        await _expect(await _begun(bench, client), "a write that was rolled back", other, 7)
+        tx = await _begun(bench, client)
+        await perform(tx, (MicroOp(WRITE, other, 9),))
+    finally:
+        await bench.close(client)
+    read = await bench.acknowledged(node, MicroOp(READ, other), MicroOp(WRITE, other, 10))
+    if read.values != (7,):
+        raise Broken(f"a closed connection's open write was read: {read.values[0]} instead of 7")
+    return "own writes seen; nothing of rolled back or abandoned ones, and their keys are free"
+
+
+async def _begun(bench: Bench, client: Client) -> Tx:
+    return await client.begin(READ_WRITE, asyncio.get_running_loop().time() + OP_LIMIT_S)
+
+
+async def _sees(tx: Tx, what: str, key: int, expected: object) -> None:
+    found = await tx.read(key)
+    if found != expected or type(found) is not type(expected):
+        raise Broken(f"a transaction read {what} as {found!r} instead of {expected!r}")
+
+
+async def _expect(tx: Tx, what: str, key: int, expected: object) -> None:
+    await _sees(tx, what, key, expected)
+    done = await tx.commit()
+    if not isinstance(done, Committed):
+        raise Broken(f"commit() returned {done!r}, which is no Committed")
+
+
+async def identity(bench: Bench) -> str:
+    """Names of transactions are their own; commit timestamps grow where one follows another."""
+    node, key = bench.cluster.nodes[0], bench.number()
+    client = await bench.connect(node)
+    names, stamps = [], []
+    try:
+        for value in (1, 2):
+            tx = await _begun(bench, client)
+            await tx.write(key, value)
+            names.append(tx.server_txn)
+            stamps.append((await tx.commit()).commit_ts)
+    finally:
+        await bench.close(client)
+    if names[0] is not None and names[0] == names[1]:
+        raise Broken(f"two transactions are both called {names[0]!r}")
+    first, second = stamps
+    if first is not None and second is not None and second <= first:
+        raise Broken(f"commit timestamp {second} follows {first} of an earlier write of its key")
+    told = [name for name, known in (("name", names[0]), ("timestamp", first)) if known is not None]
+    return f"tells of a transaction: {', '.join(told) or 'nothing'}"
+
+
+async def kinds(bench: Bench) -> str:
+    """Each kind that is promised can be had, and sees what its staleness says that it must."""
+    promises = [p for p in bench.system.declaration.promises if p.kind != READ_WRITE]
+    if not promises:
+        return "none but read-write"
+    nodes = bench.cluster.nodes
+    for promise in promises:
+        key, value = bench.number(), bench.number()
+        await bench.acknowledged(nodes[0], MicroOp(WRITE, key, value))
+        await asyncio.sleep(promise.staleness_s or 0.0)
+        for node in nodes:
+            read = await bench.acknowledged(node, MicroOp(READ, key), kind=promise.kind)
+            if read.values != (value,):
+                raise Broken(
+                    f"kind {promise.kind!r} through {node} read {read.values[0]}: {value} had been "
+                    f"acknowledged for {promise.staleness_s or 0:g} s"
+                )
+    return f"{', '.join(p.kind for p in promises)}: nothing staler than promised"
+
+
+async def contention(bench: Bench) -> str:
+    """Of appends in each other's way none is done that is called undone, and none twice."""
+    ledger = Ledger(bench)
+    await load(ledger, seconds=CONTENTION_S, clients=8, keys=2, limit_s=OP_LIMIT_S)
+    found = await ledger.audit(bench.cluster.nodes[0])
+    if not any(done.ok for held in ledger.done.values() for done in held.values()):
+        raise Broken(f"8 clients on 2 keys had no append acknowledged: {found}")
+    return found
+
+
+async def lost_answer(bench: Bench) -> str:
+    """A commit whose answer is lost is uncertain, and nobody tries it again."""
+    _needs_network(bench)
+    node, key, element = bench.cluster.nodes[0], bench.number(), bench.number()
+    async with relayed(bench.cluster, node) as relay:
+        client, tx = await _through(bench, relay, node)
+        await tx.append(key, element)
+        before = relay.accepted
+        relay.mute()
+        commit = asyncio.ensure_future(tx.commit())
+        await asyncio.sleep(ON_ITS_WAY_S)
+        relay.cut()
+        done = await asyncio.wait({commit}, timeout=OP_LIMIT_S)
+        await asyncio.sleep(SECOND_THOUGHTS_S)
+        again = relay.accepted - before
+        commit.cancel()
+        await bench.close(client)
+    if again:
+        raise Broken(f"commit() dialed {again} more times when its answer was lost: a hidden retry")
+    if not done[0]:
+        raise Broken(f"commit() did not end {OP_LIMIT_S:g} s after its connection was reset")
+    error = commit.exception()
+    if error is None:
+        raise Broken("commit() returned though its answer never came")
+    if not isinstance(error, Exception):
+        raise error
+    ended = bench.judged("commit", error)
+    if ended.type is not OpType.INFO:
+        raise Broken(f"a commit whose answer was lost ended as {ended}: that is not known")
+    held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
+    if held not in (None, (), (element,)):
+        raise Broken(f"one append of {element} left {held}")
+    return f"{ended.error}; the append {'was' if held else 'was not'} done, once, nobody dialed"
+
+
+async def lost_connection(bench: Bench) -> str:
+    """A transaction whose connection was reset never commits, under whatever new connection."""
+    _needs_network(bench)
+    node, key = bench.cluster.nodes[0], bench.number()
+    async with relayed(bench.cluster, node) as relay:
+        client, tx = await _through(bench, relay, node)
+        await tx.append(key, 1)
+        relay.cut()
+        try:
+            async with asyncio.timeout(OP_LIMIT_S):
+                await tx.commit()
+        except TimeoutError:
+            raise Broken(f"commit() did not end {OP_LIMIT_S:g} s after the reset") from None
+        except Exception as error:
+            ended = bench.judged("commit", error)
+        else:
+            held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
+            lost = "and the append is lost" if not held else "under another connection"
+            raise Broken(f"commit() returned after its connection had been reset, {lost}")
+        await bench.close(client)
+    return f"commit ended as {ended.error}"
+
+
+async def deadlines(bench: Bench) -> str:
+    """Calls that nobody answers end when they are cancelled, and ``close`` never waits."""
+    _needs_network(bench)
+    node = bench.cluster.nodes[0]
+    async with relayed(bench.cluster, node) as relay:
+        held = []
+        for _ in ("begin", "read", "commit"):
+            client, tx = await _through(bench, relay, node)
+            held.append((client, tx))
+        relay.mute()
+        calls = (
+            ("begin()", held[0][0].begin(READ_WRITE, asyncio.get_running_loop().time() + 1)),
+            ("read()", held[1][1].read(bench.number())),
+            ("commit()", held[2][1].commit()),
+            ("connect()", bench.connect(node, relay.cluster)),
+        )
+        for name, call in calls:
+            await _cancelled(bench, name, asyncio.ensure_future(call))
+        for client, _ in held:
+            await bench.close(client)
+    return "begin, read, commit and connect end when cancelled; close does not wait"
+
+
+async def _cancelled(bench: Bench, name: str, call: asyncio.Future[object]) -> None:
+    """Cancel a call that gets no answer. Raises ``Broken`` where it goes on, or returned."""
+    await asyncio.wait({call}, timeout=CANCEL_LIMIT_S)
+    call.cancel()
+    done, _ = await asyncio.wait({call}, timeout=CANCEL_LIMIT_S)
+    if not done:
+        raise Broken(f"{name} went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
+    if call.cancelled():
+        return
+    error = call.exception()
+    if isinstance(error, Exception):
+        bench.judged("connect" if name == "connect()" else "step", error)
+    elif name != "connect()":  # a connection alone may need no answer
+        raise Broken(f"{name} returned though no answer came")
+
+
+async def _through(bench: Bench, relay: Relay, node: str) -> tuple[Client, Tx]:
+    client = await bench.connect(node, relay.cluster)
+    return client, await _begun(bench, client)
+
+
+def _needs_network(bench: Bench) -> None:
+    if not bench.real_network:
+        raise NotTried(f"provider {bench.provider.name} has no network that a relay could stand in")
+    if len(bench.cluster.nodes) != len(bench.cluster.client):
+        raise NotTried("not every node has addresses for clients")
