@@ -46,17 +46,21 @@ _Mib = Annotated[int, Meta(ge=64, le=1 << 20)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first ``system_nodes`` nodes hold cluster management and metastorage. All hold data, but
-    where ``system_apart`` keeps those from it. ``reset_timeout_s`` is the release's
-    ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, the release's own.
+    """The first ``system_nodes`` nodes hold cluster management and metastorage, the last
+    ``gateway_nodes`` nothing: they only serve clients. All others hold data, and the system nodes,
+    too, unless ``system_apart`` keeps them from it. ``mode`` is the zone's consistency mode, strong
+    or highly available. ``quorum`` of ``None`` is the release's own choice. ``reset_timeout_s`` is
+    its ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, as it comes.
     """
 
     release: Literal["3.1.0"] = RELEASE
-    mode: Literal["SC"] = "SC"
+    mode: Literal["SC", "HA"] = "SC"
     system_nodes: _Count = 3
     system_apart: bool = False
+    gateway_nodes: Annotated[int, Meta(ge=0, le=64)] = 0
     partitions: _Count = 8
     replicas: _Count = 3
+    quorum: _Count | None = None
     heap_mib: _Mib = 512
     storage_mib: _Mib = 128
     ping_ms: Annotated[int, Meta(ge=50, le=60_000)] = 500
@@ -66,6 +70,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     failure_handler: Literal["noop", "stop", "stopOrHalt"] = "noop"
     scale_down_s: Annotated[int, Meta(ge=0)] | None = None
     reset_timeout_s: Annotated[int, Meta(ge=0)] = 0
+
+
+def data_nodes(options: Options, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``nodes`` that the zone's filter selects."""
+    first = options.system_nodes if options.system_apart else 0
+    return nodes[first : len(nodes) - options.gateway_nodes]
 
 
 def options_file(jars: tuple[str, ...]) -> str:
@@ -140,15 +150,17 @@ ignite {{
 
 
 TABLE, ZONE = "ITEMS", "DRILL"
+_MODES = {"SC": "STRONG_CONSISTENCY", "HA": "HIGH_AVAILABILITY"}
 
 
 def statements(options: Options) -> tuple[str, ...]:
     """The DDL of the zone and the table. The default zone goes: its 25 raft groups cost."""
     down = "OFF" if options.scale_down_s is None else str(options.scale_down_s)
+    quorum = "" if options.quorum is None else f"QUORUM SIZE {options.quorum}, "
     return (
         f"CREATE ZONE {ZONE} (PARTITIONS {options.partitions}, REPLICAS {options.replicas}, "
-        f"NODES FILTER '$[?(@.{ATTRIBUTE} == \"data\")]', "
-        f"CONSISTENCY MODE 'STRONG_CONSISTENCY', AUTO SCALE DOWN {down}) "
+        f"{quorum}NODES FILTER '$[?(@.{ATTRIBUTE} == \"data\")]', "
+        f"CONSISTENCY MODE '{_MODES[options.mode]}', AUTO SCALE DOWN {down}) "
         "STORAGE PROFILES ['default']",
         f"ALTER ZONE {ZONE} SET DEFAULT",
         'DROP ZONE "Default"',

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import attrs
+import msgspec
 
-from clusters.ignite3 import artifacts, rest, settings
+from clusters.ignite3 import artifacts, placement, rest, settings
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import IgniteClient, connect, dial
 from clusters.ignite3.errors import CONFLICTS, ERRORS
+from clusters.ignite3.journal import Journal, roles_of
 from clusters.ignite3.settings import TABLE, ZONE, Options
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
 from harness.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
 from harness.errors import HarnessError, PlanError, UsageError
+from harness.nodelog import ReadsLogs
 from harness.plan import options as convert
 from harness.promise import Declaration, LogPattern, Promise
 from harness.records import StoreEvent
@@ -25,6 +29,7 @@ from harness.tasks import together
 PEER, CLIENT, REST = "peer", "client", "rest"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CONFIG_FILE = "node.conf"
+LOG_FILE = "node.log"
 CONNECT_LIMIT_S = 2.0
 DDL_LIMIT_S = 30.0
 POLL_S = 0.25
@@ -51,7 +56,7 @@ def build(options: Mapping[str, object], nodes: tuple[str, ...], seed: int) -> I
     if chosen.system_nodes > len(nodes):
         limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {chosen.system_nodes})"
         raise PlanError("system.system_nodes", limits)
-    data = len(nodes) - (chosen.system_nodes if chosen.system_apart else 0)
+    data = len(settings.data_nodes(chosen, nodes))
     if not 1 <= chosen.replicas <= data:
         limits = f"expected 1 to {data}, the nodes that hold data (got {chosen.replicas})"
         raise PlanError("system.replicas", limits)
@@ -72,20 +77,23 @@ class IgniteSystem:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options = options
         self._bridge: Bridge | None = None
+        self._journal = Journal()
+        self._reader: ReadsLogs | None = None
 
     @property
     def partitions(self) -> int:
         """How many partitions there are."""
         return self._options.partitions
 
-    def partition_of(self, key: int) -> int | None:
-        """Not known: the store's hash is its own."""
-        return None
+    def partition_of(self, key: int) -> int:
+        """The partition of ``key``, by the hash of the release."""
+        return placement.partition_of(key, self._options.partitions)
 
     @property
     def declaration(self) -> Declaration:
         """Explicit read-write transactions are documented as serializable, and their reads go to
-        the primary under a lease.
+        the primary under a lease. A highly available zone goes on without its majority, and what
+        the others had acknowledged may be gone then.
         """
         return Declaration(
             system=self.name,
@@ -95,7 +103,12 @@ class IgniteSystem:
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
             conflicts=CONFLICTS,
+            forgets_without=self._majority if self._options.mode == "HA" else msgspec.UNSET,
         )
+
+    @property
+    def _majority(self) -> int:
+        return self._options.replicas // 2 + 1
 
     def versions(self) -> dict[str, str]:
         """The release, and the hash of our driver of it."""
@@ -112,14 +125,13 @@ class IgniteSystem:
         # Every node as it is dialed: the store's members learn each other's addresses by
         # themselves, so a proxy per link would be walked around.
         seeds = tuple(cluster.bind[other][PEER] for other in cluster.nodes)
-        system = node in self._system_nodes(cluster)
         config = settings.node_config(
             self._options,
             peer=cluster.bind[node][PEER],
             client=cluster.bind[node][CLIENT],
             rest=cluster.bind[node][REST],
             seeds=seeds,
-            data=not (system and self._options.system_apart),
+            data=node in settings.data_nodes(self._options, cluster.nodes),
         )
         work = cluster.work_dir[node]
         return Program(
@@ -131,11 +143,13 @@ class IgniteSystem:
                 node,
             ),
             files={CONFIG_FILE: config.encode()},
+            log=LOG_FILE,
         )
 
     async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
         """Start the nodes in batches, make them a cluster, then its zone and table."""
         ends = Ends(deadline_s)
+        self._reader = provider if isinstance(provider, ReadsLogs) else None
         nodes = cluster.nodes
         for first in range(0, len(nodes), BATCH):
             batch = nodes[first : first + BATCH]
@@ -189,21 +203,38 @@ class IgniteSystem:
         return await connect(self._driver(), address, TABLE, CONNECT_LIMIT_S)
 
     async def roles(self, cluster: Cluster) -> Roles:
-        """Which nodes hold replicas of which partition, each by its own word. Who leads is told by
-        nobody over REST.
+        """Who holds replicas of which partition, each node by its own word over REST; who leads and
+        who has the lease by what the nodes that answer said in their logs.
         """
         answers = await together(
             rest.local_states(cluster.client[node][REST], node, ZONE) for node in cluster.nodes
         )
-        voters: dict[int, tuple[str, ...]] = {}
-        for node, states in zip(cluster.nodes, answers, strict=True):
-            for state in states or ():
-                voters[state.partition_id] = (*voters.get(state.partition_id, ()), node)
-        return Roles(voters=voters)
+        known = zip(cluster.nodes, answers, strict=True)
+        held = {
+            node: tuple(state.partition_id for state in states)
+            for node, states in known
+            if states is not None
+        }
+        if self._reader is not None:
+            await self._journal.read(self._reader, held, now=True)
+        return roles_of(held, self._journal.holders)
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
-        """None yet: what nodes do stands in their logs, which are collected."""
-        return []
+        """What the nodes' logs say since the last look at them."""
+        if self._reader is not None:
+            await self._journal.read(self._reader, cluster.nodes)
+        return self._journal.events(clock)
+
+    async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
+        """See ``harness.cluster.LogsEvents``."""
+        path = logs / LOG_FILE
+        try:
+            content = await asyncio.to_thread(path.read_bytes)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise HarnessError(f"{path}: {error.strerror}") from error
+        return self._journal.rest(node, content)
 
     def _driver(self) -> Bridge:
         if self._bridge is None:
