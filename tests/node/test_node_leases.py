@@ -257,28 +257,33 @@ def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
     assert asyncio.run(scenario()) == [True]
 
 
+def desk_of(observer: Observer, work: list[asyncio.Task[None]]) -> MetaDesk:
+    """The desk of the leader of metastorage, all of which is ``observer``'s replica."""
+
+    async def propose(data: bytes, limit_s: float) -> object:
+        observer.index += 1
+        return observer.store.apply(Entry(1, observer.index, data))
+
+    async def ask(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        raise AssertionError("the leader of metastorage is here")
+
+    return MetaDesk(
+        node="n1",
+        group=Led(),
+        propose=propose,
+        ask=ask,
+        tell=lambda node, body: None,
+        spawn=lambda step: work.append(asyncio.ensure_future(step)),
+        held=observer.store.get,
+    )
+
+
 def test_a_renewal_of_an_earlier_start_does_not_end_the_lease_of_the_later() -> None:
     old, new = origin_of("n2", "00000001"), origin_of("n2", "00000002")
 
     async def scenario() -> list[Lease]:
         observer, work = Observer("n1"), list[asyncio.Task[None]]()
-
-        async def propose(data: bytes, limit_s: float) -> object:
-            observer.index += 1
-            return observer.store.apply(Entry(1, observer.index, data))
-
-        async def ask(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
-            raise AssertionError("the leader of metastorage is here")
-
-        desk = MetaDesk(
-            node="n1",
-            group=Led(),
-            propose=propose,
-            ask=ask,
-            tell=lambda node, body: None,
-            spawn=lambda step: work.append(asyncio.ensure_future(step)),
-            held=observer.store.get,
-        )
+        desk = desk_of(observer, work)
         held = list[Lease]()
 
         async def renew(*leases: Lease) -> None:
@@ -305,3 +310,22 @@ def test_a_renewal_of_an_earlier_start_does_not_end_the_lease_of_the_later() -> 
         Lease(new, 1, 30),
         Lease(new, 2, 60),
     ]
+
+
+def test_a_renewal_that_comes_late_or_twice_takes_no_ceiling_back() -> None:
+    start = origin_of("n2", "00000001")
+
+    async def scenario() -> list[Lease]:
+        observer, work = Observer("n1"), list[asyncio.Task[None]]()
+        desk = desk_of(observer, work)
+        observer.renewed("n2", Lease(start, 1, 10))
+        held = list[Lease]()
+        for batch in ((3, 2), (2, 3), (4, 1)):
+            for number in batch:
+                await desk.serve(Renew("n2", encode(Lease(start, number, 10 * number))))
+            while work:
+                await work.pop()
+            held.append(observer.leases.seen["n2"].lease)
+        return held
+
+    assert simulate(scenario()) == [Lease(start, n, 10 * n) for n in (3, 3, 4)]

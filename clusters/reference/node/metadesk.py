@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from clusters.reference.node import codes
-from clusters.reference.node.leases import LEASE, decode_lease
+from clusters.reference.node.leases import LEASE, Lease, decode_lease
 from clusters.reference.node.metastorage import store
 from clusters.reference.node.metastorage.store import Operation, Versioned, encode_invoke
 from clusters.reference.node.tx.calls import Ask, Tell
@@ -56,6 +56,7 @@ class MetaDesk:
         self._node, self._group, self._propose = node, group, propose
         self._ask, self._tell, self._spawn = ask, tell, spawn
         self._renewals: dict[str, bytes] = {}
+        self._taken: dict[str, Lease] = {}  # the last renewal of each node that was taken here
 
     async def invoke(self, body: MetaInvoke) -> Invoked | Failed:
         """Do it at the leader; a failure says nothing about whether it was done."""
@@ -76,8 +77,13 @@ class MetaDesk:
         if not self._group.serving:
             return Failed(codes.NOT_LEADER, f"{self._node} does not lead metastorage")
         if isinstance(body, Renew):
-            if not self._joined(body.node, body.lease):
+            lease = decode_lease(body.lease)
+            if not self._joined(body.node, lease):
                 return Failed(codes.LOST, f"another start of {body.node} has its lease")
+            taken = self._taken.get(body.node)
+            if taken is not None and taken.origin == lease.origin and taken.number >= lease.number:
+                return Failed(codes.LOST, f"a later renewal of {body.node} came before")
+            self._taken[body.node] = lease
             if not self._renewals:
                 self._spawn(self._renew_all())
             self._renewals[body.node] = body.lease
@@ -93,13 +99,17 @@ class MetaDesk:
         operations = tuple(
             Operation(f"{LEASE}{node}", lease)
             for node, lease in renewals.items()
-            if self._joined(node, lease)
+            if self._joined(node, decode_lease(lease))
         )
         await self._propose(encode_invoke(store.Invoke((), operations)), INVOKE_LIMIT_S)
 
-    def _joined(self, node: str, lease: bytes) -> bool:
+    def _joined(self, node: str, lease: Lease) -> bool:
         """Whether the start of ``node`` that renews is the one that has the lease: what an earlier
-        one sent may come after it has ended, and must not end the lease of the later.
+        one sent may come after it has ended, and must not end the lease of the later. Nor may a
+        renewal that comes late, or twice, take back the ceiling of one behind which it was sent.
         """
-        held = self._held(f"{LEASE}{node}")
-        return held is not None and decode_lease(held.value).origin == decode_lease(lease).origin
+        entry = self._held(f"{LEASE}{node}")
+        if entry is None:
+            return False
+        held = decode_lease(entry.value)
+        return held.origin == lease.origin and held.number < lease.number
