@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from checkers import standing
 from checkers.executors import local
 from checkers.executors.results import Given, apply, describe, of
+from checkers.forgetting import excuse, excused
 from checkers.kernel import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from checkers.models import (
     OF_NODES,
@@ -120,7 +121,7 @@ def judge(
     broken = {**last.broken, **given.broken}
     tables |= last.tables
     parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
-    return _combined(parts, setting)
+    return _combined(parts, setting, excuse(setting.declaration, faults))
 
 
 def encode(verdict: Verdict) -> bytes:
@@ -219,7 +220,8 @@ def _together(first: Anomaly, second: Anomaly) -> Anomaly:
     return Anomaly(count=first.count + second.count, examples=examples)
 
 
-def _combined(parts: list[Part], setting: Setting) -> Analysis:
+def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
+    """One verdict of all parts. ``why`` says what excuses the store for what it lost, if so."""
     found: dict[str, Anomaly] = {}
     tables: dict[str, pa.Table] = {}
     told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
@@ -230,9 +232,14 @@ def _combined(parts: list[Part], setting: Setting) -> Analysis:
         for name in _TOLD:
             told[name] |= getattr(part, name)
     deciding = {name: a for name, a in sorted(found.items()) if decides(name, setting.model)}
+    spared = sorted(excused(deciding, why))
+    deciding = {name: anomaly for name, anomaly in deciding.items() if name not in spared}
     weakest, above = ruled_out(found)
     outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
     reasons = [_reason(name, a, setting.model) for name, a in deciding.items()]
+    if spared:
+        outcomes.append(Outcome.UNKNOWN)
+        reasons.append(f"undecided: {', '.join(spared)} was seen, but {why}")
     if left_open(setting.model, found):
         outcomes.append(Outcome.UNKNOWN)
         reasons.append(_left_open(setting.model, found))

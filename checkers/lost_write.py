@@ -27,6 +27,7 @@ from checkers.kernel import (
 )
 from checkers.lists.ops import ListOps, list_ops
 from checkers.models import promises_real_time
+from checkers.resets import Cause, causes, columns
 from checkers.words import of_lost_write
 from harness.checking import Anomaly
 from harness.outcome import Outcome
@@ -119,7 +120,7 @@ def _partitions(micro_ops: pa.Table, keys: Ints) -> pa.Array:
 
 @attrs.frozen
 class LostWrite:
-    """Lost writes, each with the fault that explains it."""
+    """Lost writes, each with the fault that explains it, and with the reset where there was one."""
 
     name: str = "lost-write"
     kernels: tuple[Kernel, ...] = (Kernel(name="lost-write", exchange=Exchange.KEY, run=find_lost),)
@@ -135,12 +136,16 @@ class LostWrite:
         }
         lost = tables["lost-write.lost"].sort_by([("key", "ascending"), ("value", "ascending")])
         lost = attribute(lost, tables["faults"])
+        found = causes(lost, tables["faults"], tables["events"])
         statistics["lost"] = lost.num_rows
+        if by_resets := sum(cause is not None for cause in found):
+            statistics["lost_across_a_reset"] = by_resets
         anomalies = {}
         if lost.num_rows:
             shown = lost.slice(0, EXAMPLES_MAX).to_pylist()
             operations = lookup.operations(tuple(r[n] for r in shown for n in ("writer", "read")))
-            examples = tuple(_example(row, operations) for row in shown)
+            told = zip(shown, found, strict=False)
+            examples = tuple(_example(row, cause, operations) for row, cause in told)
             anomalies["lost-write"] = Anomaly(count=lost.num_rows, examples=examples)
         doubts = _doubts(statistics["unverified"], setting)
         return Part(
@@ -148,7 +153,7 @@ class LostWrite:
             anomalies=anomalies,
             reasons=doubts,
             statistics={"lost_writes": statistics},
-            tables={"lost_writes": lost},
+            tables={"lost_writes": _beside(lost, columns(found))},
         )
 
 
@@ -159,7 +164,15 @@ def _doubts(unverified: int, setting: Setting) -> tuple[str, ...]:
     return (f"{unverified} acknowledged appends are unverified: no ok read came after them",)
 
 
-def _example(row: dict[str, Any], operations: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _beside(table: pa.Table, more: pa.Table) -> pa.Table:
+    return pa.Table.from_arrays(
+        table.columns + more.columns, schema=pa.schema([*table.schema, *more.schema])
+    )
+
+
+def _example(
+    row: dict[str, Any], cause: Cause | None, operations: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
     txns = [row["writer"], row["read"]]
     example = {
         "text": of_lost_write(row["key"], row["value"]),
@@ -170,7 +183,12 @@ def _example(row: dict[str, Any], operations: dict[int, dict[str, Any]]) -> dict
         "read_ns": row["read_ns"],
         "operations": [operations[txn] for txn in txns],
     }
-    return example | explain(row, "acknowledged")
+    explained = explain(row, "acknowledged")
+    if cause is not None:
+        reset = cause.told()
+        by = explained.setdefault("explained_by", {"text": "acknowledged before a reset"})
+        by |= {"reset": reset, "text": f"{by['text']}; then {reset['text']}"}
+    return example | explained
 
 
 CHECKER = LostWrite()

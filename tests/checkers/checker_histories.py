@@ -27,6 +27,7 @@ from harness.records import (
     OpType,
     PhaseMark,
     Record,
+    StoreEvent,
 )
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 
@@ -127,7 +128,25 @@ def records(txns: list[Txn], faults: list[Fault] | None = None) -> list[Record]:
         timed += [(start, 1, invoke), (finish, 0 if start < finish else 2, complete)]
     for number, fault in enumerate(faults or []):
         timed += [(at, 3, record) for at, record in _transitions(number, fault)]
-    return [record for _, _, record in sorted(timed, key=lambda item: item[:2])]
+    return _numbered([record for _, _, record in sorted(timed, key=lambda item: item[:2])])
+
+
+def _numbered(records: list[Record]) -> list[Record]:
+    """The same, their indices in the order of writing, as a driver's are."""
+    found: list[Record] = []
+    numbers: dict[int, int] = {}
+    for record in records:
+        number = len(found)
+        match record:
+            case Invoke():
+                numbers[record.index] = number
+                found.append(msgspec.structs.replace(record, index=number))
+            case Complete():
+                begun = numbers[record.invoke]
+                found.append(msgspec.structs.replace(record, index=number, invoke=begun))
+            case _:
+                found.append(record)
+    return found
 
 
 def _transitions(number: int, fault: Fault) -> list[tuple[int, FaultTransition]]:
@@ -167,6 +186,7 @@ def write_run(
     declaration: Declaration = STRICT,
     interrupted: bool = False,
     trouble: tuple[str, ...] = (),
+    events: tuple[StoreEvent, ...] = (),
 ) -> RunDirectory:
     """A sealed run directory, made by the real writer and the real seal."""
     root.mkdir(parents=True)
@@ -187,7 +207,7 @@ def write_run(
     write_manifest(run, manifest)
     writer = ChunkWriter(run.chunks)
     writer.append(PhaseMark(name="drive", at_ns=0))
-    for record in records(txns, faults):
+    for record in (*records(txns, faults), *events):
         writer.append(record)
     writer.close()
     seal(run, partition_of=lambda key: key % 2, splits=splits)

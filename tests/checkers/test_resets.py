@@ -1,0 +1,102 @@
+"""A loss that a forced reset explains, and a store that may forget without its majority."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from checker_histories import STRICT, Fault, a, ok, r, write_run
+
+from checkers.analyze import analyze
+from harness.checking import Verdict
+from harness.records import EventKind, StoreEvent
+
+MS = 1_000_000
+LOSS = [
+    ok(a(1, 1), start=0, finish=10 * MS),
+    ok(a(1, 2), start=20 * MS, finish=30 * MS),
+    ok(r(1, 1), start=90 * MS, finish=95 * MS),
+]
+KILL = Fault("kill", "n1", 15 * MS, 50 * MS, ("n1",))
+KILL_OTHERS = Fault("kill", "n2,n3", 40 * MS, 80 * MS, ("n2", "n3"))
+MAY_FORGET = msgspec.structs.replace(STRICT, mode="HA", forgets_without=2)
+
+
+def event(kind: EventKind, at_ms: int, **changed: Any) -> StoreEvent:
+    told = {"node": "n1", "boot": "2", "wall_ns": 0, "uncertainty_ns": 2 * MS} | changed
+    return StoreEvent(kind=kind, at_ns=at_ms * MS, **told)
+
+
+STARTED = event(EventKind.NODE_STARTED, 45, text="its process began")
+RESET = event(EventKind.RESET, 60, partition=1, text="forced reset of partition 1 to n1")
+
+
+def lost_write(run: Path, *events: StoreEvent) -> dict[str, Any]:
+    found = analyze(write_run(run, LOSS, [KILL, KILL_OTHERS], events=events), executor="local")
+    assert found.outcome == "violation"
+    return dict(found.anomalies["lost-write"].examples[0]["explained_by"])
+
+
+def test_a_lost_write_names_the_reset_and_the_restart_that_led_to_it(tmp_path: Path) -> None:
+    found = lost_write(tmp_path / "run", STARTED, RESET)
+
+    assert found["kind"] == "kill"
+    assert found["reset"]["node"] == "n1"
+    assert found["reset"]["fault"] == 0
+    assert found["text"].endswith(
+        "; then forced reset of partition 1 to n1, by n1 at 0.060 s, 0.0 s after it was started at "
+        "0.045 s to heal fault 0 (kill)"
+    )
+    table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
+    assert table.column("reset_ns").to_pylist() == [60 * MS]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        event(EventKind.RESET, 60, partition=0, text="of another partition"),
+        event(EventKind.RESET, 25, partition=1, text="before the write was acknowledged"),
+        event(EventKind.RESET, 99, partition=1, text="after the read that misses it"),
+        event(EventKind.LEADER_ELECTED, 60, partition=1, text="no reset"),
+    ],
+    ids=lambda e: e.text,
+)
+def test_what_does_not_lie_between_write_and_read_explains_nothing(
+    tmp_path: Path, other: StoreEvent
+) -> None:
+    found = lost_write(tmp_path / "run", STARTED, other)
+
+    assert "reset" not in found
+    table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
+    assert table.column("reset_ns").to_pylist() == [None]
+
+
+def test_a_reset_counts_within_what_its_time_may_be_off_by(tmp_path: Path) -> None:
+    near = event(EventKind.RESET, 25, partition=1, uncertainty_ns=6 * MS, text="forced reset")
+
+    assert lost_write(tmp_path / "run", near)["reset"]["started_ns"] is None
+
+
+def judged(run: Path, *faults: Fault) -> Verdict:
+    return analyze(write_run(run, LOSS, list(faults), declaration=MAY_FORGET), executor="local")
+
+
+def test_a_store_that_may_forget_is_not_accused_once_its_majority_was_out(tmp_path: Path) -> None:
+    found = judged(tmp_path / "run", KILL, KILL_OTHERS)
+
+    assert found.outcome == "unknown"
+    assert not found.anomalies
+    assert found.observed["lost-write"].count == 1
+    assert any("n1, n2, n3 were out together from 0.040 s on" in why for why in found.reasons)
+
+
+def test_a_store_that_may_forget_is_accused_while_its_majority_stood(tmp_path: Path) -> None:
+    after = Fault("kill", "n2", 60 * MS, 80 * MS, ("n2",))
+
+    found = judged(tmp_path / "run", KILL, after)
+
+    assert found.outcome == "violation"
+    assert found.anomalies["lost-write"].count == 1
