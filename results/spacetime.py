@@ -116,7 +116,7 @@ def _row(diagram: Diagram, row: Row) -> str:
     title = f"<title>{escape(inert(_said(row), LABEL_CHARS))}</title>"
     x1, y1 = diagram.x(row["from_s"]), diagram.y(row["node"])
     if row.get("to"):
-        lost = row["did"] != "message"
+        lost = row["did"] not in ("message", "copy")
         colour = _LOST if lost else _colour(row.get("what", ""))
         dashes = ' stroke-dasharray="4 3"' if lost else ""
         return (

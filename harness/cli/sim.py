@@ -44,7 +44,10 @@ DEFAULTS: dict[str, object] = {
     "nemesis.hold_s": 2.0,
     "nemesis.quiet_s": 2.5,
     "cluster.options.rare": 0.35,
-    "cluster.options.weather": {"loss": 0.002, "reorder": 0.02, "slow": 0.05, "resets_per_s": 0.1},
+    "cluster.options.weather": {
+        **{"loss": 0.002, "reorder": 0.02, "duplicate": 0.01},
+        **{"slow": 0.05, "resets_per_s": 0.1},
+    },
 }
 FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
 

@@ -11,7 +11,7 @@ import pytest
 from clusters.providers.sim import fabric as sim_fabric
 from clusters.providers.sim import network as sim_network
 from clusters.providers.sim.disk import Platter, SimDisk
-from clusters.providers.sim.fabric import Fabric
+from clusters.providers.sim.fabric import Fabric, Weather
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Machine, track_tasks
 from clusters.providers.sim.network import HostNetwork
@@ -63,6 +63,60 @@ def test_frames_arrive_in_order_and_take_time() -> None:
 
     assert frames == [b"%d" % number for number in range(50)]
     assert took_s > 4 * (sim_fabric.BASE_S[0] + sim_fabric.JITTER_S[0])
+
+
+def copying(pair: Pair) -> list[bytes]:
+    """Let every message that begins with ``!`` come twice; what ``b`` gets from now on."""
+    pair.fabric.weather = Weather(duplicate=1.0)
+    pair.fabric.repeatable = lambda payload: payload.startswith(b"!")
+    return []
+
+
+async def keep(got: list[bytes], connection: Connection) -> None:
+    while True:
+        got.append(await connection.recv())
+
+
+def test_a_message_that_nobody_answers_may_come_twice_and_behind_newer_ones() -> None:
+    async def main() -> list[bytes]:
+        pair = Pair()
+        got = copying(pair)
+        await pair.b.listen("b", PORT, lambda connection: keep(got, connection))
+        connection = await pair.a.dial("b", PORT, 1.0)
+        sent = [b"hello", b"!1", b"question", b"!2"]
+        for payload in sent:
+            connection.send(payload)
+        await asyncio.sleep(2.0)
+        assert got[:4] == sent
+        return got[4:]
+
+    assert sorted(simulate(main())) == [b"!1", b"!2"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_copy_finds_the_next_connection_of_its_processes_and_no_other_process(
+    restarted: bool,
+) -> None:
+    async def main() -> list[bytes]:
+        pair = Pair(seed=2)
+        got = copying(pair)
+        await pair.b.listen("b", PORT, lambda connection: keep(got, connection))
+        first = await pair.a.dial("b", PORT, 1.0)
+        first.send(b"hello")
+        first.send(b"!1")
+        await asyncio.sleep(0.01)
+        first.close()
+        if restarted:
+            pair.b.die()
+            after = HostNetwork(pair.fabric, "b")
+            await after.listen("b", PORT, lambda connection: keep(got, connection))
+        second = await pair.a.dial("b", PORT, 1.0)
+        second.send(b"hello again")
+        await asyncio.sleep(2.0)
+        return got
+
+    once = [b"hello", b"!1", b"hello again"]
+    assert simulate(main()) == (once if restarted else [*once, b"!1"])
 
 
 @pytest.mark.parametrize("link", [("a", "b"), ("b", "a")])

@@ -1,9 +1,10 @@
-"""What a frame of the reference store is, in a few words: for traces."""
+"""What a frame of the reference store is: in a few words for traces, and whether it may repeat."""
 
 from __future__ import annotations
 
 import msgspec
 
+from clusters.reference.node.peers import NO_ANSWER
 from clusters.reference.node.wire.messages import (
     Codec,
     PeerFrame,
@@ -29,6 +30,16 @@ def describe(payload: bytes) -> str:
             continue
         return f"client {type(frame.body).__name__}"
     return f"unknown {payload[:16].hex()}"
+
+
+def repeatable(payload: bytes) -> bool:
+    """Whether it is of raft, or a request that wants no answer: those may come twice, and late."""
+    try:
+        frame = Codec.peer.decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    unasked = isinstance(frame, PeerRequest) and frame.id == NO_ANSWER
+    return unasked or isinstance(frame, RaftBatch)
 
 
 def _peer(frame: PeerFrame) -> str:

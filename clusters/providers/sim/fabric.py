@@ -2,8 +2,12 @@
 
 Each directed link has a latency of its own. On top comes the weather, which is everywhere and
 always, and what the nemesis asks for. Connections are streams, as TCP gives them: a packet that is
-lost is sent again, one that is overtaken holds back those behind it, a copy would be thrown away;
-so loss, reordering and slowness all show as delay, and only a reset loses what was sent.
+lost is sent again, one that is overtaken holds back those behind it, a copy of a packet is thrown
+away; so loss, reordering and slowness all show as delay, and only a reset loses what was sent.
+
+What can come twice is a message whose sender asks for no answer: such a one promises neither order
+nor to come once, as with any transport that sends again what it is not sure of. Its copy comes by
+itself, late, behind newer ones, even by a later connection of the same two processes.
 """
 
 from __future__ import annotations
@@ -30,16 +34,19 @@ OVERTAKEN_S = (0.0005, 0.01)  # how much later a packet comes that others overta
 RESEND_S = 0.2  # until a lost packet is sent again; doubled each time, as TCP does
 MAX_RESENDS = 5  # a packet that was lost so often gets through: links are cut, not lossy, for ever
 MENDED_S = (0.0, 0.2)  # from a link's mending until a sender tries again
+COPY_LATE_S = (0.0, 1.0)  # how much later the copy of a message comes: most of an election
 PINGS = 400  # of a measurement of one link
 ROUND_TRIP_LIMIT_S = 10.0  # a measurement waits no longer for an answer
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):
-    """What befalls packets everywhere, all the time: shares of packets; ``slow`` is a share of the
-    links; ``resets_per_s`` are open connections that break, in the whole network.
+    """What befalls packets everywhere, all the time: shares of packets; ``duplicate`` is a share of
+    the messages that nobody answers, ``slow`` one of the links; ``resets_per_s`` are open
+    connections that break, in the whole network.
     """
 
     loss: float = 0.0
+    duplicate: float = 0.0
     reorder: float = 0.0
     slow: float = 0.0
     resets_per_s: float = 0.0
@@ -59,6 +66,9 @@ class Fabric:
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.open: dict[SimConnection, None] = {}
         self.trace: Trace | None = None
+        self._copies = substream(seed, "sim-copies")
+        self.repeatable: Callable[[bytes], bool] = lambda payload: False
+        """Whether a message may come twice."""
 
     # What is cut.
 
@@ -122,6 +132,13 @@ class Fabric:
             took_s += wait_s
             wait_s *= 2
         return took_s
+
+    def copy_after_s(self, payload: bytes) -> float | None:
+        """How much later a copy of a message sent now comes, ``None`` where there is none."""
+        share = self.weather.duplicate
+        if not share or self._copies.random() >= share or not self.repeatable(payload):
+            return None
+        return self._copies.uniform(*COPY_LATE_S)
 
     def _stream(self, link: Link) -> random.Random:
         if link not in self._streams:

@@ -70,8 +70,12 @@ class Pipe:
 class SimConnection:
     """One end of a connection: ``clusters.reference.node.runtime.Connection``."""
 
-    def __init__(self, fabric: Fabric, here: str, there: str) -> None:
+    def __init__(self, fabric: Fabric, home: HostNetwork, there: str, *, dialed: bool) -> None:
+        """``home``: of the process at this end; ``dialed``: by it."""
+        here = home.host
         self._fabric, self._link = fabric, (here, there)
+        self.home, self.dialed = home, dialed
+        self._greeted = False
         self._pipe = Pipe(fabric, self._link)
         self._there = there
         self._other: SimConnection | None = None
@@ -109,6 +113,11 @@ class SimConnection:
             self._pipe.push(partial(other._arrive, payload))
         else:
             self._pipe.push(partial(other._arrive_traced, payload, true_loop().true_time()))
+        if (after_s := self._fabric.copy_after_s(payload)) is not None:
+            true_loop().call_truly(
+                self._fabric.latency_s(self._link) + after_s,
+                partial(self._copied, payload, other.home, true_loop().true_time()),
+            )
 
     async def recv(self) -> bytes:
         """The next frame; for one receiver at a time."""
@@ -121,6 +130,7 @@ class SimConnection:
             finally:
                 self._waiter = None
         payload = self._inbox.popleft()
+        self._greeted = True
         if self._other is not None:
             self._other._unread_bytes -= len(payload)
         return payload
@@ -157,6 +167,23 @@ class SimConnection:
         other = self._other
         if other is not None and other.alive:
             Pipe(self._fabric, self._link).push(lambda: other._end("reset"))
+
+    def leads(self, to: HostNetwork, *, dialed: bool) -> bool:
+        """Whether what is sent here now gets to the process of ``to``, past introductions."""
+        other = self._other
+        known = other is not None and other.home is to and other._greeted
+        return known and self.alive and self.dialed == dialed
+
+    def _copied(self, payload: bytes, to: HostNetwork, sent_s: float) -> None:
+        """The copy of a message to the process of ``to`` comes, if a way still leads there."""
+        way = self.home.way(to, dialed=self.dialed)
+        if way is None or way._other is None or not self._fabric.passes(self._link):
+            return
+        way._unread_bytes += len(payload)
+        way._other._arrive(payload)
+        if self._fabric.trace is not None:
+            at_s = true_loop().true_time()
+            self._fabric.trace.message("copy", self._link, sent_s, at_s, payload)
 
     def _arrive(self, payload: bytes) -> None:
         if self._lost is None:
@@ -220,7 +247,7 @@ class HostNetwork:
     """The network as one process on one host sees it: ``runtime.Network``."""
 
     def __init__(self, fabric: Fabric, host: str) -> None:
-        self._fabric, self._host = fabric, host
+        self._fabric, self.host = fabric, host
         self._connections: list[SimConnection] = []
         self._dead = False
 
@@ -229,8 +256,8 @@ class HostNetwork:
     ) -> Listener:
         """Accept on ``port`` of this host. Raises ``OSError`` where it is taken."""
         self._check_alive()
-        if host != self._host or (host, port) in self._fabric.listeners:
-            raise OSError(errno.EADDRINUSE, f"{host}:{port} can't be had on {self._host}")
+        if host != self.host or (host, port) in self._fabric.listeners:
+            raise OSError(errno.EADDRINUSE, f"{host}:{port} can't be had on {self.host}")
         listener = SimListener(self, port, serve)
         self._fabric.listeners[(host, port)] = listener
         return listener
@@ -245,31 +272,36 @@ class HostNetwork:
             raise ConnectionLost(f"{host}:{port}: no answer within {limit_s:g} s") from error
 
     async def _dial(self, host: str, port: int) -> Connection:
-        await self._fabric.pass_over((self._host, host))
+        await self._fabric.pass_over((self.host, host))
         listener = self._fabric.listeners.get((host, port))
         if listener is None:
-            await self._fabric.pass_over((host, self._host))
+            await self._fabric.pass_over((host, self.host))
             raise ConnectionLost(f"{host}:{port}: refused")
-        here = self._open(host)
-        there = listener._network._open(self._host)
+        here = self._open(host, dialed=True)
+        there = listener._network._open(self.host, dialed=False)
         here.join(there)
         listener.accept(there)
         try:
-            await self._fabric.pass_over((host, self._host))
+            await self._fabric.pass_over((host, self.host))
         except BaseException:
             here.close()
             raise
         return here
 
-    def _open(self, there: str) -> SimConnection:
+    def _open(self, there: str, *, dialed: bool) -> SimConnection:
         self._connections = [c for c in self._connections if c._lost is None]
-        self._connections.append(SimConnection(self._fabric, self._host, there))
+        self._connections.append(SimConnection(self._fabric, self, there, dialed=dialed))
         return self._connections[-1]
+
+    def way(self, to: HostNetwork, *, dialed: bool) -> SimConnection | None:
+        """The newest connection that leads to the process of ``to``, ``dialed`` here or there."""
+        ways = (one for one in reversed(self._connections) if one.leads(to, dialed=dialed))
+        return next(ways, None)
 
     def forget(self, port: int, listener: SimListener) -> None:
         """Free ``port`` if it is still that listener's."""
-        if self._fabric.listeners.get((self._host, port)) is listener:
-            del self._fabric.listeners[(self._host, port)]
+        if self._fabric.listeners.get((self.host, port)) is listener:
+            del self._fabric.listeners[(self.host, port)]
 
     def die(self) -> None:
         """The process is gone: its ports are free, and its peers will see resets."""
@@ -296,4 +328,4 @@ class HostNetwork:
 
     def _check_alive(self) -> None:
         if self._dead:
-            raise ConnectionLost(f"{self._host}: the process was killed")
+            raise ConnectionLost(f"{self.host}: the process was killed")

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from clusters.providers.sim.describe import describe
+from clusters.providers.sim.describe import describe, repeatable
 from clusters.providers.sim.disk import SimDisk
 from clusters.providers.sim.fabric import Fabric, Weather, true_loop
 from clusters.providers.sim.loop import SimLoop
@@ -102,6 +102,7 @@ class SimProvider:
         self._seed, self._body = seed, body
         self._rare = _open_points(seed, rare)
         self._fabric = Fabric(seed, weather)
+        self._fabric.repeatable = repeatable
         self._resets: asyncio.Task[None] | None = None
         self._machines: dict[str, Machine] = {}
         self._programs: dict[str, Program] = {}

@@ -19,14 +19,15 @@ Verb = Literal["append", "sync", "replace", "truncate", "delete", "read"]
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message (``to`` is its receiver, ``from_s`` when it was sent) or one disk operation.
 
-    ``did`` is ``message``, ``lost`` (its connection was over when it arrived), ``reset``, or the
-    disk's verb; ``what`` names the message or the file; all times are true seconds.
+    ``did`` is ``message``, ``copy`` (of one, which came twice), ``lost`` (its connection was over
+    when it arrived), ``reset``, or the disk's verb; ``what`` names the message or the file; all
+    times are true seconds.
     """
 
     at_s: float
     from_s: float
     node: str
-    did: Literal["message", "lost", "reset"] | Verb
+    did: Literal["message", "copy", "lost", "reset"] | Verb
     what: str = ""
     to: str = ""
     size_bytes: int = 0
@@ -42,7 +43,7 @@ class Trace:
 
     def message(
         self,
-        did: Literal["message", "lost"],
+        did: Literal["message", "copy", "lost"],
         link: tuple[str, str],
         sent_s: float,
         at_s: float,

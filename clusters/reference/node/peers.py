@@ -175,7 +175,7 @@ class Link:
             self._open.pop(number, None)
 
     def tell(self, body: PeerBody) -> None:
-        """Send it if the link is up, and want no answer."""
+        """Send it if the link is up, and want no answer. It may come late, twice, or not at all."""
         self.send(PeerRequest(NO_ANSWER, body, self._clock.now()))
 
     def answered(self, reply: PeerReply) -> None:
@@ -228,7 +228,7 @@ class Peers:
 
     def send_raft(self, member: str, messages: tuple[tuple[str, Message], ...]) -> None:
         """One frame of raft messages, more only where they are large; lost if the link is down or
-        leads to another life of that node, raft repeats itself.
+        leads to another life of that node, raft repeats itself. One may come late, or twice.
         """
         link = self.links.get(name_of(member))
         if link is not None and member == link.member:
