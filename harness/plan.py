@@ -82,7 +82,8 @@ class NemesisPlan(_Table, frozen=True, kw_only=True):
 
     The first fault of a mix comes ``first_s`` after the drive began; each holds for ``hold_s``, and
     ``quiet_s`` without faults follow it. ``overlap`` faults of a mix come together, on nodes of
-    their own.
+    their own. Where nodes are named in ``among``, each of these breaks for itself instead, and no
+    other does: any number of them may be out at once.
     """
 
     mix: tuple[str, ...] = DEFAULT_MIX
@@ -90,6 +91,7 @@ class NemesisPlan(_Table, frozen=True, kw_only=True):
     hold_s: _DurationS = 5.0
     quiet_s: Annotated[float, Meta(ge=0, le=MAX_DURATION_S)] = 4.0
     overlap: Annotated[int, Meta(ge=1, le=MAX_OVERLAP)] = 1
+    among: Annotated[tuple[str, ...], Meta(max_length=MAX_NODES)] = ()
     schedule: Annotated[tuple[PlannedFault, ...], Meta(max_length=MAX_SCHEDULE)] = ()
 
 

@@ -19,6 +19,8 @@ ALL_TARGET = "all"
 # A hold varies by this share, and the start with it, so that faults don't fall into step with the
 # store's own timers.
 _JITTER = 0.25
+# Of nodes that break each for itself it varies more: nothing else moves them against each other.
+_HOLD_MOST = 1.5
 
 
 def materialise(
@@ -31,6 +33,7 @@ def materialise(
     quiet_s: float,
     partitions: int | None,
     overlap: int = 1,
+    among: tuple[str, ...] = (),
     aims: Mapping[str, tuple[str, ...]] | None = None,
 ) -> tuple[PlannedFault, ...]:
     """A random schedule of the kinds in ``mix``, equal for equal arguments.
@@ -40,11 +43,15 @@ def materialise(
     occurs as often as any other, give or take one. Where the store tells of ``partitions`` the
     first of a kind is for a leader: a short drill would else miss what matters most. ``aims`` are
     the targets of kinds that don't take the usual ones; a kind that only aims at all nodes comes
-    alone. Raises ``PlanError`` where not even one fault fits.
+    alone. Nodes of ``among`` break each for itself, and no other does. Raises ``PlanError`` where
+    not even one fault fits.
     """
     if not mix:
         return ()
     _check_times(duration_s, first_s, hold_s, quiet_s)
+    if among:
+        _check_times(duration_s, first_s, hold_s * _HOLD_MOST, quiet_s * 2)
+        return _each_for_itself(tuple(mix), seed, duration_s, first_s, hold_s, quiet_s, among)
     stream = substream(seed, "nemesis")
     every = tuple(sorted(dict.fromkeys(mix)))
     kinds = _bag(every, stream)
@@ -61,6 +68,36 @@ def materialise(
             target = next(aim[kind])
             faults.append(PlannedFault(at_s=at_s, kind=kind, target=target, hold_s=this_hold_s))
     return tuple(faults[:FAULTS_LIMIT])
+
+
+def _each_for_itself(
+    mix: tuple[str, ...],
+    seed: int,
+    duration_s: float,
+    first_s: float,
+    hold_s: float,
+    quiet_s: float,
+    among: tuple[str, ...],
+) -> tuple[PlannedFault, ...]:
+    """Every node of ``among`` breaks again and again, whatever others do: from ``first_s`` on it is
+    well for about ``quiet_s`` and broken for about ``hold_s``, each up to half of that more or
+    less. All are well for ``quiet_s`` before ``duration_s`` ends. A node's faults are its own: with
+    another among them they stay the same.
+    """
+    faults: list[PlannedFault] = []
+    for node in dict.fromkeys(among):
+        stream = substream(seed, "nemesis", node)
+        kinds = _bag(tuple(sorted(dict.fromkeys(mix))), stream)
+        at_s = first_s + stream.uniform(0, quiet_s)
+        while True:
+            this_hold_s = round(hold_s * stream.uniform(2 - _HOLD_MOST, _HOLD_MOST), 3)
+            if at_s + this_hold_s > duration_s - quiet_s:
+                break
+            kind = next(kinds)
+            fault = PlannedFault(at_s=round(at_s, 3), kind=kind, target=node, hold_s=this_hold_s)
+            faults.append(fault)
+            at_s += this_hold_s + quiet_s * stream.uniform(2 - _HOLD_MOST, _HOLD_MOST)
+    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.target)))[:FAULTS_LIMIT]
 
 
 def check_schedule(

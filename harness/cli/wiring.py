@@ -227,6 +227,7 @@ def materialised(
         quiet_s=given.quiet_s,
         partitions=system.partitions,
         overlap=given.overlap,
+        among=given.among,
         aims={kind: fault.aims for kind, fault in faults.items()},
     )
     check_schedule(

@@ -200,3 +200,28 @@ def test_a_kind_refuses_the_target_that_is_not_its_own() -> None:
         check("kill", "primary of partition 3 at 12.5 %")
     with pytest.raises(PlanError, match="must be below 4"):
         check("loss", "majority of partition 4")
+
+
+@given(st.integers(0, 2**64))
+def test_nodes_that_break_each_for_itself_meet_and_are_well_at_the_end(seed: int) -> None:
+    nodes = ("n2", "n3", "n4")
+    schedule = mix(seed=seed, duration_s=90.0, hold_s=16.0, quiet_s=8.0, among=nodes)
+
+    assert {fault.target for fault in schedule} == {*nodes}
+    assert {fault.kind for fault in schedule} <= {*MIX}
+    assert all(fault.at_s + fault.hold_s <= 82 for fault in schedule)
+    assert [fault.at_s for fault in schedule] == sorted(fault.at_s for fault in schedule)
+    for node in nodes:
+        own = [fault for fault in schedule if fault.target == node]
+        assert all(b.at_s - (a.at_s + a.hold_s) >= 3.9 for a, b in pairwise(own))
+
+
+def test_what_breaks_for_itself_does_so_whoever_else_does() -> None:
+    together = mix(duration_s=90.0, among=("n2", "n3"))
+
+    assert [f for f in together if f.target == "n2"] == [*mix(duration_s=90.0, among=("n2",))]
+
+
+def test_a_drive_too_short_for_one_fault_of_each_is_refused() -> None:
+    with pytest.raises(PlanError, match="one fault needs"):
+        mix(duration_s=12.0, among=("n2",))
