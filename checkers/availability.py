@@ -11,6 +11,8 @@ from checkers.attribution import windows
 from checkers.columns import OK, TYPES, Ints, codes, ints
 from checkers.fault_effects import effects, summary
 from checkers.kernel import Kernel, Lookup, Part, Setting, Tables
+from checkers.liveness import TRIES
+from checkers.partition_gaps import partition_gaps
 
 
 @attrs.frozen
@@ -21,7 +23,9 @@ class Availability:
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """``availability`` with ``drive`` and one entry of ``windows`` per injected fault."""
+        """``availability`` with ``drive`` and one entry of ``windows`` per injected fault; where
+        partitions are known also ``partitions``.
+        """
         table = tables["transactions"]
         ok = codes(table, "type", TYPES) == OK
         done = np.sort(ints(table, "complete_ns")[ok])
@@ -38,6 +42,7 @@ class Availability:
                 ],
             }
             | ({"effects": summary(found)} if found else {})
+            | (partition_gaps(tables[TRIES], windows(tables["faults"])) if TRIES in tables else {})
         )
 
 

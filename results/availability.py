@@ -17,6 +17,7 @@ _FIELDS = (
     "first_ok_after_inject_ns", "first_ok_after_heal_ns",
 )  # fmt: skip
 ROWS_MAX = 100
+SHOWN_MAX = 16  # partitions side by side
 
 
 def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
@@ -32,9 +33,31 @@ def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
     if isinstance(drive := data.get("drive"), Mapping):
         rows.insert(0, _row("whole drive phase", drive))
     more = max(0, len(rows) - ROWS_MAX)
-    rest = {name: value for name, value in data.items() if name not in ("windows", "drive")}
+    told = ("windows", "drive", "partitions")
+    rest = {name: value for name, value in data.items() if name not in told}
     table = Grid(title="", columns=_COLUMNS, rows=tuple(rows[:ROWS_MAX]), more=more)
-    return (table, *any_grids(rest))
+    return (table, *_by_partition(data.get("partitions")), *any_grids(rest))
+
+
+def _by_partition(data: object) -> tuple[Grid, ...]:
+    """The longest gap of each partition in every fault window, where a checker tells of them."""
+    if not isinstance(data, Mapping):
+        return ()
+    numbers, windows = data.get("partition"), data.get("windows")
+    if not isinstance(numbers, list) or not isinstance(windows, list):
+        return ()
+    rows = tuple(
+        (
+            f"{window.get('fault', '')} {window.get('kind', '')}".strip(),
+            *(cell("gap_ns", gap) for gap in list(window.get("longest_gap_ns", ()))[:SHOWN_MAX]),
+        )
+        for window in windows[:ROWS_MAX]
+        if isinstance(window, Mapping)
+    )
+    columns = ("window", *(f"partition {number}" for number in numbers[:SHOWN_MAX]))
+    title = "Longest time without an acknowledged write, by partition (s)"
+    more = max(0, len(windows) - ROWS_MAX)
+    return (Grid(title=title, columns=columns, rows=rows, more=more),)
 
 
 def _row(name: str, window: Mapping[str, Any]) -> tuple[str, ...]:
