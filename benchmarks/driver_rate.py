@@ -160,7 +160,7 @@ async def drive(run: RunDirectory, ops: int, concurrency: int, share: Share) -> 
         system=store,
         cluster=cluster,
         workload=workload,
-        write=writer.append,
+        write=writer.extend,
         concurrency=concurrency,
         op_deadline_s=2.0,
         share=share,

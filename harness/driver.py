@@ -2,7 +2,8 @@
 
 One scheduler asks the generator, and one task a running operation calls the client; everything
 happens on the running loop, so that order of records is order of events. The invoke is written
-before anything is sent. No operation outlives its deadline, whatever its client does: at the
+before anything is sent: what was begun in one turn of the scheduler is written in one go, and only
+then may the tasks run. No operation outlives its deadline, whatever its client does: at the
 deadline the outcome is recorded, and what the client says later is a note.
 
 Invocations and completions never share an instant unless the invocation was recorded first, so
@@ -12,23 +13,21 @@ that an order by (time, invocations before completions) is the order of the reco
 from __future__ import annotations
 
 import asyncio
-from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from harness.client import Client, StoreError
+from harness.client import StoreError
 from harness.clock import RunClock
 from harness.cluster import Cluster, System
+from harness.deadlines import Deadlines
 from harness.errors import HarnessBug, UsageError
-from harness.flight import DEADLINE, INTERRUPTED, Ending, Flight, Slot, attempt
+from harness.flight import DEADLINE, INTERRUPTED, Ending, Flight, attempt
 from harness.generator import Context, Generator, Operation, Wait
 from harness.records import Complete, Invoke, Note, OpType, Record
+from harness.slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.workload import WHOLE, Share, Workload
 
 ROLLBACK_LIMIT_S = 1.0  # best effort: a store drops a transaction with its connection too
-CLOSE_LIMIT_S = 1.0
-BACKOFF_FIRST_S = 0.05  # a node that refuses connections must not fill the history with refusals
-BACKOFF_MOST_S = 1.0
 MAX_STUCK = 4  # cancelled calls of one slot that do not end, before it is taken out of service
 
 
@@ -44,13 +43,13 @@ class Driver:
         system: System,
         cluster: Cluster,
         workload: Workload,
-        write: Callable[[Record], None],
+        write: Callable[[Sequence[Record]], None],
         concurrency: int,
         op_deadline_s: float,
         observe: Callable[[Complete], None] | None = None,
         share: Share = WHOLE,
     ) -> None:
-        """``write`` hands a record to the operating system before it returns; if it raises, so does
+        """``write`` hands records to the operating system before it returns; if it raises, so does
         ``drive``. ``observe`` sees every completion after it was written. ``concurrency`` counts
         the slots of the whole run, of which ``share`` are this driver's.
         """
@@ -64,17 +63,21 @@ class Driver:
         self._op_deadline_s = op_deadline_s
         self._loop = asyncio.get_running_loop()
         self._concurrency = concurrency
-        numbers = range(share.number, concurrency, share.of)
-        self._slots = {n: Slot(number=n, process=n) for n in numbers}
-        self._numbers = tuple(numbers)
-        self._free = list(numbers)  # numbers of idle slots, ascending
+        self._slots = Slots(
+            range(share.number, concurrency, share.of),
+            concurrency=concurrency,
+            nodes=cluster.nodes,
+            note=self._note,
+        )
         self._flights: dict[int, Flight] = {}  # by the index of their invoke
+        self._busy: dict[int, None] = {}  # processes of flights that are not over
+        self._deadlines = Deadlines(self._loop, self._expire)
         self._abandoned: dict[int, asyncio.Task[None]] = {}  # cancelled, not ended yet
-        self._closing: dict[int, asyncio.Task[None]] = {}
+        self._unwritten: list[Record] = []
         self._completed: list[Complete] = []  # not yet seen by the generator
         self._touched: dict[int, None] = {}
-        self._next_index = self._next_closing = 0
-        self._last_ns = self._last_complete_ns = 0
+        self._next_index = 0
+        self._last_ns = self._last_complete_ns = self._seen_ns = 0
         self._failure: Exception | None = None
         self._news = False
         self._waker: asyncio.Future[None] | None = None
@@ -96,6 +99,7 @@ class Driver:
                 if not flight.over:
                     self._finish(flight, Ending(type=OpType.INFO, error=INTERRUPTED))
                 self._abandon(flight)
+            self._deadlines.clear()
             self._show_completed()
             self._driving = False
 
@@ -109,9 +113,7 @@ class Driver:
 
     async def close(self) -> None:
         """Drop every connection. Bounded; never raises what a client raises."""
-        for slot in self._slots.values():
-            self._disconnect(slot)
-        left = [*self._closing.values(), *self._abandoned.values()]
+        left = [*self._slots.disconnect_all(), *self._abandoned.values()]
         for task in self._abandoned.values():
             task.cancel()
         if left:
@@ -122,16 +124,18 @@ class Driver:
     async def _schedule(self, generator: Generator, until_ns: int) -> bool:
         held: Operation | None = None
         exhausted = False
-        while not self._reached(until_ns):
+        until_s = self._clock.loop_time(until_ns)
+        while self._loop.time() < until_s:
             generator = self._absorb(generator)
-            if held is None and self._free:
+            if held is None and self._slots.any_idle:
                 answer, generator = generator.op(self._context())
                 exhausted = answer is Wait.EXHAUSTED
                 if exhausted:
                     break
                 held = answer if isinstance(answer, Operation) else None
             if held is not None and self._reached(held.at_ns):
-                generator = generator.update(self._context(), self._launch(held))
+                invoke = self._launch(held)
+                generator = generator.update(self._context(invoke.at_ns), invoke)
                 held = None
             else:
                 await self._pause(until_ns if held is None else min(held.at_ns, until_ns))
@@ -141,35 +145,35 @@ class Driver:
         self._absorb(generator)
         return exhausted
 
-    def _context(self) -> Context:
-        free = tuple([self._slots[number].process for number in self._free])
-        now_ns = self._clock.now_ns()
-        busy = tuple([f.invoke.process for f in self._flights.values() if not f.over])
+    def _context(self, now_ns: int | None = None) -> Context:
+        self._seen_ns = self._clock.now_ns() if now_ns is None else now_ns
         return Context(
-            now_ns=now_ns,
-            free=free,
+            now_ns=self._seen_ns,
+            free=self._slots.idle,
             concurrency=self._concurrency,
-            busy=busy,
-            slots=self._numbers,
+            busy=tuple(self._busy),
+            slots=self._slots.numbers,
         )
 
     def _reached(self, at_ns: int) -> bool:
         """Whether the loop's time has come. Compared on the loop's axis: rounded to nanoseconds, a
         timer that fired could look early, and on a virtual clock for ever.
         """
-        return self._loop.time() >= self._clock.loop_time(at_ns)
+        return at_ns <= self._seen_ns or self._loop.time() >= self._clock.loop_time(at_ns)
 
     def _absorb(self, generator: Generator) -> Generator:
         """Let generator and watcher see what completed."""
+        if self._completed:
+            completed = self._show_completed()
+            context = self._context()
+            for complete in completed:
+                generator = generator.update(context, complete)
         if self._failure is not None:
             raise self._failure
-        context = self._context() if self._completed else None
-        for complete in self._show_completed():
-            if context is not None:
-                generator = generator.update(context, complete)
         return generator
 
     def _show_completed(self) -> list[Complete]:
+        self._flush()
         completed, self._completed = self._completed, []
         if self._observe is not None:
             for complete in completed:
@@ -178,6 +182,7 @@ class Driver:
 
     async def _pause(self, at_ns: int | None) -> None:
         """Return at ``at_ns``, or before, as soon as something happened."""
+        self._flush()  # whatever waits here lets tasks run, and they send
         if self._news:
             self._news = False
             return
@@ -204,8 +209,8 @@ class Driver:
 
     def _launch(self, operation: Operation) -> Invoke:
         """Record the invocation, then send the operation on its way."""
-        slot = self._slots.get(operation.process % self._concurrency)
-        if slot is None or slot.process != operation.process or slot.number not in self._free:
+        slot = self._slots.take(operation.process)
+        if slot is None:
             raise HarnessBug(f"generator chose process {operation.process}, which is not idle")
         at_ns = max(self._clock.now_ns(), operation.at_ns, self._last_ns)
         self._last_ns = at_ns = max(at_ns, self._last_complete_ns + 1)
@@ -213,34 +218,34 @@ class Driver:
             index=self._take_index(),
             process=slot.process,
             kind=operation.kind,
-            node=self._node(slot),
+            node=self._slots.node(slot),
             intended_ns=operation.at_ns,
             at_ns=at_ns,
             wall_ns=self._clock.wall_ns(),
             ops=operation.ops,
         )
         self._record(invoke)
-        if self._failure is not None:
-            raise self._failure
-        self._free.remove(slot.number)
         for step in operation.ops:
             self._touched[step.key] = None
         deadline_s = self._clock.loop_time(at_ns) + self._op_deadline_s
         flight = Flight(invoke=invoke, slot=slot, deadline_s=deadline_s)
         self._flights[invoke.index] = flight
-        flight.timer = self._loop.call_at(deadline_s, self._expire, flight)
+        self._busy[slot.process] = None
+        self._deadlines.add(flight)
         flight.task = self._loop.create_task(self._fly(flight))
         return invoke
 
     async def _fly(self, flight: Flight) -> None:
         """The life of one operation. Every error of ours in it ends the run."""
+        if self._failure is not None:  # its invocation may not be written
+            return
         try:
             ending = await attempt(flight, self._system, self._cluster, self._workload)
             if flight.over:
                 self._note_late(flight, ending)
                 return
             self._finish(flight, ending)
-            connected = await self._tidy(flight, ending)
+            connected = ending.type is OpType.OK or await self._tidy(flight)
             if flight.invoke.index in self._flights:
                 self._settle(flight, ending, connected)
         except Exception as error:
@@ -249,8 +254,7 @@ class Driver:
     def _finish(self, flight: Flight, ending: Ending) -> None:
         """Record the completion."""
         flight.over, flight.uncertain = True, ending.type is OpType.INFO
-        if flight.timer is not None:
-            flight.timer.cancel()
+        del self._busy[flight.invoke.process]
         now_ns = max(self._clock.now_ns(), self._last_ns)
         self._last_ns = self._last_complete_ns = now_ns
         ok = ending.type is OpType.OK
@@ -272,9 +276,9 @@ class Driver:
             self._note(flight.slot, f"{ending.error} in {flight.phase}: {ending.text}")
         self._wake()
 
-    async def _tidy(self, flight: Flight, ending: Ending) -> bool:
+    async def _tidy(self, flight: Flight) -> bool:
         """Roll back what a failed step left open; whether the connection can still be used."""
-        if ending.type is OpType.OK or flight.phase == "commit":
+        if flight.phase == "commit":
             return True
         if flight.phase != "step" or flight.tx is None:
             return False
@@ -299,17 +303,18 @@ class Driver:
         self._land(flight)
         slot = flight.slot
         if flight.uncertain:
-            self._end_process(slot)
+            self._slots.end_process(slot)
         elif not connected:
-            self._disconnect(slot)
+            self._slots.disconnect(slot)
         if connected and not ending.is_client_bug:
             slot.losses = 0
             self._release(slot)
             return
-        delay_s = min(BACKOFF_FIRST_S * 2**slot.losses, BACKOFF_MOST_S)
-        slot.losses = min(slot.losses + 1, 16)
+        delay_s = self._slots.lost(slot)
         why = f"{ending.error}: {ending.text}" if ending.text else ending.error
-        self._note(slot, f"connects to {self._node(slot)} again in {delay_s:g} s, after {why}")
+        self._note(
+            slot, f"connects to {self._slots.node(slot)} again in {delay_s:g} s, after {why}"
+        )
         self._loop.call_later(delay_s, self._release, slot)
 
     def _land(self, flight: Flight) -> None:
@@ -337,8 +342,8 @@ class Driver:
         index, slot, task = flight.invoke.index, flight.slot, flight.task
         self._land(flight)
         if flight.uncertain:
-            self._end_process(slot)
-        self._disconnect(slot)
+            self._slots.end_process(slot)
+        self._slots.disconnect(slot)
         if task is not None and not task.done():
             task.cancel()
             slot.stuck += 1
@@ -358,37 +363,9 @@ class Driver:
             slot.parked = False
             self._release(slot)
 
-    # -- slots and connections -------------------------------------------------------------------
-
-    def _node(self, slot: Slot) -> str:
-        """The node of the slot's process: every new process of a slot goes one node further."""
-        nodes = self._cluster.nodes
-        incarnation = slot.process // self._concurrency
-        return nodes[(slot.number + incarnation) % len(nodes)]
-
     def _release(self, slot: Slot) -> None:
-        insort(self._free, slot.number)
+        self._slots.release(slot)
         self._wake()
-
-    def _end_process(self, slot: Slot) -> None:
-        slot.process += self._concurrency
-        self._disconnect(slot)
-
-    def _disconnect(self, slot: Slot) -> None:
-        client, slot.client = slot.client, None
-        if client is not None:
-            number = self._next_closing
-            self._next_closing += 1
-            task = self._loop.create_task(self._close(slot, client))
-            self._closing[number] = task
-            task.add_done_callback(lambda _: self._closing.pop(number))
-
-    async def _close(self, slot: Slot, client: Client) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_LIMIT_S):
-                await client.close()
-        except Exception as error:
-            self._note(slot, f"close raised {type(error).__name__}: {error}")
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -397,10 +374,17 @@ class Driver:
         return self._next_index - 1
 
     def _record(self, record: Record) -> None:
-        """Write ``record``; after the first that could not be written there are no more."""
-        if self._failure is None:
+        """Have ``record`` written: at the end of the scheduler's turn, where there is one."""
+        self._unwritten.append(record)
+        if not self._driving:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what was recorded; after the first that could not be written there is no more."""
+        records, self._unwritten = self._unwritten, []
+        if records and self._failure is None:
             try:
-                self._write(record)
+                self._write(records)
             except Exception as error:
                 self._fail(error)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 
 import attrs
+import msgspec
 
 from harness.client import Client, StoreError, Tx, classify
 from harness.cluster import Cluster, System
 from harness.records import Invoke, MicroOp, OpType, Phase
+from harness.slots import Slot
 from harness.workload import Workload
 
 MAX_TEXT = 200  # characters of a client's message in a note
@@ -22,24 +24,7 @@ INTERRUPTED = "interrupted"
 CLIENT_BUG = "client-bug:"
 
 
-@attrs.define(eq=False)
-class Slot:
-    """A place for logical processes, one after the other: ``process`` ends with an ``info``.
-
-    ``losses`` counts connections lost in a row; ``stuck`` calls that were cancelled and did not end
-    yet; ``parked`` says that the slot is out of service until one of them ends.
-    """
-
-    number: int
-    process: int
-    client: Client | None = None
-    losses: int = 0
-    stuck: int = 0
-    parked: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended. ``error`` and ``text`` are the store's code and message."""
 
     type: OpType
@@ -59,7 +44,7 @@ class Flight:
     """An operation between its invocation and the moment that its slot is idle again.
 
     ``over`` is set once its completion is recorded: what the client does later is no outcome.
-    ``uncertain`` says that this completion was an ``info``.
+    ``uncertain`` says that this completion was an ``info``. ``timer`` is the limit of a rollback.
     """
 
     invoke: Invoke

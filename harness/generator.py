@@ -18,7 +18,7 @@ from harness.client import READ_WRITE
 from harness.records import Complete, Invoke, MicroOp
 
 
-class Context(msgspec.Struct, frozen=True, kw_only=True):
+class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a generator may know when it is asked: the time, and who is idle.
 
     ``free`` holds idle processes in ascending slot order; ``process % concurrency`` is the slot.
@@ -45,7 +45,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A transaction to run on ``process``, not before ``at_ns`` (its intended start)."""
 
     process: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 import attrs
+import msgspec
 from msgspec.structs import replace
 
 from harness.clock import NS_PER_S, substream
@@ -53,8 +54,7 @@ class Repeat:
         return self
 
 
-@attrs.frozen
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     """At most ``count`` operations of ``inner``."""
 
     count: int
@@ -69,11 +69,11 @@ class Limit:
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
-        return Limit(self.count, self.inner.update(context, event))
+        inner = self.inner.update(context, event)
+        return self if inner is self.inner else Limit(self.count, inner)
 
 
-@attrs.frozen
-class TimeLimit:
+class TimeLimit(msgspec.Struct, frozen=True):
     """Operations of ``inner`` that are meant to start less than ``limit_ns`` after the first
     question.
     """
@@ -94,11 +94,11 @@ class TimeLimit:
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
-        return TimeLimit(self.limit_ns, self.inner.update(context, event), self.until_ns)
+        inner = self.inner.update(context, event)
+        return self if inner is self.inner else TimeLimit(self.limit_ns, inner, self.until_ns)
 
 
-@attrs.frozen
-class Stagger:
+class Stagger(msgspec.Struct, frozen=True):
     """``inner`` as an open loop: intended starts are a Poisson process of ``rate_per_s``.
 
     A store that stalls does not slow the arrivals down: operations that find no idle process start
@@ -118,15 +118,16 @@ class Stagger:
         at_ns = self._gap(0) + context.now_ns if self.next_ns is None else self.next_ns
         answer, inner = self.inner.op(context)
         if not isinstance(answer, Operation):
-            return answer, attrs.evolve(self, inner=inner, next_ns=at_ns)
+            return answer, replace(self, inner=inner, next_ns=at_ns)
         arrivals = self.arrivals + 1
         next_ns = at_ns + self._gap(arrivals)
-        after = attrs.evolve(self, inner=inner, arrivals=arrivals, next_ns=next_ns)
+        after = replace(self, inner=inner, arrivals=arrivals, next_ns=next_ns)
         return replace(answer, at_ns=at_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
-        return attrs.evolve(self, inner=self.inner.update(context, event))
+        inner = self.inner.update(context, event)
+        return self if inner is self.inner else replace(self, inner=inner)
 
     def _gap(self, arrival: int) -> int:
         lane = (self.lane,) if self.lane else ()
@@ -186,8 +187,7 @@ class Mix:
         return stream.choices(range(len(weights)), weights)[0]
 
 
-@attrs.frozen
-class Phases:
+class Phases(msgspec.Struct, frozen=True):
     """``parts`` one after the other; each begins when no operation of the one before is open."""
 
     parts: tuple[Generator, ...]
@@ -207,7 +207,8 @@ class Phases:
         """See ``Generator``."""
         if not self.parts:
             return self
-        return Phases((self.parts[0].update(context, event), *self.parts[1:]))
+        first = self.parts[0].update(context, event)
+        return self if first is self.parts[0] else Phases((first, *self.parts[1:]))
 
 
 @attrs.frozen

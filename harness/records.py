@@ -2,7 +2,8 @@
 
 A run's truth is a sequence of these, appended to CRC-checked chunks (``harness.history.chunks``)
 and sealed into the tables of ``harness.history.schema`` at the end. All times are ``RunClock``
-nanoseconds.
+nanoseconds. Those that every operation has hold no cycles, so the collector need not look
+(``gc=False``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import msgspec
 Value = int | tuple[int, ...] | None
 
 
-class MicroOp(msgspec.Struct, frozen=True, array_like=True):
+class MicroOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One step of a transaction: ``("append", key, element)``, ``("r", key, value)``, ``("w",
     ...)``.
 
@@ -39,7 +40,7 @@ class OpType(enum.StrEnum):
 Phase = Literal["connect", "begin", "step", "commit"]
 
 
-class Invoke(msgspec.Struct, frozen=True, kw_only=True, tag="invoke", tag_field="record"):
+class Invoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="invoke", tag_field="record"):
     """A transaction is about to be sent; on its way to the disk before the request is."""
 
     index: int
@@ -53,7 +54,9 @@ class Invoke(msgspec.Struct, frozen=True, kw_only=True, tag="invoke", tag_field=
     ops: tuple[MicroOp, ...]
 
 
-class Complete(msgspec.Struct, frozen=True, kw_only=True, tag="complete", tag_field="record"):
+class Complete(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="complete", tag_field="record"
+):
     """The outcome of the invoke with index ``invoke``. ``ops`` is what was observed."""
 
     index: int

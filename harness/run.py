@@ -301,7 +301,7 @@ class _Session:
             system=self.system,
             cluster=cluster,
             workload=self.workload,
-            write=self.writer.append,
+            write=self.writer.extend,
             concurrency=drive.concurrency,
             op_deadline_s=drive.op_deadline_s,
             observe=lambda done: self.progress.completed(done.type, done.error),

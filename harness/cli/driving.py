@@ -48,7 +48,7 @@ class Hand:
             system=system,
             cluster=enlist.cluster.cluster(),
             workload=self._workload,
-            write=self._writer.append,
+            write=self._writer.extend,
             concurrency=plan.drive.concurrency,
             op_deadline_s=plan.drive.op_deadline_s,
             observe=self._count,

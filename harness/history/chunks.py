@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from harness.errors import DeadlineExceeded, HarnessError, InvariantError, UsageError
+from harness.errors import (
+    DeadlineExceeded,
+    FiredrillError,
+    HarnessError,
+    InvariantError,
+    UsageError,
+)
 from harness.history import frames
 from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, sync_directory
 from harness.history.scan import Scan, Torn, scan
-from harness.records import Complete, Invoke, MicroOp, Record
+from harness.records import Complete, Invoke, Record
 
 __all__ = ["CHUNK_BYTES", "RESERVE_BYTES", "ChunkWriter", "Scan", "Torn", "scan"]
 
@@ -50,7 +57,7 @@ class _Chunk:
             self.discard()
             raise
 
-    def write(self, content: bytes) -> None:
+    def write(self, content: bytes | bytearray) -> None:
         """Append all of ``content``, or nothing of it and raise."""
         written = 0
         try:
@@ -126,29 +133,63 @@ class ChunkWriter:
             raise disk_failure("begin", first, error, "no record can be kept") from error
 
     def append(self, record: Record) -> None:
-        """Hand ``record`` to the operating system.
+        """``extend`` by one record."""
+        self.extend((record,))
 
-        Raises ``HarnessError`` where the disk refuses: the record is then not in the history, and
-        everything before it is. ``InvariantError`` for a record that no history can hold.
+    def extend(self, records: Sequence[Record]) -> None:
+        """Hand ``records`` to the operating system, in one go.
+
+        Raises ``HarnessError`` where the disk refuses: everything before that is in the history,
+        and nothing after it. ``InvariantError`` for a record that no history can hold; those before
+        it are in the history.
         """
         if self._lock is None:
             raise InvariantError(f"{self._chunk.path}: a record was appended after the end")
-        if self._full and isinstance(record, Invoke):
-            reason = "the disk is full, so no operation is begun (its room ends the run)"
-            raise HarnessError(f"{self._chunk.path}: {reason}")
-        payload = _encode(record)
+        payloads, refused = self._encoded(records)
         try:
-            if self._chunk.size >= self._chunk_bytes and self._may_rotate():
-                self._rotate()
-            crc = frames.frame_crc(len(payload), payload, self._chain)
-            self._chunk.write(frames.FRAME.pack(len(payload), crc) + payload)
+            if payloads:
+                self._write(payloads)
         except OSError as error:
             if self._gave_up_reserve(error):
-                self.append(record)
+                self.extend(records)
                 return
-            missing = f"a record of {len(payload)} bytes is missing at offset {self._chunk.size}"
-            raise disk_failure("append to", self._chunk.path, error, missing) from error
-        self._chain = crc
+            raise disk_failure(
+                "append to", self._chunk.path, error, self._missing(payloads)
+            ) from error
+        if refused is not None:
+            raise refused
+
+    def _missing(self, payloads: list[bytes]) -> str:
+        size = sum(map(len, payloads))
+        some = f"{len(payloads)} records of {size} bytes are"
+        one = f"a record of {size} bytes is"
+        return f"{one if len(payloads) == 1 else some} missing at offset {self._chunk.size}"
+
+    def _encoded(self, records: Sequence[Record]) -> tuple[list[bytes], FiredrillError | None]:
+        """The records' bytes up to the first that can't be written, and why that one can't."""
+        payloads: list[bytes] = []
+        for record in records:
+            if self._full and type(record) is Invoke:
+                reason = "the disk is full, so no operation is begun (its room ends the run)"
+                return payloads, HarnessError(f"{self._chunk.path}: {reason}")
+            try:
+                payloads.append(_encode(record))
+            except InvariantError as error:
+                return payloads, error
+        return payloads, None
+
+    def _write(self, payloads: list[bytes]) -> None:
+        """Append the frames of ``payloads``, or nothing of them and raise ``OSError``."""
+        if self._chunk.size >= self._chunk_bytes and self._may_rotate():
+            self._rotate()
+        chain, content = self._chain, bytearray()
+        for payload in payloads:
+            length = len(payload)
+            chain = frames.frame_crc(length, payload, chain)
+            content += frames.FRAME.pack(length, chain)
+            content += payload
+        self._chunk.write(content)
+        self._chain = chain
 
     def close(self) -> None:
         """End the stream and make it durable. Idempotent.
@@ -242,9 +283,8 @@ def _allocate(path: Path, size_bytes: int) -> None:
 
 
 def _encode(record: Record) -> bytes:
-    if isinstance(record, Invoke | Complete):
-        for op in record.ops:
-            _require_int64(op, record)
+    if type(record) is Invoke or type(record) is Complete:
+        _require_int64(record)
     try:
         try:
             payload = frames.ENCODER.encode(record)
@@ -268,13 +308,14 @@ def _legible(record: Record) -> Record:
     return msgspec.structs.replace(record, **texts)
 
 
-def _require_int64(op: MicroOp, record: Invoke | Complete) -> None:
-    value = op.value
-    if isinstance(value, tuple):
-        fits = not value or (min(value) >= INT64_MIN and max(value) <= INT64_MAX)
-    else:
-        fits = value is None or INT64_MIN <= value <= INT64_MAX
-    if not (fits and INT64_MIN <= op.key <= INT64_MAX):
-        raise InvariantError(
-            f"operation {record.index}: key and values must fit in 64 bits (got {op!r:.200})"
-        )
+def _require_int64(record: Invoke | Complete) -> None:
+    for op in record.ops:
+        value = op.value
+        if isinstance(value, tuple):
+            fits = not value or (min(value) >= INT64_MIN and max(value) <= INT64_MAX)
+        else:
+            fits = value is None or INT64_MIN <= value <= INT64_MAX
+        if not (fits and INT64_MIN <= op.key <= INT64_MAX):
+            raise InvariantError(
+                f"operation {record.index}: key and values must fit in 64 bits (got {op!r:.200})"
+            )

@@ -22,6 +22,7 @@ from harness.records import Complete, Invoke, PhaseMark, Record
 
 _NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
 _BUFFER_BYTES = 1 << 20
+_TIMED = (Invoke, Complete, PhaseMark)
 
 
 @attrs.frozen
@@ -107,10 +108,11 @@ class Stream:
             record = self._record(source, length, crc)
             if record is None:
                 return False
-            if isinstance(record, Invoke | Complete | PhaseMark) and record.at_ns > self.last_ns:
+            if isinstance(record, _TIMED) and record.at_ns > self.last_ns:
                 self.last_ns = record.at_ns
             self.records += 1
-            self.drove = self.drove or isinstance(record, Invoke)
+            if type(record) is Invoke:
+                self.drove = True
             yield record
             offset += frames.FRAME.size + length
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import attrs
@@ -22,11 +22,12 @@ from driver_store import (
 )
 
 from harness.clock import NS_PER_S, RunClock
-from harness.driver import BACKOFF_FIRST_S, MAX_STUCK, ROLLBACK_LIMIT_S, Driver
+from harness.driver import MAX_STUCK, ROLLBACK_LIMIT_S, Driver
 from harness.errors import HarnessBug, HarnessError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Limit, Repeat, Stagger, UntilOk
 from harness.records import Complete, Invoke, MicroOp, Note, OpType, Record
+from harness.slots import BACKOFF_FIRST_S
 from harness.workload import Workload, WorkloadSetting, whole
 from workloads.list_append import build
 
@@ -75,7 +76,7 @@ def rig(
     concurrency: int = 1,
     latency_s: float | None = 0.01,
     nodes: int = 3,
-    write: Callable[[Record], None] | None = None,
+    write: Callable[[Sequence[Record]], None] | None = None,
 ) -> Rig:
     store = MemoryStore(trouble=trouble, latency_s=latency_s)
     made.append(store)
@@ -87,7 +88,7 @@ def rig(
         system=store,
         cluster=cluster(nodes),
         workload=work,
-        write=write or records.append,
+        write=write or records.extend,
         concurrency=concurrency,
         op_deadline_s=DEADLINE_S,
     )
@@ -162,9 +163,8 @@ def test_the_invoke_is_written_before_anything_is_sent() -> None:
     async def main() -> None:
         sent: list[int] = []
 
-        def write(record: Record) -> None:
-            if isinstance(record, Invoke):
-                sent.append(len(r.store.connections))
+        def write(records: Sequence[Record]) -> None:
+            sent.extend(len(r.store.connections) for told in records if isinstance(told, Invoke))
 
         r = rig(write=write)
         await r.drive(Limit(1, Repeat(READ_7)))
@@ -383,10 +383,10 @@ def test_a_history_that_cannot_be_written_ends_the_drive_and_nothing_more_is_sen
     async def main() -> None:
         written: list[Record] = []
 
-        def write(record: Record) -> None:
+        def write(records: Sequence[Record]) -> None:
             if len(written) == 4:
                 raise HarnessError("chunk 0: no space left")
-            written.append(record)
+            written.extend(records)
 
         r = rig(write=write)
         with pytest.raises(HarnessError, match="no space left"):
