@@ -39,7 +39,7 @@ from clusters.reference.node.wire.messages import (
     decode,
     encode,
 )
-from harness.client import Committed, StoreError
+from harness.client import READ_WRITE, Committed, StoreError
 
 Stored = int | tuple[int, ...]
 T = TypeVar("T", bound=ReplyBody)
@@ -79,10 +79,17 @@ class ReferenceClient:
         self._broken: str | None = None
 
     async def begin(self, kind: str, deadline_s: float) -> ReferenceTx:
-        """Open a transaction."""
-        left_s = deadline_s - asyncio.get_running_loop().time()
-        begun = await self.call(Begin(kind, max(1, int(left_s * 1000))), Begun)
-        return ReferenceTx(self, begun.txn)
+        """Open a transaction. That of a read-write transaction is asked for together with its first
+        step, which raises what becomes of it: nothing rests on when it begins, and it needs a
+        round trip less.
+        """
+        if self._broken is not None:
+            raise StoreError(CONNECTION_LOST, self._broken)
+        if kind == READ_WRITE:
+            return ReferenceTx(self, deadline_s)
+        tx = ReferenceTx(self, None)
+        tx.server_txn = (await self.call(Begin(kind, _left_ms(deadline_s)), Begun)).txn
+        return tx
 
     async def one_shot(
         self, steps: Sequence[tuple[int, Stored | None]], deadline_s: float
@@ -90,10 +97,9 @@ class ReferenceClient:
         """A whole read-write transaction in one round trip: (key, value) puts, (key, ``None``)
         gets. Raises ``StoreError``: its phase is that of a commit.
         """
-        left_s = deadline_s - asyncio.get_running_loop().time()
         request = OneShot(
             tuple((encode_key(k), None if v is None else _encode(v)) for k, v in steps),
-            max(1, int(left_s * 1000)),
+            _left_ms(deadline_s),
         )
         done = await self.call(request, Results)
         gets = [key for key, value in steps if value is None]
@@ -109,25 +115,47 @@ class ReferenceClient:
         """The answer to ``body``. Raises ``StoreError``: the store's own, or that of the way to
         it.
         """
-        if self._broken is not None:
+        asked = self._ask(body)
+        return _told(await self._answer(asked, body, expected))
+
+    async def call_first(
+        self, begin: Begin, body: ClientBody, expected: type[T]
+    ) -> tuple[Begun, T | Failed]:
+        """The answers to ``begin`` and, in that transaction, to ``body``, which leave together.
+        Raises ``StoreError`` as ``call`` does, but for a failure of ``body``.
+        """
+        first, second = self._ask(begin), self._ask(body, behind=True)
+        begun = await self._answer(first, begin, Begun)
+        answer = await self._answer(second, body, expected)
+        return _told(begun), answer
+
+    def _ask(self, body: ClientBody, *, behind: bool = False) -> int:
+        """Send ``body``, ``behind`` another request or not; its number."""
+        if self._broken is not None and not behind:
             raise StoreError(CONNECTION_LOST, self._broken)
         self._next_id += 1
         self._broken = "a call did not come to its end"
         try:
             self._connection.send(encode(ClientRequest(self._next_id, body)))
-            reply = decode(Codec.reply, await self._connection.recv())
         except ConnectionLost as error:
             self._fail(CONNECTION_LOST, str(error), error)
         except FrameError as error:  # it was not sent, and what is open ends with the connection
             self._fail(codes.TOO_LARGE, str(error), error)
+        return self._next_id
+
+    async def _answer(self, number: int, body: ClientBody, expected: type[T]) -> T | Failed:
+        """What is answered to request ``number``, which was ``body``."""
+        try:
+            reply = decode(Codec.reply, await self._connection.recv())
+        except ConnectionLost as error:
+            self._fail(CONNECTION_LOST, str(error), error)
         except BadMessage as error:
             self._fail(BAD_ANSWER, str(error), error)
         answer = reply.body
-        if reply.id != self._next_id or not isinstance(answer, expected | Failed):
-            self._fail(BAD_ANSWER, f"asked {self._next_id} {body!r}, got {reply!r}", None)
-        self._broken = None
-        if isinstance(answer, Failed):
-            raise StoreError(answer.code, answer.message)
+        if reply.id != number or not isinstance(answer, expected | Failed):
+            self._fail(BAD_ANSWER, f"asked {number} {body!r}, got {reply!r}", None)
+        if number == self._next_id:
+            self._broken = None
         return answer
 
     def _fail(self, code: str, text: str, cause: Exception | None) -> NoReturn:
@@ -137,19 +165,16 @@ class ReferenceClient:
 
 
 class ReferenceTx:
-    """An open transaction."""
+    """A transaction; ``server_txn``, its coordinator's id of it, is there from the first step."""
 
-    def __init__(self, client: ReferenceClient, txn: str) -> None:
-        self._client, self._txn = client, txn
-
-    @property
-    def server_txn(self) -> str | None:
-        """The coordinator's id of it."""
-        return self._txn
+    def __init__(self, client: ReferenceClient, unasked_deadline_s: float | None) -> None:
+        """``unasked_deadline_s``: its deadline, where the store was not asked for it yet."""
+        self._client, self._unasked_deadline_s = client, unasked_deadline_s
+        self.server_txn: str | None = None
 
     async def read(self, key: int) -> Stored | None:
         """The value of ``key``: an integer, a list, or ``None``."""
-        return _decode(key, (await self._client.call(Get(encode_key(key)), Value)).value)
+        return _decode(key, (await self._call(Get(encode_key(key)), Value)).value)
 
     async def write(self, key: int, value: int) -> None:
         """Set ``key``."""
@@ -164,14 +189,34 @@ class ReferenceTx:
 
     async def commit(self) -> Committed:
         """Durable on a quorum and applied by the primary on return."""
-        return Committed(commit_ts=(await self._client.call(Commit(), Ended)).ts)
+        return Committed(commit_ts=(await self._call(Commit(), Ended)).ts)
 
     async def rollback(self) -> None:
         """Give it up."""
-        await self._client.call(Rollback(), Done)
+        if self._unasked_deadline_s is None:
+            await self._client.call(Rollback(), Done)
 
     async def _put(self, key: int, value: Stored) -> None:
-        await self._client.call(Put(encode_key(key), _encode(value)), Done)
+        await self._call(Put(encode_key(key), _encode(value)), Done)
+
+    async def _call(self, body: ClientBody, expected: type[T]) -> T:
+        deadline_s, self._unasked_deadline_s = self._unasked_deadline_s, None
+        if deadline_s is None:
+            return await self._client.call(body, expected)
+        begin = Begin(READ_WRITE, _left_ms(deadline_s))
+        begun, answer = await self._client.call_first(begin, body, expected)
+        self.server_txn = begun.txn
+        return _told(answer)
+
+
+def _left_ms(deadline_s: float) -> int:
+    return max(1, int((deadline_s - asyncio.get_running_loop().time()) * 1000))
+
+
+def _told(answer: T | Failed) -> T:
+    if isinstance(answer, Failed):
+        raise StoreError(answer.code, answer.message)
+    return answer
 
 
 def _encode(value: Stored) -> bytes:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from reference_bank import Bank
 from reference_kit import ROOT, Store, eventually, store
 
 from clusters.reference.client import ReferenceTx, encode_key
@@ -120,9 +121,15 @@ async def of_two_writers_the_younger_dies(running: Store) -> None:
 
 async def an_older_transaction_waits_for_a_younger_one(running: Store) -> None:
     older, younger = await begin(running, "n1"), await begin(running, "n1")
+    assert await older.read(11) is None  # a transaction is as old as its first step
     await younger.append(12, 1)
     waiting = asyncio.ensure_future(older.append(12, 2))
-    await asyncio.sleep(0.05)
+
+    async def queued() -> bool:
+        told = await Bank(running.system, running.cluster).statuses(running.cluster.nodes)
+        return sum(status.waiting for status in told) == 1
+
+    await eventually(queued, "the older one waits")
     assert not waiting.done()
     await younger.commit()
     await waiting
@@ -209,9 +216,17 @@ async def misuse_is_answered(running: Store) -> None:
     await tx.write(10, 2**40)
     assert await tx.read(10) == 2**40
     await tx.rollback()
-    expired = await begin(running, "n1", limit_s=0.001)
-    await asyncio.sleep(0.01)
-    assert (await failing(expired.read(10))).code == "TX-EXPIRED"
+    short = await begin(running, "n1", limit_s=0.05)
+
+    async def until_refused() -> StoreError:
+        while True:
+            try:
+                await short.read(10)
+            except StoreError as error:
+                return error
+
+    async with asyncio.timeout(LIMIT_S):
+        assert (await until_refused()).code == "TX-EXPIRED"
 
 
 async def strangers_are_dropped(running: Store) -> None:

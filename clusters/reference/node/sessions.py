@@ -73,15 +73,18 @@ class Sessions:
             return
         self._clients += 1
         session = _Session(self)
+        idle = _Idle(connection)
         try:
             while True:
-                async with asyncio.timeout(IDLE_LIMIT_S):
-                    payload = await connection.recv()
+                idle.begin()
+                payload = await connection.recv()
+                idle.end()
                 request = decode(Codec.request, payload)
                 connection.send(encode(await session.answer(request)))
-        except (BadMessage, FrameError, TimeoutError) as error:
-            log.warning("dropping client %s: %s", connection.peer, error or "idle")
+        except (BadMessage, FrameError) as error:
+            log.warning("dropping client %s: %s", connection.peer, error)
         finally:
+            idle.stop()
             session.end()
             self._clients -= 1
 
@@ -125,6 +128,37 @@ class Sessions:
     def _next_txn(self) -> TxnId:
         self._transactions += 1
         return TxnId(self._clock.now(), self._origin, self._transactions)
+
+
+class _Idle:
+    """Drops a client that says nothing for ``IDLE_LIMIT_S``. One timer lasts for many requests."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._since_s: float | None = None
+        self._timer = self._loop.call_later(IDLE_LIMIT_S, self._look)
+
+    def begin(self) -> None:
+        """From now on the client is waited for."""
+        self._since_s = self._loop.time()
+
+    def end(self) -> None:
+        """It has said something."""
+        self._since_s = None
+
+    def stop(self) -> None:
+        """It is gone."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        since_s = now_s if self._since_s is None else self._since_s
+        if now_s < since_s + IDLE_LIMIT_S:
+            self._timer = self._loop.call_at(since_s + IDLE_LIMIT_S, self._look)
+            return
+        log.warning("dropping client %s: idle", self._connection.peer)
+        self._connection.close()
 
 
 class _Session:

@@ -1,9 +1,12 @@
-"""Running things side by side: the first that ends, ends all."""
+"""Running things side by side, and waiting for one answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 async def together(*parts: Awaitable[None]) -> None:
@@ -20,3 +23,20 @@ async def together(*parts: Awaitable[None]) -> None:
         for task in work:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
+
+
+async def within(limit_s: float, answer: asyncio.Future[T], late: T) -> T:
+    """What ``answer`` is set to within ``limit_s``; then it is set to ``late``. A timer and no
+    more: ``asyncio.timeout`` also has to be able to cancel what it waits for.
+    """
+    timer = asyncio.get_running_loop().call_later(limit_s, settle, answer, late)
+    try:
+        return await answer
+    finally:
+        timer.cancel()
+
+
+def settle(answer: asyncio.Future[T], value: T) -> None:
+    """Set ``answer`` if nothing did."""
+    if not answer.done():
+        answer.set_result(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from clusters.reference.node.tasks import settle, within
 from clusters.reference.node.wire.messages import TxnId
 
 MAX_FOOTINGS = 10_000  # open in one partition; one more is refused
@@ -20,7 +21,7 @@ class Footing:
         self.ts = self.asked = 0
         self.proposed_s = 0.0
         self._grant: asyncio.Future[bool] | None = None
-        self._end: asyncio.Event | None = None
+        self._ends: list[asyncio.Future[bool]] = []
 
     def propose(self, ts: int) -> None:
         """Its command is on the way to the log."""
@@ -40,10 +41,7 @@ class Footing:
         grant: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._grant = grant
         try:
-            async with asyncio.timeout(limit_s):
-                return await grant
-        except TimeoutError:
-            return False
+            return await within(limit_s, grant, False)
         finally:
             if self._grant is grant:
                 self._grant = None
@@ -54,21 +52,19 @@ class Footing:
 
     async def ended(self, limit_s: float) -> bool:
         """Whether it is over in time."""
-        if self._end is None:
-            self._end = asyncio.Event()
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._ends.append(ended)
         try:
-            async with asyncio.timeout(limit_s):
-                await self._end.wait()
-        except TimeoutError:
-            return False
-        return True
+            return await within(limit_s, ended, False)
+        finally:
+            self._ends.remove(ended)
 
     def end(self) -> None:
         """It is over here, and whoever waits hears it."""
         self.over = True
         self._answer(granted=False)
-        if self._end is not None:
-            self._end.set()
+        for ended in self._ends:
+            settle(ended, True)
 
     def _answer(self, *, granted: bool) -> None:
         if self._grant is not None and not self._grant.done():
