@@ -1,18 +1,21 @@
 """What the nodes' logs say that somebody must see, by the patterns that the system declares.
 
 Logs are read as bytes: a node may write anything into them. A line is matched by its beginning,
-so that one of ten megabytes costs no more than others.
+so that one of ten megabytes costs no more than others. Patterns come from the manifest of a run
+that anybody may have made: RE2 (Arrow's) matches in linear time, whatever they are.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.errors import MalformedHistory
 from harness.promise import Declaration, LogPattern
@@ -21,6 +24,7 @@ from harness.rundir import RunDirectory
 LINE_BYTES = 4096  # of one line, looked at
 FILE_BYTES = 64 << 20  # of one file, its beginning: providers cap what they collect below this
 SHOWN_CHARS = 400  # of a line, kept
+BATCH_LINES = 4096  # matched at once: at most 16 MB
 KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
 
 SCHEMA = pa.schema(
@@ -48,21 +52,30 @@ def scan(run: RunDirectory, patterns: Iterable[LogPattern]) -> pa.Table:
     """Every finding in the logs below ``run``. Raises ``MalformedHistory`` for a pattern that is no
     regular expression.
     """
-    compiled = [(pattern, _compiled(run, pattern)) for pattern in patterns]
+    wanted = tuple(patterns)
+    _refuse_unusable(run, wanted)
     rows = [
         row
         for node, path in _files(run)
-        for row in _findings(path, compiled, node, path.relative_to(run.root).as_posix())
+        for row in _findings(path, wanted, node, path.relative_to(run.root).as_posix())
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def _compiled(run: RunDirectory, pattern: LogPattern) -> re.Pattern[bytes]:
-    try:
-        return re.compile(pattern.regex.encode("latin-1"))
-    except (re.error, UnicodeEncodeError) as error:
-        reason = f"the log pattern {pattern.name!r} can't be used: {error}"
-        raise MalformedHistory(str(run.manifest), "declaration.logs", reason) from error
+def _refuse_unusable(run: RunDirectory, patterns: Iterable[LogPattern]) -> None:
+    for pattern in patterns:
+        try:
+            _matches([b""], pattern)
+        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+            reason = f"the log pattern {pattern.name!r} can't be used: {error}"
+            raise MalformedHistory(str(run.manifest), "declaration.logs", reason) from error
+
+
+def _matches(lines: list[bytes], pattern: LogPattern) -> list[int]:
+    """The places of the lines in which ``pattern`` is found."""
+    found = pc.match_substring_regex(pa.array(lines, pa.binary()), pattern=pattern.regex)
+    places: list[int] = np.flatnonzero(np.asarray(found)).tolist()
+    return places
 
 
 def _files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
@@ -75,24 +88,31 @@ def _files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
 
 
 def _findings(
-    path: Path, compiled: list[tuple[LogPattern, re.Pattern[bytes]]], node: str, name: str
+    path: Path, patterns: tuple[LogPattern, ...], node: str, name: str
 ) -> Iterator[dict[str, Any]]:
     kept: dict[str, list[dict[str, Any]]] = {}
     totals: dict[str, int] = {}
-    for number, line in _lines(path):
-        for pattern, regex in compiled:
-            if regex.search(line) is None:
+    for some in _batches(_lines(path)):
+        lines = [line for _, line in some]
+        for pattern in patterns:
+            places = _matches(lines, pattern)
+            if not places:
                 continue
-            totals[pattern.name] = totals.get(pattern.name, 0) + 1
+            totals[pattern.name] = totals.get(pattern.name, 0) + len(places)
             rows = kept.setdefault(pattern.name, [])
-            if len(rows) < KEPT_MAX:
-                text = line.decode("utf-8", "replace").strip()[:SHOWN_CHARS]
+            for place in places[: KEPT_MAX - len(rows)]:
+                text = lines[place].decode("utf-8", "replace").strip()[:SHOWN_CHARS]
                 rows.append(
-                    {"node": node, "file": name, "line": number, "pattern": pattern.name}
+                    {"node": node, "file": name, "line": some[place][0], "pattern": pattern.name}
                     | {"breaks": pattern.breaks, "text": text}
                 )
     for rows in kept.values():
         yield from (row | {"total": totals[row["pattern"]]} for row in rows)
+
+
+def _batches(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    while some := list(islice(lines, BATCH_LINES)):
+        yield some
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -102,6 +122,6 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         while left > 0 and (piece := stream.readline(LINE_BYTES)):
             left -= len(piece)
             if whole:
-                yield number, piece
+                yield number, piece.removesuffix(b"\n")
             whole = piece.endswith(b"\n")
             number += whole

@@ -20,8 +20,9 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 class LogPattern(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of a node's log that somebody must see.
 
-    ``regex`` is searched in each line (bytes as Latin-1, no flags). ``breaks`` says that such a
-    line is a broken promise of its own: a panic. Others are told, and decide nothing.
+    ``regex`` is searched in each line's bytes, in RE2's syntax: no look-around, no references
+    back. ``breaks`` says that such a line is a broken promise of its own: a panic. Others are told,
+    and decide nothing.
     """
 
     name: str

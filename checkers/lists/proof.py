@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
 
-from checkers.columns import OK, Bools, ints
+from checkers.columns import OK, Bools, Ints, ints
 from checkers.kernel import Tables
 
 NOBODY = -1
@@ -30,9 +32,23 @@ def committed(type_: NDArray[np.int8], tables: Tables) -> Bools:
         return sure
     writer, reader = (ints(tables["lists.observed"], name) for name in ("writer", "reader"))
     sure[writer[reader == NOBODY]] = True
-    writer, reader = writer[reader != NOBODY], reader[reader != NOBODY]
-    while True:
-        news = sure[reader] & ~sure[writer]
-        if not news.any():
-            return sure
-        sure[writer[news]] = True
+    told = reader != NOBODY
+    _spread(sure, writer[told], reader[told])
+    return sure
+
+
+def _spread(sure: Bools, writer: Ints, reader: Ints) -> None:
+    """Let whoever is ``sure`` prove the writers that it read, these those that they read, and so
+    on: a walk over the pairs, each once, however long the chains are.
+    """
+    if not len(reader):
+        return
+    named, place = np.unique(np.concatenate([writer, reader]), return_inverse=True)
+    first = np.flatnonzero(sure[named])
+    begin = np.full(len(first), len(named))  # a node more, from which the walk begins
+    source = np.concatenate([place[len(writer) :], begin])
+    target = np.concatenate([place[: len(writer)], first])
+    shape = (len(named) + 1, len(named) + 1)
+    steps = csr_array((np.ones(len(source), dtype=np.int8), (source, target)), shape=shape)
+    reached = breadth_first_order(steps, len(named), return_predecessors=False)
+    sure[named[reached[reached < len(named)]]] = True

@@ -94,6 +94,7 @@ class Tabulator:
         self._cut_ns = cut_ns
         self._reindex = reindex
         self._next_index = 0
+        self._last_own: dict[int, int] = {}  # by writer: the index of its last record
         self._busy: dict[int, int] = {}
         self._crashed: dict[int, int] = {}
         self._open: dict[tuple[int, int], _Open] = {}
@@ -137,7 +138,7 @@ class Tabulator:
         if name in self._open or name in self._late:
             raise Contradiction(f"operation {invoke.index} was invoked twice")
         self._occupy(invoke)
-        index = self._place(invoke.index)
+        index = self._place(invoke.index, writer)
         self._open[name] = _Open(self.transactions, invoke, index)
         self.transactions += 1
 
@@ -155,7 +156,7 @@ class Tabulator:
             raise Contradiction(f"{found} (record {complete.index})")
         _require_fit(begun.invoke, complete)
         self._release(complete)
-        index = self._place(complete.index)
+        index = self._place(complete.index, writer)
         rows.append(_Row(begun.txn, begun.invoke, complete, begun.index, index))
         if len(self._rows) >= HELD_ROWS:
             self._give_older_half()
@@ -178,7 +179,12 @@ class Tabulator:
         if complete.type is OpType.INFO:
             self._crashed[complete.process] = complete.invoke
 
-    def _place(self, index: int) -> int:
+    def _place(self, index: int, writer: int) -> int:
+        """The place of a record in the order of all; a writer's own indices only go up."""
+        last = self._last_own.get(writer)
+        if last is not None and index <= last:
+            raise Contradiction(f"record {index} was written after record {last}")
+        self._last_own[writer] = index
         if self._reindex:
             index = self._next_index
         self._next_index = max(self._next_index, index + 1)

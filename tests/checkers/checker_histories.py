@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import pyarrow as pa
 
 from checkers.analyze import judge

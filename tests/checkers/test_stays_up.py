@@ -166,8 +166,25 @@ def test_logs_may_hold_anything_and_cost_little(tmp_path: Path) -> None:
     assert len(hostile + many) < FILE_BYTES
 
 
-def test_a_pattern_that_is_no_expression_is_named(tmp_path: Path) -> None:
-    run = write(tmp_path / "run", patterns=(LogPattern(name="odd", regex="(", breaks=True),))
+def test_a_pattern_may_be_as_bad_as_it_likes_and_ends_the_line_where_lines_end(
+    tmp_path: Path,
+) -> None:
+    patterns = (
+        LogPattern(name="slow", regex="(a+)+$", breaks=True),
+        LogPattern(name="end", regex="over$"),
+    )
+    log = b"a" * 4000 + b"!\nall is over\nover and out\n"
+
+    found = judged(write(tmp_path / "run", patterns=patterns, logs={"n1": log}))
+
+    assert "panic" not in found.anomalies
+    rows = scan(RunDirectory(tmp_path / "run"), patterns).to_pylist()
+    assert [(row["pattern"], row["line"]) for row in rows] == [("end", 2)]
+
+
+@pytest.mark.parametrize("regex", ["(", "(?=a)b", "(.)\\1"])
+def test_a_pattern_that_is_no_expression_is_named(tmp_path: Path, regex: str) -> None:
+    run = write(tmp_path / "run", patterns=(LogPattern(name="odd", regex=regex, breaks=True),))
 
     with pytest.raises(MalformedHistory, match="'odd'"):
         analyze(run, executor="local")

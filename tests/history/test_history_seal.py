@@ -238,6 +238,8 @@ def test_a_torn_chunk_makes_a_prefix(tmp_path: Path) -> None:
             [invoke(0), complete(1, 0, type=OpType.INFO), invoke(2)],
             "process 0 invokes operation 2 after its operation 0 ended as info",
         ),
+        ([invoke(5), invoke(3, process=1)], "record 3 was written after record 5"),
+        ([invoke(0), complete(0, 0)], "record 0 was written after record 0"),
     ],
 )
 def test_records_that_contradict_each_other_are_refused(
