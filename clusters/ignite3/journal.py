@@ -21,7 +21,7 @@ from harness.records import EventKind, StoreEvent
 from harness.tasks import together
 
 READ_EVERY_S = 2.0  # each is a command on a node; what nobody asked for in time is in the logs
-READ_LIMIT_S = 8.0
+READ_LIMIT_S = 5.0
 PIECE_BYTES = 1 << 19  # a node under contention writes some hundred kilobytes a second
 KEPT_BYTES = 32 << 20  # providers keep the end of a log that is longer, one no less than this
 TICK_NS = 1_000_000  # of the times in logs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -206,18 +207,21 @@ class IgniteSystem:
         """Who holds replicas of which partition, each node by its own word over REST; who leads and
         who has the lease by what the nodes that answer said in their logs.
         """
-        answers = await together(
-            rest.local_states(cluster.client[node][REST], node, ZONE) for node in cluster.nodes
-        )
-        known = zip(cluster.nodes, answers, strict=True)
-        held = {
-            node: tuple(state.partition_id for state in states)
-            for node, states in known
-            if states is not None
-        }
-        if self._reader is not None:
-            await self._journal.read(self._reader, held, now=True)
-        return roles_of(held, self._journal.holders)
+        held: dict[str, tuple[int, ...]] = {}
+
+        async def ask(node: str) -> None:
+            states = await rest.local_states(cluster.client[node][REST], node, ZONE)
+            if states is not None:
+                held[node] = tuple(state.partition_id for state in states)
+
+        async def look() -> None:
+            if self._reader is not None:
+                with contextlib.suppress(TimeoutError):  # what is known already has to do
+                    async with asyncio.timeout(rest.LOOK_LIMIT_S):
+                        await self._journal.read(self._reader, cluster.nodes, now=True)
+
+        await together((look(), *(ask(node) for node in cluster.nodes)))
+        return roles_of({n: held[n] for n in cluster.nodes if n in held}, self._journal.holders)
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
         """What the nodes' logs say since the last look at them."""
