@@ -14,6 +14,7 @@ import contextlib
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 
 from harness import orders
@@ -21,6 +22,7 @@ from harness.clock import NS_PER_S, RunClock
 from harness.cluster import Cluster
 from harness.errors import HarnessError
 from harness.orders import Order, Word
+from harness.pulse import Strain
 from harness.records import OpType
 from harness.tasks import together
 
@@ -42,6 +44,7 @@ class Member:
         self.number, self.process = number, process
         self._observe = observe
         self.touched: tuple[int, ...] = ()
+        self._strain = Strain()
 
     def send(self, order: Order) -> None:
         """Send, where anybody is left to read it."""
@@ -61,8 +64,9 @@ class Member:
     async def _answer(self) -> bool:
         while True:
             match await self._hear():
-                case orders.Tally(counts=counts):
+                case orders.Tally(counts=counts, strain=strain):
                     self._count(counts)
+                    self._strain = self._strain.and_also(strain)
                 case orders.Broken(text=text):
                     raise Lost(f"{self}: {text}")
                 case orders.Ended(done=done, touched=touched):
@@ -82,6 +86,11 @@ class Member:
         for type_, error, count in counts:
             for _ in range(count):
                 self._observe(type_, error)
+
+    def strain(self) -> Strain:
+        """What it told of itself since the last call."""
+        strain, self._strain = self._strain, Strain()
+        return strain
 
     def hang_up(self) -> None:
         """End its input, which dismisses it."""
@@ -143,6 +152,10 @@ class Crew:
     def pids(self) -> tuple[int, ...]:
         """The processes, in the order of their numbers."""
         return tuple(member.process.pid for member in self._members)
+
+    def strain(self) -> Strain:
+        """See ``Load``."""
+        return reduce(Strain.and_also, [member.strain() for member in self._members], Strain())
 
     def hang_up(self) -> None:
         """Let every process end what goes on and leave, unasked."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from harness.driver import Driver
 from harness.generators import paced
 from harness.plan import Plan
+from harness.pulse import Strain
 from harness.workload import Workload, whole
 
 
@@ -22,6 +23,9 @@ class Load(Protocol):
 
     async def read_all(self, until_ns: int) -> bool:
         """Read every key that was touched; whether that was done by ``until_ns``."""
+
+    def strain(self) -> Strain:
+        """What the processes that this load started went through since the last call."""
 
     async def close(self) -> None:
         """Drop every connection, and end what was started. Bounded."""
@@ -44,6 +48,10 @@ class OwnLoad:
         """See ``Load``."""
         final = self._workload.final(self._driver.touched_keys())
         return await self._driver.drive(final, until_ns)
+
+    def strain(self) -> Strain:
+        """None was started."""
+        return Strain()
 
     async def close(self) -> None:
         """See ``Load``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.cluster import Address, Cluster
+from harness.pulse import Strain
 from harness.records import OpType
 
 MAX_LINE_BYTES = 64 << 20
@@ -107,9 +108,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True, tag="tally"):
-    """Operations that ended since the last one: how, with which error, how many."""
+    """Operations that ended since the last one: how, with which error, how many; and what the
+    process went through meanwhile.
+    """
 
     counts: tuple[tuple[OpType, str | None, int], ...]
+    strain: Strain = Strain()
 
 
 class Broken(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):

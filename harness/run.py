@@ -262,7 +262,7 @@ class _Session:
             "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
         }
         if self.pulse is not None:
-            watches["watching the controller"] = asyncio.ensure_future(self.pulse.run())
+            watches["watching the controller"] = asyncio.ensure_future(self.pulse.run(load.strain))
         try:
             try:
                 await self._drive_and_break(scene, load)

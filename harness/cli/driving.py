@@ -19,13 +19,14 @@ from typing import Any
 
 from harness import orders
 from harness.cli.wiring import build_system, build_workload
-from harness.clock import RunClock
+from harness.clock import RunClock, cpu_s
 from harness.driver import Driver
 from harness.generator import Generator
 from harness.generators import paced
 from harness.history.chunks import ChunkWriter
 from harness.orders import Dismiss, Enlist, First, Halt, Main, Order, Read, Word
 from harness.plan import loads
+from harness.pulse import Beat
 from harness.records import Complete, OpType
 from harness.workload import Share, Workload
 
@@ -42,6 +43,7 @@ class Hand:
         self._workload: Workload = build_workload(plan, system)
         clock = RunClock(asyncio.get_running_loop(), origin_s=enlist.origin_s)
         self._writer = ChunkWriter(Path(enlist.chunks), writer=enlist.number + 1)
+        self.beat = Beat(clock, cpu_s)
         self._tally: Counter[tuple[OpType, str | None]] = Counter()
         self._driver = Driver(
             clock=clock,
@@ -73,7 +75,8 @@ class Hand:
     def tally(self) -> orders.Tally:
         """What ended since the last call."""
         counts, self._tally = self._tally, Counter()
-        return orders.Tally(counts=tuple((*ending, count) for ending, count in counts.items()))
+        told = tuple((*ending, count) for ending, count in counts.items())
+        return orders.Tally(counts=told, strain=self.beat.take())
 
     async def close(self) -> None:
         """Drop the connections and end the records."""
@@ -114,12 +117,14 @@ async def serve() -> None:
     if not isinstance(enlist, Enlist):
         return
     hand = Hand(enlist)
+    beat = asyncio.ensure_future(hand.beat.run())
     try:
         say(orders.Ready())
         order = await hear(reader)
         while not isinstance(order, Dismiss):
             order = await one(hand, order, reader)
     finally:
+        beat.cancel()
         await hand.close()
 
 

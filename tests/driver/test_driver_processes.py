@@ -22,6 +22,7 @@ from harness.history.scan import scan
 from harness.history.seal import seal
 from harness.plan import dumps, loads
 from harness.promise import Declaration
+from harness.pulse import Strain
 from harness.records import Complete, Invoke, OpType, PhaseMark, Record
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 
@@ -127,6 +128,8 @@ def test_each_drives_slots_of_its_own_on_one_axis_and_sealing_merges_them(tmp_pa
     records = rig.records()
 
     assert rig.crew.trouble == ()
+    assert 0 < rig.crew.strain().cpu_s < 60, "two processes used the machine for some seconds"
+    assert rig.crew.strain() == Strain(), "what was told is not told again"
     slots = {}
     for number in (0, 1):
         invokes = [r for r in records[number + 1] if isinstance(r, Invoke)]
