@@ -110,6 +110,7 @@ class Journal:
         self._logs: dict[str, Log] = {}
         self._heard: list[tuple[Log, str, Said]] = []  # with the boot, until somebody maps them
         self._versions: set[int] = set()
+        self._replicas: dict[int, tuple[tuple[str, ...], ...]] = {}  # that are stable, told already
         self._reading = asyncio.Lock()
         self._due_s = 0.0
         self._shift_ns = 0  # of the run's axis against the loop's
@@ -171,10 +172,25 @@ class Journal:
             log.boots += heard.kind is EventKind.NODE_STARTED
             log.newest_ns = max(log.newest_ns, heard.wall_ns)
             self.holders.take(log.node, heard)
-            if heard.version is None or heard.version not in self._versions:
+            if not self._known(heard):
                 self._heard.append((log, str(log.boots), heard))
-            if heard.version is not None:
-                self._versions.add(heard.version)
+
+    def _known(self, heard: Said) -> bool:
+        """Whether nothing is new in it: every node tells of each topology, and every new leader
+        asks for the replicas that its partition has, and is told that it has them.
+        """
+        if heard.version is not None:
+            known = heard.version in self._versions
+            self._versions.add(heard.version)
+            return known
+        changes = (EventKind.ASSIGNMENTS_CHANGED, EventKind.REBALANCE_STAGE)
+        if heard.partition is None or not heard.peers or heard.kind not in changes:
+            return False
+        replicas = (heard.peers, heard.learners)
+        known = self._replicas.get(heard.partition) == replicas
+        if heard.kind is EventKind.ASSIGNMENTS_CHANGED:
+            self._replicas[heard.partition] = replicas
+        return known
 
     def _mapped(self) -> list[StoreEvent]:
         """Empties what was heard; without a look at its clock nobody knows when a node said it."""

@@ -165,10 +165,11 @@ def _stable(match: re.Match[str], wall_ns: int) -> Said | None:
 
 
 def _changing(match: re.Match[str], wall_ns: int) -> Said | None:
-    peers = ", ".join(_PEER.findall(match["peers"])) or "nobody"
-    learners = ", ".join(_PEER.findall(match["learners"]))
-    text = f"asks for the replicas {peers}" + (f"; learners {learners}" if learners else "")
-    return _of_group(match["group"], EventKind.REBALANCE_STAGE, wall_ns, text)
+    peers = tuple(sorted(_PEER.findall(match["peers"])))
+    learners = tuple(sorted(_PEER.findall(match["learners"])))
+    text = f"asks for the replicas {_told(peers, learners)}"
+    found = _of_group(match["group"], EventKind.REBALANCE_STAGE, wall_ns, text)
+    return attrs.evolve(found, peers=peers, learners=learners) if found else None
 
 
 def _caught_up(match: re.Match[str], wall_ns: int) -> Said | None:

@@ -29,6 +29,11 @@ PENDING = (
     f"[{ASSIGNED}], force=false, timestamp=1, fromReset=false]]], timestamp=HybridTimestamp [x]]"
 )
 STABLE = f"Rebalance finished [zonePartitionId=20_part_3, appliedPeers=[{ASSIGNED}]]"
+ASKED = (
+    "Sending changePeersAndLearnersAsync request for group=20_part_3 to peers=[Peer "
+    "[consistentId=n3, idx=0], Peer [consistentId=n2, idx=0]] and learners=[Peer "
+    "[consistentId=n4, idx=0]] with leader term=4"
+)
 STARTED = (
     "Start new raft node=RaftNodeId [groupId=20_part_3, peer=Peer [consistentId=n2, idx=0]] with "
     "initial configuration=PeersAndLearners [peers=SetN [Peer [consistentId=n3, idx=0], Peer "

@@ -162,6 +162,20 @@ def test_a_topology_is_told_once_though_every_node_tells_of_it() -> None:
     assert [event.text for event in found] == ["n4 left the topology: n2, n3"]
 
 
+def test_replicas_that_a_partition_has_already_are_no_news() -> None:
+    asked, stable = line(lines.ASKED), line(lines.STABLE)
+    other = line(lines.STABLE.replace("n4", "n5"))
+
+    found = run(read(Journal(), Logs(n2=log(asked, stable, asked, stable, other, stable))))
+
+    assert [event.text for event in found] == [
+        "asks for the replicas n2, n3; learners n4",
+        "stable: n2, n3; learners n4",
+        "stable: n2, n3; learners n5",
+        "stable: n2, n3; learners n4",
+    ]
+
+
 def test_starts_number_the_boots_of_a_node() -> None:
     content = log(line(lines.BEGAN), line(lines.ELECTED), line(lines.BEGAN), line(lines.ELECTED))
 
