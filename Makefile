@@ -23,6 +23,7 @@ lint:
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	MYPYPATH=examples/own-store .venv/bin/mypy --package pebble
 
 format:
 	@scripts/set-up dev

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 import msgspec
@@ -87,6 +87,25 @@ class Tx(Protocol):
 
     async def rollback(self) -> None:
         """Give it up. Best effort: a store drops it with the connection too."""
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """A ``Tx`` that reads several keys in one request: what the store answers to single requests
+    outside of a transaction is then of one moment.
+    """
+
+    async def read_together(
+        self, keys: tuple[int, ...]
+    ) -> tuple[int | tuple[int, ...] | None, ...]:
+        """The values of ``keys``, in their order."""
+
+
+async def read_all(tx: Tx, keys: tuple[int, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
+    """The values of ``keys``: together where ``tx`` can, else one after the other."""
+    if isinstance(tx, ReadsTogether):
+        return await tx.read_together(keys)
+    return tuple([await tx.read(key) for key in keys])
 
 
 class Client(Protocol):

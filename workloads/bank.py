@@ -17,7 +17,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.client import READ_WRITE, Tx
+from harness.client import READ_WRITE, Tx, read_all
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import UntilOk
@@ -107,6 +107,12 @@ class Bank:
         """
         if all(op.f == ADD for op in ops):
             return await _transfer(tx, ops)
+        if all(op.f == READ for op in ops):
+            balances = await read_all(tx, tuple(op.key for op in ops))
+            return tuple(
+                MicroOp(READ, op.key, _as_balance(op.key, value))
+                for op, value in zip(ops, balances, strict=True)
+            )
         observed = []
         for op in ops:
             if op.f == READ:
@@ -149,7 +155,10 @@ def _added(add: MicroOp, read: MicroOp) -> tuple[int, int]:
 
 
 async def _balance(tx: Tx, key: int) -> int | None:
-    value = await tx.read(key)
+    return _as_balance(key, await tx.read(key))
+
+
+def _as_balance(key: int, value: int | tuple[int, ...] | None) -> int | None:
     if isinstance(value, tuple):
         raise HarnessBug(f"bank: expected a balance at key {key} (got {value})")
     return value

@@ -16,7 +16,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.client import READ_WRITE, Tx
+from harness.client import READ_WRITE, Tx, read_all
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Nothing, UntilOk
@@ -118,6 +118,12 @@ class ListAppend:
 
     async def execute(self, tx: Tx, ops: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
         """See ``Workload``."""
+        if all(op.f == READ for op in ops):
+            values = await read_all(tx, tuple(op.key for op in ops))
+            return tuple(
+                MicroOp(READ, op.key, _as_list(op.key, value))
+                for op, value in zip(ops, values, strict=True)
+            )
         observed = []
         for op in ops:
             if op.f == APPEND and isinstance(op.value, int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import attrs
@@ -113,18 +114,16 @@ def _dials_links(bench: Bench) -> None:
     walk around every cut.
     """
     cluster = bench.cluster
-    node = cluster.nodes[0]
     between = [port.name for port in bench.system.ports if port.between_nodes]
-    for other in cluster.nodes[1:]:
-        for name in between:
-            if cluster.peer[(node, other)][name] == cluster.bind[other][name]:
-                continue  # the provider cuts elsewhere than in a proxy
-            moved = attrs.evolve(cluster, bind=_elsewhere(cluster, other, name))
-            if bench.system.program(node, cluster) != bench.system.program(node, moved):
-                raise Broken(
-                    f"the program of {node} depends on where {other} listens (cluster.bind): it is "
-                    "to dial cluster.peer, or no link can be cut"
-                )
+    for (node, other), name in itertools.product(sorted(cluster.peer), between):
+        if cluster.peer[(node, other)][name] == cluster.bind[other][name]:
+            continue  # the provider cuts elsewhere than in a proxy
+        moved = attrs.evolve(cluster, bind=_elsewhere(cluster, other, name))
+        if bench.system.program(node, cluster) != bench.system.program(node, moved):
+            raise Broken(
+                f"the program of {node} depends on where {other} listens (cluster.bind): it is to "
+                "dial cluster.peer, or no link can be cut"
+            )
 
 
 def _elsewhere(cluster: Cluster, node: str, port: str) -> dict[str, dict[str, Address]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from harness.client import READ_WRITE, Client, Committed, Tx
 from harness.cluster import NodeStatus, Provider
@@ -247,27 +248,25 @@ async def deadlines(bench: Bench) -> str:
     """Calls that nobody answers end when they are cancelled, and ``close`` never waits."""
     _needs_network(bench)
     node = bench.cluster.nodes[0]
-    async with relayed(bench.cluster, node) as relay:
-        held = []
-        for _ in ("begin", "read", "commit"):
-            client, tx = await _through(bench, relay, node)
-            held.append((client, tx))
-        relay.mute()
-        calls = (
-            ("begin()", held[0][0].begin(READ_WRITE, asyncio.get_running_loop().time() + 1)),
-            ("read()", held[1][1].read(bench.number())),
-            ("commit()", held[2][1].commit()),
-            ("connect()", bench.connect(node, relay.cluster)),
-        )
-        for name, call in calls:
-            await _cancelled(bench, name, asyncio.ensure_future(call))
-        for client, _ in held:
+    for name in ("begin()", "read()", "commit()"):
+        async with relayed(bench.cluster, node) as relay:
+            client = await bench.connect(node, relay.cluster)
+            tx = await _begun(bench, client) if name != "begin()" else None
+            relay.mute()
+            if tx is None:
+                await _cancelled(bench, name, _begun(bench, client))
+            else:
+                await _cancelled(bench, name, tx.commit() if name == "commit()" else tx.read(0))
             await bench.close(client)
+    async with relayed(bench.cluster, node) as relay:
+        relay.mute()
+        await _cancelled(bench, "connect()", bench.connect(node, relay.cluster))
     return "begin, read, commit and connect end when cancelled; close does not wait"
 
 
-async def _cancelled(bench: Bench, name: str, call: asyncio.Future[object]) -> None:
+async def _cancelled(bench: Bench, name: str, work: Awaitable[object]) -> None:
     """Cancel a call that gets no answer. Raises ``Broken`` where it goes on, or returned."""
+    call = asyncio.ensure_future(work)
     await asyncio.wait({call}, timeout=CANCEL_LIMIT_S)
     call.cancel()
     done, _ = await asyncio.wait({call}, timeout=CANCEL_LIMIT_S)

@@ -1,0 +1,463 @@
+"""Every check finds the mistake that it is there for: an adapter with that mistake is broken in it.
+
+What needs no real network is tried on the simulated reference store, the rest on processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pytest
+from conform_kit import Other, in_processes, pebble, simulated, with_client, with_tx
+
+from harness.client import Certainty, Committed, StoreError
+from harness.cluster import Roles
+from harness.conform import declared
+from harness.conform.result import Broken, Mark, Result
+from harness.conform.suite import SUITE
+from harness.promise import Promise
+
+NEEDS_NETWORK = {"lost answer", "lost connection", "deadlines"}
+
+
+def broken(found: dict[str, Result], check: str) -> str:
+    """What the check says is broken."""
+    assert found[check].mark is Mark.BROKEN, found[check]
+    return found[check].text
+
+
+def same(system: Any) -> Any:
+    return system
+
+
+# -- what an adapter says of itself ----------------------------------------------------------------
+
+
+def declaring(**changes: Any) -> Callable[[Any], Any]:
+    def change(system: Any) -> Other:
+        return Other(system, declaration=msgspec.structs.replace(system.declaration, **changes))
+
+    return change
+
+
+def renamed_row(system: Any) -> Other:
+    rows = dict(system.errors)
+    return Other(system, errors=rows | {"WRONG": rows["TX-CONFLICT"]})
+
+
+def placing_elsewhere(system: Any) -> Other:
+    return Other(system, partition_of=lambda key: 7)
+
+
+def fickle(system: Any) -> Other:
+    numbers = itertools.count()
+
+    def program(node: str, cluster: Any) -> Any:
+        made = system.program(node, cluster)
+        return msgspec.structs.replace(made, env={"TURN": str(next(numbers))})
+
+    return Other(system, program=program)
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "text"),
+    [
+        (declaring(promises=(Promise(kind="read-write", model="safe"),)), "declaration", "'safe'"),
+        (declaring(promises=()), "declaration", "no promise of kind 'read-write'"),
+        (declaring(conflicts=("TX-NOPE",)), "declaration", "TX-NOPE is in no row"),
+        (renamed_row, "errors", "row WRONG is of code TX-CONFLICT"),
+        (placing_elsewhere, "partitions", "names partition 7 of 2"),
+        (fickle, "program", "another one when it is asked for again"),
+    ],
+)
+def test_a_wrong_word_about_itself_is_found(change: Any, check: str, text: str) -> None:
+    assert text in broken(simulated(change, check), check)
+
+
+def test_an_option_that_nobody_knows_and_that_is_taken_is_found() -> None:
+    def careless(system: Any) -> Other:
+        return Other(system, build=lambda options: system)
+
+    with pytest.raises(Broken, match="'no_such_option' was taken"):
+        asyncio.run(declared.options(careless(None)))  # type: ignore[arg-type]
+
+
+def test_a_program_that_walks_around_the_links_is_found(tmp_path: Path) -> None:
+    def around(system: Any) -> Other:
+        def program(node: str, cluster: Any) -> Any:
+            links = {link: cluster.bind[link[1]] for link in cluster.peer}
+            return system.program(node, attrs.evolve(cluster, peer=links))
+
+        return Other(system, program=program)
+
+    checks = ("program", "partition bites")
+    found = in_processes(tmp_path, around, *checks, nodes=2)
+
+    assert "no link can be cut" in broken(found, "program")
+    assert "does not take the links that are cut" in broken(found, "partition bites")
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+def deaf_to_deadlines(system: Any) -> Other:
+    async def for_ever(*_: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    return Other(system, set_up=for_ever)
+
+
+def starting_and_gone(system: Any) -> Other:
+    async def set_up(cluster: Any, provider: Any, deadline_s: float) -> None:
+        for node in cluster.nodes:
+            await provider.start(node)
+
+    return Other(system, set_up=set_up)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(deaf_to_deadlines, "after its deadline"), (starting_and_gone, "no node could be started")],
+)
+def test_a_set_up_that_keeps_no_deadline_is_found(change: Any, text: str) -> None:
+    assert text in broken(simulated(change, "set-up deadline"), "set-up deadline")
+
+
+def reading_nothing(tx: Any) -> Other:
+    async def read(key: int) -> None:
+        return None
+
+    return Other(tx, read=read)
+
+
+def reading_lists(tx: Any) -> Other:
+    async def read(key: int) -> Any:
+        value = await tx.read(key)
+        return list(value) if isinstance(value, tuple) else value
+
+    return Other(tx, read=read)
+
+
+def committing_in_any_case(tx: Any) -> Other:
+    return Other(tx, rollback=tx.commit)
+
+
+def nameless(tx: Any) -> Other:
+    return Other(tx, server_txn="always the same")
+
+
+def appending_twice(tx: Any) -> Other:
+    async def append(key: int, element: int) -> None:
+        await tx.append(key, element)
+        await tx.append(key, element)
+
+    return Other(tx, append=append)
+
+
+def refusing_what_was_done(tx: Any) -> Other:
+    async def commit_appends() -> Committed:
+        await tx.commit()
+        raise StoreError("TX-CONFLICT", "though it was committed")
+
+    async def append(key: int, element: int) -> None:
+        await tx.append(key, element)
+        changed.commit = commit_appends
+
+    changed = Other(tx, append=append)
+    return changed
+
+
+def acknowledging_what_was_not(tx: Any) -> Other:
+    async def commit() -> Committed:
+        await tx.rollback()
+        return Committed()
+
+    return Other(tx, commit=commit)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "check", "text"),
+    [
+        (reading_nothing, "serves", "reads None where"),
+        (reading_lists, "transactions", "[1, 2] instead of (1, 2)"),
+        (committing_in_any_case, "transactions", "a write that was rolled back as 8"),
+        (nameless, "identity", "both called 'always the same'"),
+        (appending_twice, "contention", "is 2 times in key"),
+        (refusing_what_was_done, "contention", "TX-CONFLICT: though it was committed), which is"),
+        (acknowledging_what_was_not, "under faults", "was acknowledged, and key"),
+    ],
+)
+def test_a_transaction_that_does_something_else_is_found(
+    mistake: Any, check: str, text: str
+) -> None:
+    found = simulated(lambda system: with_tx(system, mistake), check)
+
+    assert text in broken(found, check)
+
+
+def test_a_kind_that_reads_what_is_staler_than_promised_is_found() -> None:
+    def old(client: Any) -> Other:
+        async def begin(kind: str, deadline_s: float) -> Any:
+            tx = await client.begin(kind, deadline_s)
+            return tx if kind == "read-write" else reading_nothing(tx)
+
+        return Other(client, begin=begin)
+
+    found = simulated(lambda system: with_client(system, old), "kinds")
+
+    assert "'snapshot' through n1 read None" in broken(found, "kinds")
+
+
+def test_what_is_no_error_of_the_store_and_what_is_in_no_row_are_found() -> None:
+    def raising(error: Exception) -> Any:
+        async def commit() -> Committed:
+            raise error
+
+        return lambda tx: Other(tx, commit=commit)
+
+    stray = simulated(lambda s: with_tx(s, raising(ValueError("x"))), "contention", "codes")
+    unknown = simulated(lambda s: with_tx(s, raising(StoreError("TX-99"))), "contention", "codes")
+
+    assert "ValueError in commit: x" in broken(stray, "codes")
+    assert "in no row of the error table: TX-99 (at commit)" in broken(unknown, "codes")
+
+
+def test_an_error_of_the_machine_where_one_of_the_store_is_due_is_found() -> None:
+    def raw(system: Any) -> Other:
+        async def connect(cluster: Any, node: str, process: int) -> Any:
+            try:
+                return await system.connect(cluster, node, process)
+            except StoreError as error:
+                raise ConnectionRefusedError("by the machine") from error
+
+        return Other(system, connect=connect)
+
+    assert "ConnectionRefusedError" in broken(simulated(raw, "refused"), "refused")
+
+
+# -- lost answers: on a real network ---------------------------------------------------------------
+
+
+def certain_of_what_is_lost(system: Any) -> Other:
+    row = msgspec.structs.replace(system.errors["LOST"], at_commit=Certainty.DEFINITE)
+    return Other(system, errors=system.errors | {"LOST": row})
+
+
+class Retrying:
+    """A connection that dials again, as drivers of databases like to do."""
+
+    def __init__(self, system: Any, cluster: Any, node: str, again: bool) -> None:
+        self.dial = lambda: system.connect(cluster, node, 0)
+        self.again = again
+
+    async def begin(self, kind: str, deadline_s: float) -> Any:
+        self.client = await self.dial()
+        self.asked: list[tuple[int, int]] = []
+        return Other(self, server_txn=None)
+
+    async def read(self, key: int) -> Any:
+        self.tx = await self.client.begin("read-write", asyncio.get_running_loop().time() + 5)
+        return await self.tx.read(key)
+
+    async def append(self, key: int, element: int) -> None:
+        self.asked.append((key, element))
+        self.tx = await self.client.begin("read-write", asyncio.get_running_loop().time() + 5)
+        await self.tx.append(key, element)
+
+    async def commit(self) -> Committed:
+        try:
+            return await self.tx.commit()
+        except StoreError:
+            self.client = await self.dial()
+            if not self.again:
+                return Committed()
+            tx = await self.client.begin("read-write", asyncio.get_running_loop().time() + 5)
+            for key, element in self.asked:
+                await tx.append(key, element)
+            return await tx.commit()
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+def retrying(*, again: bool) -> Callable[[Any], Any]:
+    def change(system: Any) -> Other:
+        async def connect(cluster: Any, node: str, process: int) -> Any:
+            return Retrying(system, cluster, node, again)
+
+        return Other(system, connect=connect)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "text"),
+    [
+        (certain_of_what_is_lost, "lost answer", "fail at commit (LOST"),
+        (retrying(again=True), "lost answer", "a hidden retry"),
+        (retrying(again=True), "lost connection", "under another connection"),
+        (retrying(again=False), "lost connection", "and the append is lost"),
+    ],
+)
+def test_a_wrong_answer_to_a_lost_one_is_found(
+    tmp_path: Path, change: Any, check: str, text: str
+) -> None:
+    assert text in broken(in_processes(tmp_path, change, check), check)
+
+
+def never_giving_up(client: Any) -> Other:
+    async def begin(kind: str, deadline_s: float) -> Any:
+        work = asyncio.ensure_future(client.begin(kind, deadline_s))
+        while not work.done():
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:
+                if asyncio.get_running_loop().time() > deadline_s + 3:
+                    raise
+        return work.result()
+
+    return Other(client, begin=begin)
+
+
+def closing_politely(client: Any) -> Other:
+    async def close() -> None:
+        await client.ask("rollback") if client._usable else await asyncio.sleep(5)
+        await client.close()
+
+    return Other(client, close=close)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [(never_giving_up, "begin() went on"), (closing_politely, "it waits for the store")],
+)
+def test_a_client_that_does_not_let_go_is_found(tmp_path: Path, mistake: Any, text: str) -> None:
+    found = in_processes(tmp_path, lambda system: with_client(system, mistake), "deadlines")
+
+    assert text in broken(found, "deadlines")
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+def asking_elsewhere(system: Any) -> Other:
+    async def connect(cluster: Any, node: str, process: int) -> Any:
+        return await system.connect(cluster, cluster.nodes[1], process)
+
+    return Other(system, connect=connect)
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        ("kill bites", "acknowledged under the fault 'kill'"),
+        ("pause bites", "acknowledged under the fault 'pause'"),
+        ("partition bites", "was read through it"),
+        ("refused", "was killed, and a read through it was acknowledged"),
+    ],
+)
+def test_a_client_that_fails_over_by_itself_is_found(check: str, text: str) -> None:
+    assert text in broken(simulated(asking_elsewhere, check), check)
+
+
+def telling(roles: Roles) -> Callable[[Any], Any]:
+    async def tell(cluster: Any) -> Roles:
+        return roles
+
+    return lambda system: Other(system, roles=tell)
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (Roles(), "n1 tells nothing when it is asked alone"),
+        (Roles(leaders={0: "n9"}, voters={0: ("n9",)}), "n9, which is no node"),
+        (Roles(leaders={5: "n1"}, voters={0: ("n1",)}), "partition 5 of 2"),
+        (Roles(leaders={0: "n1"}, voters={0: ("n2",)}), "has no vote in it"),
+    ],
+)
+def test_roles_that_name_what_is_not_there_are_found(told: Roles, text: str) -> None:
+    assert text in broken(simulated(telling(told), "roles"), "roles")
+
+
+def healing_nothing(system: Any) -> Other:
+    async def recover(*_: Any) -> None:
+        return None
+
+    return Other(system, recover=recover)
+
+
+def healing_in_haste(system: Any) -> Other:
+    async def recover(cluster: Any, provider: Any, deadline_s: float) -> None:
+        for node in cluster.nodes:
+            await provider.resume(node)
+            await provider.start(node)
+
+    return Other(system, recover=recover)
+
+
+def test_a_heal_that_leaves_something_broken_is_found() -> None:
+    assert "n3 is down" in broken(simulated(healing_nothing, "recover"), "recover")
+
+
+def test_a_heal_that_does_not_look_whether_it_helped_is_found() -> None:
+    found = simulated(healing_in_haste, "recover deadline")
+
+    assert "recover() returned" in broken(found, "recover deadline")
+
+
+def retelling(**changes: Any) -> Callable[[Any], Any]:
+    def change(system: Any) -> Other:
+        kept: list[Any] = []
+
+        async def events(cluster: Any, clock: Any) -> list[Any]:
+            kept.extend(await system.events(cluster, clock))
+            if not changes:
+                return kept
+            told, kept[:] = [msgspec.structs.replace(e, **changes) for e in kept], []
+            return told
+
+        return Other(system, events=events)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (retelling(), "twice"),
+        (retelling(node="n9"), "no node of this cluster"),
+        (retelling(boot=""), "of no boot"),
+        (retelling(at_ns=10**15), "into the future"),
+        (retelling(partition=9), "of partition 9 of 2"),
+    ],
+)
+def test_events_that_mislead_are_found(change: Any, text: str) -> None:
+    assert text in broken(simulated(change, "kinds", "events"), "events")
+
+
+# -- all of it -------------------------------------------------------------------------------------
+
+
+def test_the_reference_store_conforms_in_a_simulation() -> None:
+    found = simulated(same)
+
+    assert list(found) == [check.name for check in SUITE]
+    marks = {name: result.mark for name, result in found.items()}
+    untried = {name for name, mark in marks.items() if mark is Mark.NOT_TRIED}
+    assert untried == NEEDS_NETWORK
+    assert not [found[name] for name, mark in marks.items() if mark is Mark.BROKEN]
+
+
+def test_the_example_conforms_where_clients_dial_over_a_network(tmp_path: Path) -> None:
+    assert pebble.Pebble.name == "pebble"
+
+    found = in_processes(tmp_path, same, *NEEDS_NETWORK, "transactions", "codes")
+
+    assert {result.mark for result in found.values()} == {Mark.HOLDS}, found

@@ -1,0 +1,109 @@
+"""The example of ``docs/your-own-store.md`` as its reader would use it: installed, found by name,
+checked and drilled from the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conform_kit import EXAMPLE, ROOT
+
+INSTALL_LIMIT_S, COMMAND_LIMIT_S = 120, 180
+GUIDE = ROOT / "docs" / "your-own-store.md"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which the example's package is installed."""
+    target = tmp_path_factory.mktemp("installed")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+    command = (*pip, "--target", str(target), str(EXAMPLE))
+    subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S)
+    return {**os.environ, "PYTHONPATH": str(target)}
+
+
+def firedrill(environment: dict[str, str], runs: Path, *words: str) -> tuple[int, str]:
+    command = Path(sys.executable).with_name("firedrill")
+    done = subprocess.run(
+        (str(command), *words, "--runs-dir", str(runs)),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_LIMIT_S,
+        cwd=runs,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_store_is_found_by_its_name_and_conforms(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    checks = ("options", "program", "serves", "kill bites", "recover", "events", "codes")
+    chosen = [word for name in checks for word in ("--check", name)]
+    words = ("conform", "pebble", "--provider", "process", "--nodes", "2", *chosen)
+
+    code, said = firedrill(installed, tmp_path, *words)
+
+    assert code == 0, said
+    assert "CONFORMS: pebble: 7 of 7 checks hold" in said
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+@pytest.mark.slow
+def test_an_installed_store_is_drilled_like_any_other(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("run", "--system", "pebble", "--provider", "process", "--nodes", "2")
+    drive = ("--duration", "8", "--executor", "local", "--schedule", "2:kill:n1:2")
+
+    code, said = firedrill(installed, tmp_path, *words, *drive, "--no-report")
+
+    assert code == 0, said
+    assert "VALID" in said
+
+
+def test_an_adapter_with_a_mistake_leaves_the_results_and_the_logs(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "careless.py").write_text(
+        "from pebble.adapter import Pebble\n"
+        "class Careless(Pebble):\n"
+        "    name = 'careless'\n"
+        "def build(options, nodes, seed):\n"
+        "    return Careless()\n"
+    )
+    info = package / "careless-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: careless\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[firedrill.systems]\ncareless = careless:build\n")
+    environment = {**os.environ, "PYTHONPATH": f"{package}:{EXAMPLE}"}
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    words = ("conform", "careless", "--provider", "process", "--nodes", "1")
+
+    code, said = firedrill(environment, runs, *words, "--check", "options", "--check", "serves")
+
+    assert code == 1, said
+    assert re.search(r"^options +BROKEN +option 'no_such_option' was taken", said, re.MULTILINE)
+    assert "DOES NOT CONFORM: careless: 1 of 2 checks hold, 1 do not" in said
+    (kept,) = [path for path in runs.iterdir() if not path.is_symlink()]
+    assert (kept / "conform.json").is_file()
+    assert (kept / "nodes" / "n1" / "node.log").is_file()
+
+
+def test_the_guide_names_every_check_and_every_method_that_an_adapter_has() -> None:
+    from harness.cluster import System
+    from harness.conform.suite import SUITE
+
+    text = GUIDE.read_text()
+
+    verbs = [name for name in vars(System) if not name.startswith("_")]
+    missing = [name for name in verbs if f"`{name}" not in text]
+    missing += [check.name for check in SUITE if f"`{check.name}`" not in text]
+    assert missing == []
