@@ -9,46 +9,23 @@ could not be done is a sentence of the manifest's ``trouble``, and makes the ver
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any
 
 import msgspec
 
-from harness.attendance import Attendance, attended
-from harness.clock import NS_PER_S, RunClock, cpu_s
-from harness.cluster import Cluster, LogsEvents
-from harness.crew import Crew
-from harness.driver import Driver
-from harness.errors import FiredrillError, HarnessError
-from harness.faults import Scene
-from harness.history.chunks import ChunkWriter
+from harness.errors import HarnessError
 from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.seal import seal
-from harness.load import Load, OwnLoad
+from harness.life import Life
 from harness.parts import Guard, Parts
 from harness.plan import Plan, dumps
 from harness.progress import Progress
-from harness.pulse import Pulse
-from harness.records import PhaseMark
-from harness.room import over_cap
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
-from harness.statelog import QUIET_LIMIT_S, StateLog
-from harness.states import TellsStates
-from harness.stop import SETTLE_LIMIT_S, Stop, end
-from harness.tasks import together
+from harness.stop import Stop
 
 __all__ = ["Guard", "Parts", "Stop", "execute"]
-
-EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
-ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
-HEAL_LIMIT_S = 60.0
-COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
-TEARDOWN_LIMIT_S = 60.0
-KEEP_LIMIT_S = 30.0
 
 
 async def execute(
@@ -59,42 +36,42 @@ async def execute(
     ``run.root`` exists and is empty. Raises ``HarnessError`` when the environment failed; the
     history up to then is sealed all the same, and the manifest says what went wrong.
     """
-    manifest, session = _begin(plan, run, parts, progress, stop)
+    manifest, life = _begin(plan, run, parts, progress, stop)
     try:
-        return await _recorded(session, manifest, parts)
+        return await _recorded(life, manifest, parts)
     except BaseException:
-        session.broke_off = True
+        life.broke_off = True
         raise
     finally:
-        await session.leave_or_tear_down()
+        await life.leave_or_tear_down()
 
 
-async def _recorded(session: _Session, manifest: Manifest, parts: Parts) -> Manifest:
+async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
     """Live, and seal what was recorded, however that went."""
-    stop = session.stop
+    stop = life.stop
     try:
-        with session.within_budget():
-            await session.live()
+        with life.within_budget():
+            await life.live()
     except BaseException as error:  # cancelled as well: what is sealed then is no whole run
-        session.trouble.append(f"the run broke off: {str(error) or type(error).__name__}")
+        life.trouble.append(f"the run broke off: {str(error) or type(error).__name__}")
         raise
     finally:
-        session.finish()
+        life.finish()
         if stop.cut_short and stop.reason:
-            session.trouble.append(stop.reason)
-        vouched = manifest.checksums | session.checksums
+            life.trouble.append(stop.reason)
+        vouched = manifest.checksums | life.checksums
         manifest = msgspec.structs.replace(manifest, checksums=vouched)
-        trouble = (*session.trouble, *session.nemesis.trouble)
+        trouble = (*life.trouble, *life.nemesis.trouble)
         interrupted = stop.cut_short and not stop.reason
         manifest = msgspec.structs.replace(manifest, interrupted=interrupted, trouble=trouble)
-        write_manifest(session.run, manifest)
-        manifest = seal(session.run, partition_of=parts.system.partition_of)
+        write_manifest(life.run, manifest)
+        manifest = seal(life.run, partition_of=parts.system.partition_of)
     return manifest
 
 
 def _begin(
     plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
-) -> tuple[Manifest, _Session]:
+) -> tuple[Manifest, Life]:
     """Plan, manifest and an open history, or nothing of them: a disk that has no room for these
     has none for a run.
     """
@@ -102,7 +79,7 @@ def _begin(
         write_atomically(run.plan, dumps(plan).encode())
         manifest = _first_manifest(run, parts)
         write_manifest(run, manifest)
-        session = _Session(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
+        life = Life(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
     except HarnessError:
         with contextlib.suppress(OSError):
             shutil.rmtree(run.chunks, ignore_errors=True)
@@ -111,7 +88,7 @@ def _begin(
         if parts.guard:
             parts.guard.release()
         raise
-    return manifest, session
+    return manifest, life
 
 
 def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
@@ -128,290 +105,3 @@ def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
         checksums={run.plan.name: sha256(run.plan)},
         arsenal=parts.arsenal,
     )
-
-
-class _Session:
-    """One run while it lives: the parts, the clock, the open history, and what went wrong."""
-
-    def __init__(
-        self, *, plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
-    ) -> None:
-        self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
-        self.driver_command = parts.driver_command
-        self.keep, self.guard = parts.keep, parts.guard
-        self.broke_off = self.ended = False
-        self.system, self.workload = parts.system, parts.workload
-        loop = asyncio.get_running_loop()
-        self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
-        self.writer = ChunkWriter(run.chunks)
-        self.nemesis = parts.make_nemesis(self.writer.append)
-        self.attendance = Attendance(parts.provider, self.clock, self.writer.append)
-        self.provider = attended(parts.provider, self.attendance)
-        # Where time is virtual nothing is late.
-        self.pulse = None if parts.wall_ns else Pulse(self.clock, cpu_s)
-        self.states: StateLog | None = None
-        if isinstance(parts.system, TellsStates):
-            self.states = StateLog(run, parts.system, self.clock)
-        self.checksums: dict[str, str] = {}
-        self.trouble: list[str] = []
-
-    def enter(self, phase: str) -> None:
-        """Begin ``phase``, in the history and on the display."""
-        self.writer.append(PhaseMark(name=phase, at_ns=self.clock.now_ns()))
-        self.progress.phase(phase)
-
-    def finish(self) -> None:
-        """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
-        acts: tuple[Callable[[], None], ...] = (
-            self._close_states,
-            self._close_pulse,
-            lambda: self.enter("seal"),
-            self.writer.close,
-        )
-        for act in acts:
-            try:
-                act()
-            except FiredrillError as error:
-                self.trouble.append(f"ending the history: {error}")
-
-    def _close_states(self) -> None:
-        if self.states is not None:
-            self.checksums |= self.states.close()
-
-    def _close_pulse(self) -> None:
-        if self.pulse is not None:
-            self.checksums |= self.pulse.close(self.run)
-
-    @contextlib.contextmanager
-    def within_budget(self) -> Iterator[None]:
-        """Ask for the end when the run's time is over."""
-        if self.stop.budget_s is None:
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        alarm = loop.call_later(self.stop.budget_s, self.stop.ask, self.stop.budget_text)
-        try:
-            yield
-        finally:
-            alarm.cancel()
-
-    async def live(self) -> None:
-        """Everything between the first container and the last; what was brought up is removed,
-        unless it may be kept.
-        """
-        try:
-            cluster = await self.stop.unless(self._bring_up())
-            if cluster is not None:
-                await self._exercise(cluster)
-        finally:
-            if self.keep is None:
-                await self._tear_down()
-
-    async def leave_or_tear_down(self) -> None:
-        """End what ``live`` left up, now that the history is sealed: or leave it for good."""
-        if self.ended:
-            return
-        known = len(self.trouble)
-        try:
-            if self.keep is not None and await self.keep(self.broke_off):
-                with contextlib.suppress(OSError):  # only a mark for who prunes
-                    self.run.kept.touch()
-                self.ended = await self._attempt("keeping", KEEP_LIMIT_S, self.provider.leave())
-                if self.ended and self.guard:
-                    self.guard.release()
-        finally:
-            if not self.ended:
-                self.run.kept.unlink(missing_ok=True)
-                await self._tear_down()
-            for text in self.trouble[known:]:  # the manifest is written
-                self.progress.note(text)
-
-    async def _tear_down(self) -> None:
-        """Remove what was brought up. Where that fails the guard is not released, and goes on."""
-        self.ended = True
-        done = await self._attempt("teardown", TEARDOWN_LIMIT_S, self.provider.teardown())
-        if done and self.guard:
-            self.guard.release()
-
-    async def _bring_up(self) -> Cluster:
-        """Machines, programs, a cluster that serves."""
-        self.enter("provision")
-        names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
-        cluster = await self.provider.provision(names, self.system.ports)
-        try:
-            await self._set_up(cluster)
-        except FiredrillError:  # why it does not serve stands in the nodes' logs
-            await self._collect_logs(cluster)
-            raise
-        return cluster
-
-    async def _set_up(self, cluster: Cluster) -> None:
-        for_node = self.system.program
-        await together(self.provider.install(n, for_node(n, cluster)) for n in cluster.nodes)
-        self.enter("set-up")
-        await self.system.set_up(cluster, self.provider, self._deadline(self.plan.limits.ready_s))
-
-    async def _exercise(self, cluster: Cluster) -> None:
-        """Drive and break, then heal; final reads once the cluster is quiet; collect in any
-        case.
-        """
-        scene = Scene(provider=self.provider, system=self.system, cluster=cluster, clock=self.clock)
-        load = self._load(cluster)
-        watches = {
-            "watching the store": asyncio.ensure_future(self._watch(cluster)),
-            "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
-        }
-        if self.pulse is not None:
-            watches["watching the controller"] = asyncio.ensure_future(self.pulse.run(load.strain))
-        try:
-            try:
-                await self._drive_and_break(scene, load)
-            finally:
-                self.enter("heal")
-                await self._attempt("heal", HEAL_LIMIT_S, self.nemesis.heal_all(scene))
-            if not self.stop.skips() and not load.trouble:
-                await self._read_the_rest(scene, load)
-        finally:
-            self.stop.over = True
-            for what, watch in watches.items():
-                await self._end(what, watch)
-            await load.close()
-            self.trouble.extend(load.trouble)
-            self.enter("collect")
-            looks = self.attendance.look(cluster.nodes)
-            await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
-            await self._collect(cluster)
-
-    def _load(self, cluster: Cluster) -> Load:
-        """Who drives: this process, or as many as the plan asks for."""
-        drive = self.plan.drive
-        if drive.drivers > 1:
-            return Crew(
-                command=self.driver_command,
-                count=drive.drivers,
-                plan=self.run.plan,
-                chunks=self.run.chunks,
-                cluster=cluster,
-                clock=self.clock,
-                op_deadline_s=drive.op_deadline_s,
-                observe=self.progress.completed,
-            )
-        driver = Driver(
-            clock=self.clock,
-            system=self.system,
-            cluster=cluster,
-            workload=self.workload,
-            write=self.writer.extend,
-            concurrency=drive.concurrency,
-            op_deadline_s=drive.op_deadline_s,
-            observe=lambda done: self.progress.completed(done.type, done.error),
-        )
-        return OwnLoad(self.plan, self.workload, driver)
-
-    async def _drive_and_break(self, scene: Scene, load: Load) -> None:
-        """The drive phase: clients and nemesis side by side, for the plan's duration."""
-        self.enter("drive")
-        started_ns = self.clock.now_ns()
-        until_ns = started_ns + int(self.plan.drive.duration_s * NS_PER_S)
-        breaking = asyncio.ensure_future(self.nemesis.run(scene, started_ns))
-        try:
-            await self.stop.unless(load.drive(until_ns))
-        finally:
-            if not (breaking.done() or self.stop.asked or load.trouble):
-                self.trouble.append("the fault schedule was not over when the drive phase ended")
-            await self._end("the nemesis", breaking)
-
-    async def _read_the_rest(self, scene: Scene, load: Load) -> None:
-        """Wait until the cluster is whole and quiet, then read every key that was touched."""
-        self.enter("quiesce")
-        limit_s = self.plan.limits.quiesce_s
-        deadline_s = self._deadline(limit_s)
-        work = self.system.recover(scene.cluster, self.provider, deadline_s)
-        await self._attempt("quiesce", limit_s + SETTLE_LIMIT_S, work)
-        if self.stop.skips():
-            return
-        self.enter("final-reads")
-        until_ns = self.clock.now_ns() + int(self.plan.limits.final_reads_s * NS_PER_S)
-        done = await self.stop.unless(load.read_all(until_ns))
-        if not done and not self.stop.asked:
-            limit_s = self.plan.limits.final_reads_s
-            self.trouble.append(f"final reads: not every key was read within {limit_s:g} s")
-
-    async def _watch(self, cluster: Cluster) -> None:
-        """Fetch the store's events and show the active faults, until cancelled."""
-        loop = asyncio.get_running_loop()
-        look_s = loop.time() + ROOM_POLL_S
-        while True:
-            await self._fetch_events(cluster)
-            if loop.time() >= look_s:
-                self._watch_room()
-                look_s = loop.time() + ROOM_POLL_S
-            if self.states is not None:
-                await self.states.sample(cluster)
-            self.progress.faults(self.nemesis.active())
-            await asyncio.sleep(EVENT_POLL_S)
-
-    def _watch_room(self) -> None:
-        """End a run that outgrows its directory. A walk over some hundred files takes a few
-        milliseconds.
-        """
-        if full := over_cap(self.plan, self.run.root):
-            self.progress.note(full)
-            self.stop.ask(full)
-
-    async def _fetch_events(self, cluster: Cluster) -> None:
-        for event in await self.system.events(cluster, self.clock):
-            self.writer.append(event)
-
-    async def _collect(self, cluster: Cluster) -> None:
-        """Last events and every node's logs; a node that does not give them is trouble, no more."""
-        await self._attempt("collect events", COLLECT_LIMIT_S, self._fetch_events(cluster))
-        if self.states is not None:
-            # What a client left open may hold its locks up to the deadline of its transaction.
-            quiet_s = QUIET_LIMIT_S + self.plan.drive.op_deadline_s
-            states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
-            await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
-        await self._collect_logs(cluster)
-        if isinstance(self.system, LogsEvents):
-            work = self._read_events(self.system, cluster)
-            await self._attempt("read events from logs", COLLECT_LIMIT_S, work)
-
-    async def _read_events(self, system: LogsEvents, cluster: Cluster) -> None:
-        for node in cluster.nodes:
-            for event in await system.logged_events(node, self.run.node(node)):
-                self.writer.append(event)
-
-    async def _collect_logs(self, cluster: Cluster) -> None:
-        await together(
-            self._attempt(
-                f"collect logs of {node}",
-                COLLECT_LIMIT_S,
-                self.provider.collect(node, self.run.node(node)),
-            )
-            for node in cluster.nodes
-        )
-
-    async def _end(self, what: str, task: asyncio.Future[None]) -> None:
-        """End what went on beside the run; that it failed before, or goes on, is trouble."""
-        await end(task)
-        if not task.done():
-            self.trouble.append(f"{what}: went on {SETTLE_LIMIT_S:g} s after it was told to end")
-        elif not task.cancelled() and (error := task.exception()):
-            self.trouble.append(f"{what} broke off: {error}")
-
-    async def _attempt(self, what: str, limit_s: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Await ``work``; when it fails or outlasts its limit, that is trouble, and the run goes
-        on. Whether it was done.
-        """
-        try:
-            async with asyncio.timeout(limit_s):
-                await work
-            return True
-        except TimeoutError:
-            self.trouble.append(f"{what}: not done within {limit_s:g} s")
-        except FiredrillError as error:
-            self.trouble.append(f"{what}: {error}")
-        return False
-
-    def _deadline(self, limit_s: float) -> float:
-        return asyncio.get_running_loop().time() + limit_s

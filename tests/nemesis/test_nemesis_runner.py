@@ -12,8 +12,8 @@ from harness.capability import Capability
 from harness.cluster import Cluster, Provider, Roles
 from harness.errors import HarnessError, MissingCapability
 from harness.faults import PlannedFault
+from harness.life import HEAL_LIMIT_S
 from harness.records import FaultState, Note, Record
-from harness.run import HEAL_LIMIT_S
 from nemesis import grudges
 from nemesis.kill import Kill
 from nemesis.kill import kill as kill_fault
