@@ -12,7 +12,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import msgspec
 
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
-from clusters.providers.process.child import Child, launch, spawn
+from clusters.providers.process.child import Child, spawn
 from clusters.providers.process.keeping import keep_links
 from clusters.providers.process.layout import (
     Layout,
@@ -32,6 +31,7 @@ from clusters.providers.process.layout import (
 )
 from clusters.providers.process.ledger import Ledger
 from clusters.providers.process.proxy import LOOPBACK, Mesh
+from clusters.providers.process.trials import found_capabilities
 from harness.capability import Capability
 from harness.cluster import (
     Address,
@@ -55,7 +55,6 @@ _INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "JAVA_HOME", "LD_LIBRA
 # A listener and a few connections, two sockets each; beside them clients, probes and the history.
 _FILES_PER_PROXY = 9
 _FILES_BESIDE = 2048
-_TRIAL_DELAY_S = 0.05
 _ROOM_BYTES = 1 << 20  # below this, writes begin to fail
 
 
@@ -104,14 +103,7 @@ class ProcessProvider:
 
     async def capabilities(self) -> frozenset[Capability]:
         """What works here, by trying it on a process and on a link that are gone on return."""
-        found: list[Capability] = []
-        if await _signals_work():
-            found += [Capability.KILL, Capability.PAUSE]
-        if await _cuts_work():
-            found += [Capability.PARTITION, Capability.ONE_WAY_PARTITION]
-        if await _delays_work():
-            found += [Capability.DELAY]
-        return frozenset(found)
+        return await found_capabilities()
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
         """Whether the ports that the plan names are there. Raises ``PlanError``, and
@@ -378,50 +370,3 @@ def _make_room(proxies: int) -> None:
     room = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < room:
         resource.setrlimit(resource.RLIMIT_NOFILE, (room, hard))
-
-
-async def _signals_work() -> bool:
-    """Whether a process of ours can be killed and ``/proc`` shows it.
-
-    It waits on a pipe of ours, so that it ends even where we die on the way.
-    """
-    try:
-        process = launch((sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"))
-        found = procfs.look(process.pid)
-    except OSError:
-        return False
-    if found is None:
-        return False
-    try:
-        await Child(node="a trial", identity=found.identity, process=process).kill()
-    except HarnessError:
-        return False
-    return procfs.find(found.identity) is None
-
-
-async def _cuts_work() -> bool:
-    """Whether a cut stops bytes in one direction only, and healing lets them pass again."""
-    mesh, link, back = Mesh(("a", "b")), ("a", "b"), ("b", "a")
-    try:
-        before = await mesh.probe((link, back))
-        mesh.cut((link,))
-        during = await mesh.probe((link, back))
-        mesh.cut(())
-        after = await mesh.probe((link, back))
-    except (OSError, HarnessError):
-        return False
-    whole = {link: True, back: True}
-    return before == after == whole and during == {link: False, back: True}
-
-
-async def _delays_work() -> bool:
-    """Whether delaying a link makes a round trip longer, and ending that makes it short again."""
-    mesh, link = Mesh(("a", "b")), ("a", "b")
-    try:
-        mesh.delay({link: _TRIAL_DELAY_S})
-        slow = (await mesh.measure((link,)))[link].round_trip_s
-        mesh.delay({})
-        fast = (await mesh.measure((link,)))[link].round_trip_s
-    except (OSError, HarnessError):
-        return False
-    return slow is not None and fast is not None and fast < _TRIAL_DELAY_S <= slow
