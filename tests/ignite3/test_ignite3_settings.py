@@ -8,6 +8,7 @@ import asyncio
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clusters.ignite3 import errors, rest, settings, system
@@ -47,6 +48,42 @@ def test_what_a_plan_sets_reaches_the_node() -> None:
     assert "failurePingIntervalMillis = 750" in text
     assert f"sizeBytes = {64 << 20}" in text
     assert "raft.fsync = false" in config(Options())
+
+
+def test_the_cluster_is_told_how_long_to_wait_and_when_to_force_a_partition() -> None:
+    text = settings.cluster_config(Options(reset_timeout_s=5, rpc_timeout_ms=9_000))
+
+    assert 'partitionDistributionResetTimeout = "5"' in text
+    assert "rpcTimeoutMillis = 9000" in text
+
+
+def test_the_mode_and_the_quorum_of_a_zone_are_the_plans() -> None:
+    zone = settings.statements(Options(mode="HA", quorum=2))[0]
+
+    assert "CONSISTENCY MODE 'HIGH_AVAILABILITY'" in zone
+    assert "QUORUM SIZE 2, " in zone
+    assert "QUORUM" not in settings.statements(Options())[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (Options(), FIVE),
+        (Options(system_nodes=1, system_apart=True), ("n2", "n3", "n4", "n5")),
+        (Options(system_nodes=1, system_apart=True, gateway_nodes=1), ("n2", "n3", "n4")),
+        (Options(gateway_nodes=2), ("n1", "n2", "n3")),
+    ],
+)
+def test_nodes_apart_and_gateways_hold_no_data(options: Options, nodes: tuple[str, ...]) -> None:
+    assert settings.data_nodes(options, FIVE) == nodes
+
+
+def test_a_highly_available_zone_may_forget_once_its_majority_is_out() -> None:
+    highly = system.build({"mode": "HA", "replicas": 3}, FIVE, 1).declaration
+    strongly = system.build({"replicas": 3}, FIVE, 1).declaration
+
+    assert (highly.mode, highly.forgets_without) == ("HA", 2)
+    assert strongly.forgets_without is msgspec.UNSET
 
 
 def test_only_nodes_that_hold_data_carry_what_the_zone_asks_for() -> None:
