@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, NoReturn
 
 from clusters.providers.sim.fabric import Fabric, true_loop
 from clusters.providers.sim.trace import Row
@@ -134,6 +134,11 @@ class SimConnection:
         if self._other is not None:
             self._other._unread_bytes -= len(payload)
         return payload
+
+    async def each(self, take: Callable[[bytes], None]) -> NoReturn:
+        """Call ``take`` with every frame."""
+        while True:
+            take(await self.recv())
 
     def close(self) -> None:
         """Drop it now; what was sent still arrives, and then its end."""

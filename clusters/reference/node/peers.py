@@ -20,7 +20,7 @@ from clusters.reference.node.pairs import Following, Leading
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.runtime.rare import Rare, never
-from clusters.reference.node.tasks import together
+from clusters.reference.node.tasks import together, within
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     PROTOCOL,
@@ -117,7 +117,7 @@ class Link:
         self.heard_s = self.pinged_s = 0.0
         self.told: tuple[str, ...] | None = None  # who founded the cluster
         self._next_id = 0
-        self._open: dict[int, asyncio.Future[PeerAnswer]] = {}
+        self._open: dict[int, asyncio.Future[PeerAnswer | None]] = {}
 
     @property
     def member(self) -> str:
@@ -163,16 +163,16 @@ class Link:
             return Failed(codes.TOO_LARGE, f"a request to {self.peer}: {error}")
         if not sent:
             return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
-        future: asyncio.Future[PeerAnswer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PeerAnswer | None] = asyncio.get_running_loop().create_future()
         self._open[number] = future
         patience_s = EARLY_S if self._rare("early-timeout") else limit_s
         try:
-            async with asyncio.timeout(patience_s):
-                return await future
-        except TimeoutError:
-            return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
+            answer = await within(patience_s, future, None)
         finally:
             self._open.pop(number, None)
+        if answer is None:
+            return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
+        return answer
 
     def tell(self, body: PeerBody) -> None:
         """Send it if the link is up, and want no answer. It may come late, twice, or not at all."""
@@ -270,11 +270,13 @@ class Peers:
         loop = asyncio.get_running_loop()
         self._accepted[connection] = loop.time()
         following = Following()
+
+        def take(payload: bytes) -> None:
+            self._take(hello, connection, following, decode(Codec.peer, payload))
+            self._accepted[connection] = loop.time()
+
         try:
-            while True:
-                frame = decode(Codec.peer, await connection.recv())
-                self._take(hello, connection, following, frame)
-                self._accepted[connection] = loop.time()
+            await connection.each(take)
         except BadMessage as error:
             log.warning("dropping %s: %s", hello.node, error)
         finally:
@@ -372,13 +374,19 @@ class Peers:
 
     async def _read_answers(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
-        while link.connection is not None:
-            frame = decode(Codec.peer, await link.connection.recv())
+
+        def take(payload: bytes) -> None:
+            if link.connection is None:
+                return  # it was given up, and what came before that counts no more
+            frame = decode(Codec.peer, payload)
             link.heard_s = loop.time()
             if isinstance(frame, PeerReply):
                 link.answered(frame)
             elif isinstance(frame, Pong) and frame.beaten is not None:
                 self._vouched(link, frame.beaten)
+
+        if link.connection is not None:
+            await link.connection.each(take)
 
     def _vouched(self, link: Link, answer: Beaten) -> None:
         claims, refused = link.leading.answered(answer)

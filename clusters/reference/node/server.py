@@ -51,6 +51,7 @@ from clusters.reference.node.wire.messages import (
 )
 
 METASTORAGE = "metastorage"
+MAX_UNDER_WAY = 16_384  # requests of peers and work of our own that wait for logs or locks
 METASTORAGE_LIMIT_S = 5.0  # for a proposal of our own; then it is made again
 HAND_OVER_LIMIT_S = 0.5  # for a graceful stop to hand its partitions over
 
@@ -279,8 +280,21 @@ class Node:
         self._founding.heard(peer, incarnation, founders)
 
     def request(self, body: PeerBody, reply: Reply) -> None:
-        """A request of a peer. ``MAX_REQUESTS`` of the link bounds how many are under way."""
-        self._spawn(self._reply(body, reply))
+        """A request of a peer."""
+        answer = self._at_once(body)
+        if answer is None:
+            self._spawn(self._reply(body, reply))
+        else:
+            reply(answer)
+
+    def _at_once(self, body: PeerBody) -> PeerAnswer | None:
+        """The answer where it takes no time to find it."""
+        if isinstance(body, Renew | MetaInvoke):
+            return None
+        if len(self._tasks) >= MAX_UNDER_WAY:
+            return Failed(codes.OVERLOADED, f"{self.config.node}: {MAX_UNDER_WAY} requests wait")
+        replica = self.replicas.get(body.partition)
+        return None if replica is None else replica.primary.at_once(body)
 
     async def _reply(self, body: PeerBody, reply: Reply) -> None:
         reply(await self._answer(body))

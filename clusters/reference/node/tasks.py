@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -19,6 +19,22 @@ async def together(*parts: Awaitable[None]) -> None:
         for task in work:
             if task in done:
                 task.result()
+    finally:
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+
+async def all_of(parts: Iterable[Coroutine[None, None, T]]) -> list[T]:
+    """Run ``parts`` side by side; what each returned, in their order. Where one raises, the others
+    are cancelled and waited for. A single one needs no task.
+    """
+    every = list(parts)
+    if len(every) == 1:
+        return [await every[0]]
+    work = [asyncio.ensure_future(part) for part in every]
+    try:
+        return [await task for task in work]
     finally:
         for task in work:
             task.cancel()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
 
 from clusters.reference.node import events
 from clusters.reference.node.leases import LEASE, PRIMARY, Grant, Leases, encode
 from clusters.reference.node.metastorage.store import Condition, Invoke, Operation, encode_invoke
+from clusters.reference.node.tasks import all_of
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     Failed,
@@ -128,7 +128,7 @@ class Tenure:
             if mine is not None:
                 held.append(self._write(primary.number, mine, released(mine)))
         self._leases.end()
-        await asyncio.gather(*held)
+        await all_of(held)
 
     def _may_take(self, held: Grant) -> bool:
         # Our own grant may be of an earlier start, which is certainly over, or of a tenure that

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from clusters.reference.node.runtime.rare import Rare
 
@@ -38,6 +38,11 @@ class Connection(Protocol):
     async def recv(self) -> bytes:
         """The next frame's payload. Raises ``ConnectionLost``; a corrupt frame ends the
         connection.
+        """
+
+    async def each(self, take: Callable[[bytes], None]) -> NoReturn:
+        """Call ``take`` with every frame as it comes. Raises what ``take`` raises, and
+        ``ConnectionLost``. In place of ``recv``: it spares the loop a turn for each frame.
         """
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NoReturn
 
 from clusters.reference.node.runtime import (
     Connection,
@@ -40,6 +41,7 @@ class TcpConnection(asyncio.Protocol):
         self._decoder = Decoder()
         self._inbox: deque[bytes] = deque()
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[bytes], None] | None = None
         self._outbox: list[bytes] = []
         self._outbox_bytes = 0
         self._lost: str | None = None
@@ -80,6 +82,18 @@ class TcpConnection(asyncio.Protocol):
             self._pause_reading(False)
         return payload
 
+    async def each(self, take: Callable[[bytes], None]) -> NoReturn:
+        """Call ``take`` with every frame as it comes, from within ``data_received``."""
+        while self._inbox:
+            take(await self.recv())
+        while self._lost is None:
+            self._take, self._waiter = take, self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._take = self._waiter = None
+        raise ConnectionLost(f"{self._peer}: {self._lost}")
+
     def close(self) -> None:
         """Send what is queued if the socket takes it at once, and drop the connection."""
         self._flush()
@@ -96,11 +110,15 @@ class TcpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._inbox.extend(self._decoder.feed(data))
+            payloads = self._decoder.feed(data)
         except FrameError as error:
             log.warning("dropping %s: %s", self._peer, error)
             self._fail(str(error))
             return
+        if self._take is not None:
+            self._hand_over(payloads, self._take)
+            return
+        self._inbox.extend(payloads)
         if self._inbox:
             self._wake()
         if len(self._inbox) > RECEIVE_QUEUE_FRAMES and not self._paused:
@@ -108,6 +126,15 @@ class TcpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(str(exc) if exc else "closed by the other side")
+
+    def _hand_over(self, payloads: list[bytes], take: Callable[[bytes], None]) -> None:
+        try:
+            for payload in payloads:
+                take(payload)
+        except Exception as error:
+            self._take = None
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_exception(error)
 
     def _flush(self) -> None:
         if self._outbox and self._transport is not None and self._lost is None:

@@ -15,13 +15,13 @@ A commit is never sent twice: whether the first one happened is the client's to 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from clusters.reference.node import codes
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.placement import partition_of
+from clusters.reference.node.tasks import all_of
 from clusters.reference.node.tx.calls import NOT_DONE, Calls
 from clusters.reference.node.tx.limits import (
     Limits,
@@ -155,8 +155,8 @@ class Transaction:
 
     async def _ask_all(self, bodies: Iterable[Validate | Prepare]) -> list[PeerAnswer]:
         limit_s = self._limits.left_s()
-        return await asyncio.gather(
-            *(self._calls.primary(body.partition, body, 0, limit_s) for body in bodies)
+        return await all_of(
+            self._calls.primary(body.partition, body, 0, limit_s) for body in bodies
         )
 
     def _must(self, answers: list[PeerAnswer], wanted: type[object], text: str) -> None:

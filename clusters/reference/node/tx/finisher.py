@@ -13,6 +13,7 @@ import asyncio
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import Hlc, span
 from clusters.reference.node.leases import Leases
+from clusters.reference.node.tasks import all_of
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.calls import Calls, Spawn, Work
 from clusters.reference.node.tx.primary import OWN_LIMIT_S, Primary
@@ -77,11 +78,9 @@ class Finisher:
         outcome = self._primary.partition.outcomes.get(txn)
         if outcome is None:
             return
-        answers = await asyncio.gather(
-            *(
-                self._calls.primary(p, Finish(p, txn, outcome.ts), CALL_LIMIT_S)
-                for p in outcome.participants
-            )
+        answers = await all_of(
+            self._calls.primary(p, Finish(p, txn, outcome.ts), CALL_LIMIT_S)
+            for p in outcome.participants
         )
         if all(isinstance(answer, Fine) for answer in answers):
             self._finished[txn] = None

@@ -28,13 +28,12 @@ class Footing:
         self.ts, self.proposed = ts, True
         self.proposed_s = asyncio.get_running_loop().time()
 
-    def ask(self) -> int:
-        """The number of one more request for a lock. A coordinator that gave up an answer asks
-        again, and who still waits for the request before waits for nothing.
+    def ask(self) -> None:
+        """One more request for a lock, which ``asked`` counts. A coordinator that gave up an answer
+        asks again, and who still waits for the request before waits for nothing.
         """
         self._answer(granted=False)
         self.asked += 1
-        return self.asked
 
     async def wait(self, limit_s: float) -> bool:
         """Whether the lock that it waits for was granted in time, and it is not over."""

@@ -127,6 +127,23 @@ class Primary:
             self.locks = LockTable()
             self.footings.clear()
 
+    def at_once(self, body: PrimaryBody) -> PeerAnswer | None:
+        """The answer to a request for a lock that is free, or why it is refused; ``None``: what
+        ``serve`` answers takes time. Locks are most of what is asked, and this needs no task.
+        """
+        if not self.serving:
+            return self._refusal()
+        if not isinstance(body, Lock):
+            return None
+        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        if isinstance(footing, Failed):
+            return footing
+        if body.exclusive or not planted("read-lock-skipped"):
+            answer = self._ask(footing, body.key, exclusive=body.exclusive)
+            if answer is not Answer.GRANTED:
+                return None if answer is Answer.WAITING else self._died(body.key)
+        return self._locked(footing, body)
+
     async def serve(self, body: PrimaryBody) -> PeerAnswer:
         """The answer to one request."""
         if not self.serving:
@@ -158,8 +175,9 @@ class Primary:
         failed = None
         if body.exclusive or not planted("read-lock-skipped"):
             failed = await self._acquire(footing, body.key, exclusive=body.exclusive)
-        if failed is not None:
-            return failed
+        return self._locked(footing, body) if failed is None else failed
+
+    def _locked(self, footing: Footing, body: Lock) -> Locked:
         self.counters["reads"] += 1
         value = None if body.exclusive else self.partition.versions.newest(body.key).value
         return Locked(Hold(self.epoch, footing.number), value)
@@ -327,12 +345,8 @@ class Primary:
         return footing
 
     async def _acquire(self, footing: Footing, key: bytes, *, exclusive: bool) -> Failed | None:
-        """Get the lock, or why not. Of several requests of one transaction the last counts: it
-        waits for one key at a time.
-        """
-        request = footing.ask()
-        self._grant(self.locks.withdraw(footing.txn))
-        answer = self.locks.acquire(footing.txn, key, exclusive=exclusive)
+        """Get the lock, or why not."""
+        answer, request = self._ask(footing, key, exclusive=exclusive), footing.asked
         if answer is Answer.WAITING:
             granted = await footing.wait(min(LOCK_WAIT_S, footing.deadline_s - _now_s()))
             if footing.over or not self.serving or footing.asked != request:
@@ -343,10 +357,22 @@ class Primary:
                 if planted("lock-timeout-ignored"):
                     return None
                 return Failed(codes.LOCK_TIMEOUT, f"key {key.hex()} is locked for too long")
-        elif answer is Answer.DIED and not planted("conflict-ignored"):
-            self.counters["died"] += 1
-            return Failed(codes.CONFLICT, f"key {key.hex()} is locked by an older transaction")
-        return None
+        return self._died(key) if answer is Answer.DIED else None
+
+    def _ask(self, footing: Footing, key: bytes, *, exclusive: bool) -> Answer:
+        """Ask for the lock. Of several requests of one transaction the last counts: it waits for
+        one key at a time.
+        """
+        footing.ask()
+        self._grant(self.locks.withdraw(footing.txn))
+        answer = self.locks.acquire(footing.txn, key, exclusive=exclusive)
+        if answer is Answer.DIED and planted("conflict-ignored"):
+            return Answer.GRANTED
+        return answer
+
+    def _died(self, key: bytes) -> Failed:
+        self.counters["died"] += 1
+        return Failed(codes.CONFLICT, f"key {key.hex()} is locked by an older transaction")
 
     def _grant(self, txns: list[TxnId]) -> None:
         for txn in txns:
