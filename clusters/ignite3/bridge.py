@@ -18,11 +18,15 @@ LINE_LIMIT_BYTES = 1 << 22  # one value at most
 LAST_WORDS = "the process of clients has ended"
 
 
+Field = str | int | tuple[int, ...]  # of a request
+
+
 class Answer(msgspec.Struct, frozen=True):
-    """One line of the driver: a result, or ``code`` and ``text`` of an error."""
+    """One line of the driver: a result, or several, or ``code`` and ``text`` of an error."""
 
     id: int
     value: str | None = None
+    values: tuple[str | None, ...] = ()
     code: str | None = None
     text: str = ""
 
@@ -42,7 +46,7 @@ class Bridge:
         """A number for a connection that nobody else has."""
         return next(self._numbers)
 
-    async def ask(self, op: str, conn: int, **fields: str | int) -> str | None:
+    async def ask(self, op: str, conn: int, **fields: Field) -> Answer:
         """The result of ``op``. Raises ``StoreError`` with the store's code, or ``DRIVER-GONE``."""
         process = await self._running()
         number = next(self._numbers)
@@ -55,7 +59,7 @@ class Bridge:
             self._waiting.pop(number, None)
         if answer.code is not None:
             raise StoreError(answer.code, answer.text)
-        return answer.value
+        return answer
 
     def tell(self, op: str, conn: int) -> None:
         """Send a request whose answer nobody awaits; nothing where the process is gone."""
@@ -63,7 +67,7 @@ class Bridge:
             with contextlib.suppress(StoreError):
                 self._write(self._process, {"id": next(self._numbers), "op": op, "conn": conn})
 
-    def _write(self, process: Process, request: dict[str, str | int]) -> None:
+    def _write(self, process: Process, request: dict[str, Field]) -> None:
         if process.stdin is None or process.stdin.is_closing() or process.returncode is not None:
             raise StoreError(errors.DRIVER_GONE, LAST_WORDS)
         process.stdin.write(msgspec.json.encode(request) + b"\n")

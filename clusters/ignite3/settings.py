@@ -56,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     release: Literal["3.1.0"] = RELEASE
+    access: Literal["key-value", "sql"] = "key-value"
     mode: Literal["SC", "HA"] = "SC"
     system_nodes: _Count = 3
     system_apart: bool = False

@@ -13,7 +13,15 @@ import msgspec
 
 from clusters.ignite3 import artifacts, placement, rest, settings
 from clusters.ignite3.bridge import Bridge
-from clusters.ignite3.client import IgniteClient, connect, dial
+from clusters.ignite3.client import (
+    AUTOCOMMIT,
+    READ_ONLY,
+    STALENESS_S,
+    IgniteClient,
+    Session,
+    connect,
+    dial,
+)
 from clusters.ignite3.errors import CONFLICTS, ERRORS
 from clusters.ignite3.journal import Journal, roles_of
 from clusters.ignite3.settings import TABLE, ZONE, Options
@@ -78,6 +86,7 @@ class IgniteSystem:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options = options
         self._bridge: Bridge | None = None
+        self._heard_s: dict[int, float] = {}  # by process, when it last saw data
         self._journal = Journal()
         self._reader: ReadsLogs | None = None
 
@@ -93,13 +102,17 @@ class IgniteSystem:
     @property
     def declaration(self) -> Declaration:
         """Explicit read-write transactions are documented as serializable, and their reads go to
-        the primary under a lease. A highly available zone goes on without its majority, and what
-        the others had acknowledged may be gone then.
+        the primary under a lease; all other reads are of the past. A highly available zone goes on
+        without its majority, and what the others had acknowledged may be gone then.
         """
         return Declaration(
             system=self.name,
             mode=self._options.mode,
-            promises=(Promise(kind=READ_WRITE, model="strict-serializable"),),
+            promises=(
+                Promise(kind=READ_WRITE, model="strict-serializable"),
+                Promise(kind=READ_ONLY, model="serializable", staleness_s=STALENESS_S),
+                Promise(kind=AUTOCOMMIT, model="serializable", staleness_s=STALENESS_S),
+            ),
             transaction_scope="cluster",
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
@@ -201,7 +214,20 @@ class IgniteSystem:
     async def connect(self, cluster: Cluster, node: str, process: int) -> IgniteClient:
         """A connection to ``node``. Raises ``StoreError``."""
         address = cluster.client[node][CLIENT]
-        return await connect(self._driver(), address, TABLE, CONNECT_LIMIT_S)
+        session = self._session(process)
+        return await connect(self._driver(), address, TABLE, CONNECT_LIMIT_S, session)
+
+    def _session(self, process: int) -> Session:
+        """What ``process`` may see from now on, by what it has seen."""
+        now_s = asyncio.get_running_loop().time()
+        for other in [p for p, at_s in self._heard_s.items() if at_s + STALENESS_S < now_s]:
+            del self._heard_s[other]  # no snapshot of today is as old
+        heard_s = self._heard_s.get(process)
+        return Session(
+            access=self._options.access,
+            not_before_s=0.0 if heard_s is None else heard_s + STALENESS_S,
+            heard=partial(self._heard_s.__setitem__, process),
+        )
 
     async def roles(self, cluster: Cluster) -> Roles:
         """Who holds replicas of which partition, each node by its own word over REST; who leads and

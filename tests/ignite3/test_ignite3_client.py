@@ -12,16 +12,29 @@ import pytest
 
 from clusters.ignite3 import artifacts, errors
 from clusters.ignite3.bridge import Bridge
-from clusters.ignite3.client import IgniteClient, connect, decode, dial
-from harness.client import READ_WRITE, StoreError
+from clusters.ignite3.client import (
+    AUTOCOMMIT,
+    READ_ONLY,
+    STALENESS_S,
+    IgniteClient,
+    Session,
+    connect,
+    decode,
+    dial,
+)
+from clusters.ignite3.errors import ERRORS, MISMATCH_ABORTED
+from clusters.ignite3.system import build
+from harness.client import READ_WRITE, Certainty, StoreError, read_all
 from harness.cluster import Address
+from harness.errors import HarnessBug
 
 NOWHERE = Address(host="127.0.0.1", port=1)
 # Keeps values of all connections in one dictionary; key 13 is never answered, 14 is refused, 15
-# ends the process, 16 is of a connection that it does not know.
+# ends the process, 16 is of a connection that it does not know; a commit after a put of 17 finds
+# the transaction aborted.
 DRIVER = """
 import json, os, sys
-held = {}
+held, open_key = {}, None
 for line in sys.stdin:
     asked = json.loads(line)
     key, answer = asked.get("key"), {"id": asked["id"]}
@@ -33,21 +46,27 @@ for line in sys.stdin:
         os._exit(1)
     elif key == 16:
         answer.update(code="DRIVER-MISUSE", text="no connection")
-    elif asked["op"] == "put":
+    elif key == 17 and asked["op"] == "put":
+        open_key = 17
+    elif asked["op"] in ("put", "sql-put"):
         held[key] = asked["value"]
-    elif asked["op"] == "get":
+    elif asked["op"] in ("get", "sql-get"):
         answer["value"] = held.get(key)
+    elif asked["op"] == "select":
+        answer["values"] = [held.get(key) for key in asked["keys"]]
+    elif asked["op"] == "commit" and open_key == 17:
+        answer.update(code="TX-3", text="Failed to change it [txId=7, txState=ABORTED]")
     print(json.dumps(answer), flush=True)
 """
 
 
-def served(work: Callable[[IgniteClient], Awaitable[None]]) -> None:
+def served(work: Callable[[IgniteClient], Awaitable[None]], session: Session | None = None) -> None:
     """Run ``work`` on a connection to the played driver."""
 
     async def run() -> None:
         bridge = Bridge((sys.executable, "-c", DRIVER))
         async with asyncio.timeout(10):
-            await work(await connect(bridge, NOWHERE, "ITEMS", 5.0))
+            await work(await connect(bridge, NOWHERE, "ITEMS", 5.0, session))
 
     asyncio.run(run())
 
@@ -136,6 +155,72 @@ def test_what_is_no_value_is_an_error_that_shows_it() -> None:
     assert decode(3, "[1,2]") == (1, 2)
 
 
+def test_sql_and_rows_are_two_ways_to_the_same_values() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        await tx.append(1, 7)
+        await tx.append(1, 8)
+        assert await tx.read(1) == (7, 8)
+        await tx.commit()
+
+    served(work, Session(access="sql"))
+
+
+def test_a_statement_reads_all_its_keys_at_once_and_a_snapshot_one_by_one() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        await tx.write(1, 5)
+        await tx.commit()
+        for kind in (AUTOCOMMIT, READ_ONLY):
+            reading = await client.begin(kind, later())
+            assert await read_all(reading, (2, 1)) == (None, 5)
+            assert await reading.read(1) == 5
+            await reading.commit()
+
+    served(work)
+
+
+def test_nothing_of_the_past_is_asked_to_write() -> None:
+    async def work(client: IgniteClient) -> None:
+        for kind in (AUTOCOMMIT, READ_ONLY):
+            reading = await client.begin(kind, later())
+            with pytest.raises(HarnessBug, match="asked to write key 1"):
+                await reading.write(1, 2)
+            with pytest.raises(HarnessBug, match="asked to append to key 1"):
+                await reading.append(1, 2)
+
+    served(work)
+
+
+def test_a_process_that_dials_again_reads_no_snapshot_older_than_what_it_saw() -> None:
+    async def run() -> tuple[float, float, float]:
+        loop = asyncio.get_running_loop()
+        system = build({}, ("n1", "n2", "n3"), 1)
+        fresh = system._session(1)
+        fresh.heard(loop.time())
+        again, other = system._session(1), system._session(2)
+        return again.not_before_s - loop.time(), other.not_before_s, fresh.not_before_s
+
+    wait_s, other_s, fresh_s = asyncio.run(run())
+
+    assert 0 < wait_s <= STALENESS_S
+    assert (other_s, fresh_s) == (0.0, 0.0)
+
+
+def test_a_commit_that_the_text_calls_aborted_is_definite() -> None:
+    async def work(client: IgniteClient) -> None:
+        tx = await client.begin(READ_WRITE, later())
+        await tx.write(17, 1)
+        with pytest.raises(StoreError) as caught:
+            await tx.commit()
+        assert caught.value.code == MISMATCH_ABORTED
+
+    served(work)
+
+    assert ERRORS[MISMATCH_ABORTED].at_commit is Certainty.DEFINITE
+    assert ERRORS["TX-3"].at_commit is Certainty.INDEFINITE
+
+
 def needs_java() -> None:
     if lacking := artifacts.lacking_tools():
         text = f"needs a JDK and Maven: {'; '.join(lacking)}"
@@ -162,3 +247,22 @@ def test_the_driver_builds_and_tells_a_closed_port_from_a_request_that_can_not_b
         return dialed.value.code, asked.value.code
 
     assert asyncio.run(run()) == (errors.CONNECTION_LOST, "DRIVER-MISUSE")
+
+
+@pytest.mark.slow
+def test_every_code_that_the_release_can_name_has_its_row_and_its_reason() -> None:
+    needs_java()
+    artifacts.driver()
+
+    async def run() -> tuple[str | None, ...]:
+        bridge = Bridge(artifacts.driver_command())
+        async with asyncio.timeout(60):
+            return (await bridge.ask("codes", bridge.connection())).values
+
+    named = [text.split()[0] for text in asyncio.run(run()) if text]
+
+    assert len(named) > 100
+    assert sorted(set(named) - set(ERRORS)) == []
+    ours = {code for code in ERRORS if not code.startswith("DRIVER-")} - {MISMATCH_ABORTED}
+    assert sorted(ours - set(named)) == []
+    assert all(row.reason for row in ERRORS.values())

@@ -1,12 +1,19 @@
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -17,6 +24,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.logging.LogManager;
 import org.apache.ignite.client.IgniteClient;
 import org.apache.ignite.client.IgniteClientConnectionException;
+import org.apache.ignite.lang.ErrorGroups;
 import org.apache.ignite.lang.IgniteException;
 import org.apache.ignite.table.KeyValueView;
 import org.apache.ignite.table.mapper.Mapper;
@@ -41,6 +49,7 @@ public final class Driver {
 
     private static final class Connection {
         final IgniteClient client;
+        volatile String table;
         volatile KeyValueView<Long, String> view;
         volatile Transaction tx;
 
@@ -86,6 +95,8 @@ public final class Driver {
         switch (request.path("op").asText()) {
             case "ping":
                 return CompletableFuture.completedFuture(answer);
+            case "codes":
+                return CompletableFuture.completedFuture(codes(answer));
             case "connect":
                 return connect(number, request, answer);
             case "close":
@@ -131,7 +142,9 @@ public final class Driver {
                 return open(at, request.path("table").asText(), answer);
             case "begin":
                 TransactionOptions options =
-                        new TransactionOptions().timeoutMillis(request.path("limit_ms").asLong());
+                        new TransactionOptions()
+                                .readOnly(request.path("read_only").asBoolean())
+                                .timeoutMillis(request.path("limit_ms").asLong());
                 return at.client
                         .transactions()
                         .beginAsync(options)
@@ -149,6 +162,24 @@ public final class Driver {
                 return view(at)
                         .putAsync(open(at), request.path("key").asLong(), value)
                         .thenApply(done -> answer);
+            case "sql-get":
+                return select(at, open(at), new Object[] {request.path("key").asLong()})
+                        .thenApply(found -> answer.put("value", found.get(0)));
+            case "sql-put":
+                return store(
+                                at,
+                                open(at),
+                                request.path("key").asLong(),
+                                request.path("value").asText())
+                        .thenApply(done -> answer);
+            case "select": // one statement outside of a transaction
+                return select(at, null, keys(request))
+                        .thenApply(
+                                found -> {
+                                    ArrayNode values = answer.putArray("values");
+                                    found.forEach(values::add);
+                                    return answer;
+                                });
             case "commit":
                 return ended(at).commitAsync().thenApply(done -> answer);
             case "rollback":
@@ -168,11 +199,85 @@ public final class Driver {
                             if (found == null) {
                                 throw new IllegalStateException("no table " + table);
                             }
+                            at.table = table;
                             at.view =
                                     found.keyValueView(
                                             Mapper.of(Long.class), Mapper.of(String.class));
                             return answer;
                         });
+    }
+
+    private static Object[] keys(JsonNode request) {
+        List<Object> keys = new ArrayList<>();
+        request.path("keys").forEach(key -> keys.add(key.asLong()));
+        return keys.toArray();
+    }
+
+    /** The values of {@code keys} in their order, by one statement; null where there is none. */
+    private static CompletableFuture<List<String>> select(
+            Connection at, Transaction tx, Object[] keys) {
+        view(at); // so that the table is known
+        String places = String.join(", ", Collections.nCopies(keys.length, "?"));
+        String text = "SELECT K, V FROM " + at.table + " WHERE K IN (" + places + ")";
+        return at.client
+                .sql()
+                .executeAsync(tx, text, keys)
+                .thenCompose(
+                        rows -> {
+                            if (rows.hasMorePages()) {
+                                throw new IllegalStateException("more than one page of keys");
+                            }
+                            Map<Long, String> found = new HashMap<>();
+                            rows.currentPage()
+                                    .forEach(row -> found.put(row.longValue(0), row.value(1)));
+                            List<String> values = new ArrayList<>();
+                            for (Object key : keys) {
+                                values.add(found.get(key));
+                            }
+                            return rows.closeAsync().thenApply(done -> values);
+                        });
+    }
+
+    /** An update, and an insert where there was nothing to update. */
+    private static CompletableFuture<Void> store(
+            Connection at, Transaction tx, long key, String value) {
+        view(at);
+        return at.client
+                .sql()
+                .executeAsync(tx, "UPDATE " + at.table + " SET V = ? WHERE K = ?", value, key)
+                .thenCompose(
+                        rows ->
+                                rows.affectedRows() > 0
+                                        ? rows.closeAsync()
+                                        : insert(at, tx, key, value));
+    }
+
+    private static CompletableFuture<Void> insert(
+            Connection at, Transaction tx, long key, String value) {
+        return at.client
+                .sql()
+                .executeAsync(
+                        tx, "INSERT INTO " + at.table + " (K, V) VALUES (?, ?)", key, value)
+                .thenCompose(rows -> rows.closeAsync());
+    }
+
+    /** Every code that the release's client may name, as "TX-4 ACQUIRE_LOCK_ERR". */
+    private static ObjectNode codes(ObjectNode answer) {
+        ArrayNode values = answer.putArray("values");
+        for (Class<?> group : ErrorGroups.class.getDeclaredClasses()) {
+            for (Field field : group.getDeclaredFields()) {
+                if (Modifier.isStatic(field.getModifiers()) && field.getType() == int.class) {
+                    try {
+                        int code = field.getInt(null);
+                        String name = ErrorGroups.errorGroupByCode(code).name();
+                        values.add(name + "-" + (code & 0xFFFF) + " " + field.getName());
+                    } catch (IllegalAccessException error) {
+                        throw new IllegalStateException(error);
+                    }
+                }
+            }
+        }
+        return answer;
     }
 
     private static KeyValueView<Long, String> view(Connection at) {
