@@ -103,6 +103,7 @@ OWN: Mapping[str, Overrides] = {
     "refusal-ignored": _WIDE,
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),
     "snapshot-reads-newest": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
+    "term-not-checked": _mix("partition") | {"drive.rate_per_s": 120.0},
     "term-not-persisted": _mix("kill"),
     "torn-tail-accepted": _mix("bit-flip") | {"nemesis.hold_s": 2.5},
     "versions-collected-early": _SNAPSHOTS | {"workload.key_count": 4},

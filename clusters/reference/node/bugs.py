@@ -44,6 +44,8 @@ KNOWN = {
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition.py)",
     "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
+    "term-not-checked": "a follower takes entries behind one of another term than its leader's "
+    "(raft/core.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "
     "(storage/records.py)",

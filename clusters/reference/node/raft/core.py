@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.configuration import Configuration, leave_joint
 from clusters.reference.node.raft.errors import ChangeRefused, InvariantBroken, NotLeader
 from clusters.reference.node.raft.membership import PeerChange, Stage
@@ -174,15 +175,17 @@ class Raft(Voter):
 
     def has_ready(self) -> bool:
         """Whether ``ready`` would hold anything."""
+        # What is most likely comes first: this is asked at every turn.
         return bool(
-            self._hard_changed
-            or self._log.has_unhanded
+            self._send_durable
             or self._send_now
-            or self._send_durable
+            or self._applied < self._commit
+            and self._applied < self._log.durable_index
+            or self._log.has_unhanded
+            or self._hard_changed
             or self._send_chunks
             or self._chunks
             or self._installed is not None
-            or self._applied < self._applicable()
         )
 
     def ready(self) -> Ready:
@@ -221,7 +224,9 @@ class Raft(Voter):
         self._follow(message.term, leader=message.sender)
         self._leader_seen = self._now
         base, previous = self._log.base.index, message.previous_index
-        if previous >= base and self._log.term(previous) != message.previous_term:
+        unchecked = planted("term-not-checked") and previous <= self._log.last_index
+        matches = unchecked or self._log.term(previous) == message.previous_term
+        if previous >= base and not matches:
             self._answer_append(message, refused=True, index=previous, hint=self._hint(previous))
             return
         # What was cut off here was committed, so it matches every leader's.
