@@ -98,8 +98,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     ``argv[0]`` may be ``"python3"``: the provider puts the interpreter it has there. ``files`` are
     written into the work directory before the first start (relative path -> bytes).
-    ``python`` trees and ``requirements`` (a hashed lock file's path on the controller) are made
-    importable.
+    ``python`` trees are made importable; so are ``requirements`` (a hashed lock file's path on the
+    controller), or they are refused where the provider installs nothing and they are not there.
     """
 
     argv: tuple[str, ...]
@@ -298,3 +298,18 @@ class Readmits(Protocol):
         """Do what an operator would for those of ``nodes`` that run and were thrown out, and say
         which they were. Called after each heal, before its proof.
         """
+
+
+@runtime_checkable
+class WalksAround(Protocol):
+    """A ``System`` whose nodes don't feel all that a provider can do to them."""
+
+    def unfelt(self, provider: str) -> frozenset[Capability]:
+        """What the provider of that name can do and these nodes walk around: links that they don't
+        take, say. A plan that needs it is refused.
+        """
+
+
+def felt(able: frozenset[Capability], system: System, provider: Provider) -> frozenset[Capability]:
+    """What of ``able`` the system's nodes feel."""
+    return able - system.unfelt(provider.name) if isinstance(system, WalksAround) else able

@@ -53,7 +53,8 @@ class _Keeping(click.Command):
     "--keep",
     type=click.Choice([when.value for when in Keep]),
     default=Keep.NEVER.value,
-    help="Leave the cluster up where the run failed (--keep), or in any case (--keep=always).",
+    help="Leave the cluster up where the run failed (--keep), or in any case (--keep=always); "
+    "not that of a controller that died.",
 )
 @click.option(
     "--repeat", type=click.IntRange(1, MAX_REPEAT), default=1, metavar="N", help="Make N runs."

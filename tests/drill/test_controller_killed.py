@@ -136,6 +136,15 @@ def test_a_killed_controller_leaves_no_process(seconds: float, tmp_path: Path) -
 
 
 @pytest.mark.slow
+def test_a_cluster_that_nobody_decided_to_keep_goes_with_its_controller(tmp_path: Path) -> None:
+    kill_after(5.0, [*drill("process", tmp_path), "--keep=always"])
+
+    [run] = [p for p in tmp_path.iterdir() if not p.is_symlink()]
+    assert (run / "undo").exists(), "it was killed before it had nodes"
+    judge_what_is_left(tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize("seconds", moments("docker"))
 def test_a_killed_controller_leaves_no_container(

@@ -171,6 +171,23 @@ def test_code_trees_are_importable_and_output_is_collected(tmp_path: Path) -> No
         assert (tmp_path / place / "store.log").read_text() == "engine of store.node\n"
 
 
+def test_requirements_that_the_controller_lacks_are_named(tmp_path: Path) -> None:
+    lock = tmp_path / "node.lock"
+    lock.write_text("no-such-thing==1.0 \\\n    --hash=sha256:00\nmsgspec==0.0.1 \\\n    # why\n")
+
+    async def scenario() -> None:
+        provider = build("run", {}, tmp_path / "undo")
+        await provider.provision(("n1",), ())
+        program = Program(argv=("python3", "-c", ""), requirements=str(lock))
+        with pytest.raises(HarnessError, match="n1: its program needs no-such-thing, which"):
+            await provider.install("n1", program)
+        lock.write_text("msgspec==0.0.1\n")
+        await provider.install("n1", program)
+        await provider.teardown()
+
+    asyncio.run(scenario())
+
+
 def test_a_program_that_is_not_there_is_told_in_its_log(tmp_path: Path) -> None:
     async def scenario() -> None:
         provider = build("run", {}, tmp_path / "undo")

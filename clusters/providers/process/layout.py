@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import time
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import attrs
@@ -51,6 +53,23 @@ def place(layout: Layout, program: Program) -> None:
         shutil.rmtree(layout.python)
     for tree in program.python:
         _link(layout.python, tree)
+
+
+def lacking(lock: Path) -> list[str]:
+    """What a lock file names and the controller's interpreter does not have. Raises ``OSError``.
+
+    Nothing is installed here: a program shares that interpreter, whose versions may be others.
+    """
+    names = re.findall(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==", lock.read_text(), re.MULTILINE)
+    return [name for name in names if not _installed(name)]
+
+
+def _installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def argument_vector(program: Program) -> tuple[str, ...]:

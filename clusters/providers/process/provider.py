@@ -26,6 +26,7 @@ from clusters.providers.process.layout import (
     argument_vector,
     copy_log,
     cut_log,
+    lacking,
     place,
     read_piece,
 )
@@ -150,14 +151,21 @@ class ProcessProvider:
         return self._cluster
 
     async def install(self, node: str, program: Program) -> None:
-        """Write the program's files, and link its code. Its requirements are those that the
-        controller's interpreter has.
+        """Write the program's files, and link its code. Nothing is installed: its requirements have
+        to be there for the interpreter that runs the controller. Raises ``HarnessError`` naming
+        what is not.
         """
         self._known(node)
         try:
+            missing = lacking(Path(program.requirements)) if program.requirements else []
             await asyncio.to_thread(place, self._layout(node), program)
         except OSError as error:
             raise HarnessError(f"{node}: can't install the program: {error}") from error
+        if missing:
+            raise HarnessError(
+                f"{node}: its program needs {', '.join(missing)}, which the Python that runs "
+                "firedrill does not have; provider 'process' installs nothing"
+            )
         self._programs[node] = program
 
     async def start(self, node: str) -> NodeStatus:
