@@ -41,8 +41,6 @@ KEY_COLUMNS = (
     "error",
     "invoke_ns",
     "complete_ns",
-    "invoke_index",
-    "complete_index",
 )
 
 EXAMPLES_MAX = 5
@@ -53,17 +51,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a judgement depends on beside the tables.
 
     ``model`` is what was asked for. ``planned`` says that a plan drove the history, which set out
-    to have something of everything that was tried. ``by_index`` orders operations by index instead
-    of time: imported histories have no other trustworthy axis. ``state``, ``interrupted``,
-    ``trouble`` and ``phases`` are the manifest's. ``aimed_kinds`` are the kinds of faults that were
-    possible and take nodes, ``may_end`` those that nodes may not survive.
+    to have something of everything that was tried. ``state``, ``interrupted``, ``trouble`` and
+    ``phases`` are the manifest's. ``aimed_kinds`` are the kinds of faults that were possible and
+    take nodes, ``may_end`` those that nodes may not survive.
     """
 
     model: str
     declaration: Declaration
     planned: bool = True
     min_ok: int = 100
-    by_index: bool = False
     state: str = "sealed"
     interrupted: bool = False
     trouble: tuple[str, ...] = ()

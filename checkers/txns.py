@@ -17,9 +17,10 @@ PREPARED = "transactions.arrays"
 
 @attrs.frozen(kw_only=True, eq=False)
 class Transactions:
-    """Row i is transaction i. ``start`` and ``finish`` lie on the axis that orders operations;
-    ``real_time`` says that the transaction's kind promises to see what was acknowledged before it,
-    ``committed`` that it answered ok or is proven to have committed.
+    """Row i is transaction i. ``start`` and ``finish`` are nanoseconds of the run (or what an
+    import made of the order of its records). ``real_time`` says that the transaction's kind
+    promises to see what was acknowledged before it, ``committed`` that it answered ok or is proven
+    to have committed.
     """
 
     type: NDArray[np.int8]
@@ -31,18 +32,17 @@ class Transactions:
 
 
 def transactions_of(tables: Tables, setting: Setting) -> Transactions:
-    """The transactions as arrays, on the axis that ``setting`` orders them by."""
+    """The transactions as arrays."""
     if PREPARED in tables:
         return _unpacked(tables[PREPARED])
     table = tables["transactions"]
     kinds = tuple(p.kind for p in setting.declaration.promises if p.staleness_s is not None)
-    axis = ("invoke_index", "complete_index") if setting.by_index else ("invoke_ns", "complete_ns")
     type_ = codes(table, "type", TYPES)
     return Transactions(
         type=type_,
         process=ints(table, "process"),
-        start=ints(table, axis[0]),
-        finish=ints(table, axis[1]),
+        start=ints(table, "invoke_ns"),
+        finish=ints(table, "complete_ns"),
         real_time=codes(table, "kind", kinds) < 0,
         committed=committed(type_, tables),
     )

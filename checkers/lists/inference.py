@@ -7,6 +7,7 @@ import pyarrow as pa
 from checkers.kernel import Exchange, Kernel, Setting, Tables
 from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
+from checkers.lists.lost import lost_writes
 from checkers.lists.ops import list_ops
 from checkers.lists.snapshots import snapshots
 from checkers.lists.transactions import internal, lost_updates, own_operations
@@ -14,8 +15,8 @@ from checkers.lists.versions import versions_of
 
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``lists.findings``, ``.edges`` and ``.tails`` of the keys given, and ``snapshots.seen`` and
-    ``.written``."""
+    """``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen`` and
+    ``.written``, ``lost-write.lost`` and ``.counts``."""
     ops = list_ops(tables, setting)
     versions = versions_of(ops)
     seen = suspects(ops, versions)
@@ -27,6 +28,7 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         "lists.edges": edges(ops, versions),
         "lists.tails": tails(ops, versions),
         **of_snapshots,
+        **lost_writes(ops, tables),
     }
 
 

@@ -50,7 +50,7 @@ def snapshots(
     """Findings of stale snapshots, and the tables ``snapshots.seen`` and ``.written``."""
     some = _snapshots(ops, versions, tables, setting)
     place = _places(ops, versions)
-    return _stale(ops, some, place, setting), {
+    return _stale(ops, some, place), {
         "snapshots.seen": _seen(ops, some),
         "snapshots.written": _written(ops, some, place),
     }
@@ -81,12 +81,11 @@ def _places(ops: ListOps, versions: Versions) -> Ints:
     return np.where(version >= 0, versions.position[np.maximum(version, 0)], unseen)
 
 
-def _stale(ops: ListOps, some: _Snapshots, place: Ints, setting: Setting) -> pa.Table:
+def _stale(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
     """stale-snapshot: of what the read lacks, the write that was acknowledged first is too old."""
     appends, txns, reads = ops.appends, ops.txns, ops.reads
     acked = np.flatnonzero(txns.type[appends.txn] == OK)
-    if setting.by_index or not len(acked) or not len(some.read):
-        # Where order is all there is, nothing is so and so many seconds old.
+    if not len(acked) or not len(some.read):
         return rows(ops, "stale-snapshot", some.read[:0], some.read[:0])
     acked = acked[np.lexsort((place[acked], appends.k[acked]))]
     width = int(max(place.max(), some.count.max())) + 2

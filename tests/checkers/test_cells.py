@@ -56,5 +56,11 @@ def test_cells_give_what_the_whole_gives() -> None:
             for cell in cells(history.micro_ops(0), 10)
         )
         for name, table in whole.tables.items():
-            by_all = [(column, "ascending") for column in table.column_names]
-            assert parts.tables[name].sort_by(by_all).equals(table.sort_by(by_all)), (seed, name)
+            assert rows(name, parts.tables[name]) == rows(name, table), (seed, name)
+
+
+def rows(name: str, table: pa.Table) -> object:
+    """Counts are a row a cell, to be added; of all else the rows count."""
+    if name.endswith(".counts"):
+        return {column: sum(table.column(column).to_pylist()) for column in table.column_names}
+    return table.sort_by([(column, "ascending") for column in table.column_names])

@@ -99,12 +99,6 @@ def test_what_was_never_acknowledged_makes_nothing_stale() -> None:
     assert ours([*history, snap(r(1), start=500, finish=510)]) == set()
 
 
-def test_a_history_without_times_has_no_stale_snapshots() -> None:
-    history = [*TRANSFER, snap(r(1), r(2), start=500, finish=510)]
-
-    assert ours(history, by_index=True) == set()
-
-
 def test_the_write_that_was_acknowledged_first_accuses_wherever_it_lies() -> None:
     history = [
         ok(a(1, 1), start=0, finish=190),

@@ -276,7 +276,6 @@ def verdict_of(history: ImportedHistory) -> Any:
         setting=Setting(
             model="strict-serializable",
             declaration=history.manifest.declaration,
-            by_index=True,
             min_ok=1,
         ),
         checkers=checkers_named(history.manifest.checkers),

@@ -38,14 +38,12 @@ def verdict_on(case, model, *, executor="local"):
     return verdict_of(Source.of_tables(*corpus.as_tables(case)), model, executor=executor)
 
 
-def verdict_of(source, model, *, executor="local", by_index=False):
+def verdict_of(source, model, *, executor="local"):
     promises = (Promise(kind="read-write", model=model),)
     declaration = Declaration(system="simulated", mode="SC", promises=promises)
     return judge(
         source,
-        setting=Setting(
-            model=model, declaration=declaration, planned=False, min_ok=0, by_index=by_index
-        ),
+        setting=Setting(model=model, declaration=declaration, planned=False, min_ok=0),
         checkers=checkers_named(CHECKERS),
         faults=FAULTS.empty_table(),
         events=EVENTS.empty_table(),
@@ -109,7 +107,7 @@ def test_histories_as_jepsen_records_them_are_judged_alike(form, tmp_path):
         splits = [imported.micro_ops(split) for split in range(imported.manifest.splits)]
         source = Source.of_tables(imported.transactions(), *splits)
         expected = told_by_oracle(judgement(place), MODELS[0])
-        assert told_by_checkers(verdict_of(source, MODELS[0], by_index=True)) == expected, case.name
+        assert told_by_checkers(verdict_of(source, MODELS[0])) == expected, case.name
 
 
 def of_forty():
