@@ -20,6 +20,8 @@ from harness.errors import HarnessError, UsageError
 HERE = Path(__file__).resolve().parent
 POM, SOURCE = HERE / "pom.xml", HERE / "java" / "Driver.java"
 SUMS = "SHA256SUMS"
+TRAINER = HERE / "train.py"
+TRAIN_LIMIT_S = 120
 MAVEN_LIMIT_S, JLINK_LIMIT_S, JAVAC_LIMIT_S = 600, 180, 120
 OLDEST_JAVA = "11"
 # All that Java SE has, and what the store reaches below it: its own choice is not published.
@@ -56,32 +58,32 @@ def root() -> Path:
 
 def jars(profile: str) -> Path:
     """The directory of the jars of ``profile`` (``node`` or ``client``), fetched if need be."""
-    digest = _digest(POM.read_bytes())
-    return _made(f"{profile}-{digest}", lambda into: _fetch(profile, into))
+    name = f"{profile}-{digest(POM.read_bytes())}"
+    return made(name, lambda into: _fetch(profile, into))
 
 
 def runtime() -> Path:
     """A Java runtime for nodes, cut out of the JDK that is installed here."""
     release = Path(os.path.realpath(_tool("javac"))).parents[1] / "release"
     text = release.read_bytes() if release.is_file() else b""
-    return _made(f"jre-{_digest(text + MODULES.encode())}", _link)
+    return made(f"jre-{digest(text + MODULES.encode())}", _link)
 
 
 def driver() -> Path:
     """The directory of the compiled driver."""
-    return _made(f"driver-{driver_digest()}", _compile)
+    return made(f"driver-{driver_digest()}", _compile)
 
 
 def driver_digest() -> str:
     """What tells this driver from every other: its source and what it is built on."""
-    return _digest(SOURCE.read_bytes() + POM.read_bytes())
+    return digest(SOURCE.read_bytes() + POM.read_bytes())
 
 
 def driver_command() -> tuple[str, ...]:
     """What starts the driver. Raises ``NotPrepared`` where set-up has not been run."""
     classes, library = (
         root() / f"driver-{driver_digest()}",
-        root() / f"client-{_digest(POM.read_bytes())}",
+        root() / f"client-{digest(POM.read_bytes())}",
     )
     java = shutil.which("java")
     if java is None or not classes.is_dir() or not library.is_dir():
@@ -100,7 +102,7 @@ def verify(directory: Path) -> None:
             raise HarnessError(f"{path}: expected {expected} (got {found}); remove {directory}")
 
 
-def _made(name: str, make: Callable[[Path], None]) -> Path:
+def made(name: str, make: Callable[[Path], None]) -> Path:
     """``root()/name``, there at once and whole: made beside it and renamed."""
     target = root() / name
     if target.is_dir():
@@ -119,7 +121,7 @@ def _made(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def _fetch(profile: str, into: Path) -> None:
-    _run(
+    run(
         MAVEN_LIMIT_S,
         *(_tool("mvn"), "--batch-mode", "--quiet", "--file", str(POM), "--activate-profiles"),
         *(profile, f"-Drelease={RELEASE}", "dependency:copy-dependencies"),
@@ -131,16 +133,16 @@ def _fetch(profile: str, into: Path) -> None:
 
 def _link(into: Path) -> None:
     strip = ("--strip-debug", "--no-header-files", "--no-man-pages")
-    _run(JLINK_LIMIT_S, _tool("jlink"), "--add-modules", MODULES, *strip, "--output", str(into))
+    run(JLINK_LIMIT_S, _tool("jlink"), "--add-modules", MODULES, *strip, "--output", str(into))
     # The archive of our classes is a layer upon that of the runtime's own.
-    _run(JLINK_LIMIT_S, str(into / "bin" / "java"), "-XX:+UseSerialGC", "-Xshare:dump")
+    run(JLINK_LIMIT_S, str(into / "bin" / "java"), "-XX:+UseSerialGC", "-Xshare:dump")
 
 
 def _compile(into: Path) -> None:
     library = f"{jars('client')}/*"
     into.mkdir()
     wanted = ("--release", OLDEST_JAVA, "-Xlint:all", "-cp", library, "-d", str(into))
-    _run(JAVAC_LIMIT_S, _tool("javac"), *wanted, str(SOURCE))
+    run(JAVAC_LIMIT_S, _tool("javac"), *wanted, str(SOURCE))
 
 
 def _tool(name: str) -> str:
@@ -150,7 +152,8 @@ def _tool(name: str) -> str:
     return found
 
 
-def _run(limit_s: int, *argv: str) -> None:
+def run(limit_s: int, *argv: str) -> None:
+    """Run a command to its end. Raises ``HarnessError`` with what it said."""
     try:
         done = subprocess.run(
             argv,
@@ -167,7 +170,8 @@ def _run(limit_s: int, *argv: str) -> None:
         raise HarnessError(f"{argv[0]} exited with {done.returncode} and said: {said}")
 
 
-def _digest(content: bytes) -> str:
+def digest(content: bytes) -> str:
+    """What tells ``content`` from every other, short enough for a name."""
     return hashlib.sha256(content).hexdigest()[:12]
 
 

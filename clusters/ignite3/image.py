@@ -15,19 +15,16 @@ from pathlib import Path
 
 import docker
 
-from clusters.ignite3 import artifacts, settings
+from clusters.ignite3 import artifacts, local, settings
 from clusters.ignite3.artifacts import NotPrepared
 from clusters.providers.docker import images, recipe
 from clusters.providers.docker.daemon import connect, doing
-from harness.cluster import Address
 from harness.errors import FiredrillError, HarnessError
 
 REPOSITORY = "firedrill-ignite3"
 LOOK_LIMIT_S = 10
 BUILD_LIMIT_S = 420
-TRAIN_LIMIT_S = 120
 TRAINING = "/opt/ignite-training"
-TRAINER = Path(__file__).with_name("train.py")
 
 log = logging.getLogger("firedrill.ignite3")
 
@@ -40,7 +37,7 @@ def alias() -> str:
 def tag() -> str:
     """The image's name: another recipe, another name."""
     parts = [recipe.tag(), artifacts.POM.read_text(), artifacts.MODULES, *_texts(()).values()]
-    parts += [TRAINER.read_text(), *_training_command()]
+    parts += [artifacts.TRAINER.read_text(), *_training_command()]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return f"{alias()}-{digest}"
 
@@ -78,7 +75,7 @@ def _build(client: docker.APIClient, base: str, image: str) -> None:
                 path = Path(made, Path(name).name)
                 path.write_text(text)
                 tar.add(path, name)
-            tar.add(TRAINER, "home/train.py")
+            tar.add(artifacts.TRAINER, "home/train.py")
             tar.add(library, "home/lib")
             tar.add(runtime, "home/jre")
         context.seek(0)
@@ -94,7 +91,7 @@ def _texts(jars: tuple[str, ...]) -> dict[str, str]:
     return {
         "home/options": settings.options_file(jars),
         "home/logging.properties": settings.LOGGING,
-        "home/training.conf": _training_config(),
+        "home/training.conf": settings.training_config(),
     }
 
 
@@ -108,23 +105,9 @@ def _training_command() -> tuple[str, ...]:
     )
 
 
-def _training_config() -> str:
-    def at(port: int) -> Address:
-        return Address(host="127.0.0.1", port=port)
-
-    return settings.node_config(
-        settings.Options(),
-        peer=at(3344),
-        client=at(10800),
-        rest=at(10300),
-        seeds=(at(3344),),
-        data=True,
-    )
-
-
 def _train(client: docker.APIClient, plain: str) -> None:
     home, java = settings.HOME, _training_command()
-    script = f'python3 {home}/train.py {TRAIN_LIMIT_S} "$@" && rm -rf {TRAINING}'
+    script = f'python3 {home}/train.py {artifacts.TRAIN_LIMIT_S} "$@" && rm -rf {TRAINING}'
     with doing("making the archive of classes"):
         made = client.create_container(
             plain,
@@ -134,7 +117,7 @@ def _train(client: docker.APIClient, plain: str) -> None:
         )["Id"]
         try:
             client.start(made)
-            code = client.wait(made, timeout=TRAIN_LIMIT_S + 30)["StatusCode"]
+            code = client.wait(made, timeout=artifacts.TRAIN_LIMIT_S + 30)["StatusCode"]
             if code != 0:
                 said = client.logs(made, tail=20).decode("utf-8", "replace")
                 raise HarnessError(f"ignite3: making the archive of classes failed: {said}")
@@ -152,6 +135,7 @@ def main() -> int:
         if lacking := artifacts.lacking_tools():
             raise NotPrepared("; ".join(lacking))
         artifacts.driver()
+        local.ensure()
         print(ensure())
     except FiredrillError as error:
         print(error, file=sys.stderr)

@@ -16,7 +16,8 @@ from harness.cluster import Address
 
 RELEASE: Final = "3.1.0"
 HOME = "/opt/ignite"  # in the node's image
-ARCHIVE = f"{HOME}/classes.jsa"
+ARCHIVE_FILE = "classes.jsa"
+ARCHIVE = f"{HOME}/{ARCHIVE_FILE}"
 JVM = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -24,7 +25,6 @@ JVM = (
     "-XX:+ExitOnOutOfMemoryError",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dfile.encoding=UTF-8",
-    f"-Djava.util.logging.config.file={HOME}/logging.properties",
 )
 MAIN = "org.apache.ignite.internal.app.IgniteRunner"
 _OPENED = (
@@ -82,24 +82,27 @@ def data_nodes(options: Options, nodes: tuple[str, ...]) -> tuple[str, ...]:
     return nodes[first : len(nodes) - options.gateway_nodes]
 
 
-def options_file(jars: tuple[str, ...]) -> str:
-    """The file of arguments that every node's ``java`` reads; ``jars`` in the order of the
-    archive's class path.
+def options_file(jars: tuple[str, ...], library: str = f"{HOME}/lib") -> str:
+    """The file of arguments that every node's ``java`` reads; ``jars`` of the directory ``library``
+    in the order of the archive's class path.
     """
     opened = (f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED)
-    path = ":".join(f"{HOME}/lib/{jar}" for jar in jars)
+    path = ":".join(f"{library}/{jar}" for jar in jars)
     return "\n".join((*opened, "-cp", path)) + "\n"
 
 
-def command(heap_mib: int, archive: str, config: str, work: str, name: str) -> tuple[str, ...]:
+def command(
+    heap_mib: int, archive: str, config: str, work: str, name: str, home: str = HOME
+) -> tuple[str, ...]:
     """What starts a node. ``archive`` is the option that names the archive of classes."""
     return (
-        f"{HOME}/jre/bin/java",
+        f"{home}/jre/bin/java",
         "-Xms64m",
         f"-Xmx{heap_mib}m",
         *JVM,
+        f"-Djava.util.logging.config.file={home}/logging.properties",
         archive,
-        f"@{HOME}/options",
+        f"@{home}/options",
         MAIN,
         *("--config-path", config, "--work-dir", work, "--node-name", name),
     )
@@ -141,6 +144,24 @@ ignite {{
   failureHandler {{ handler.type = {options.failure_handler}, dumpThreadsOnFailure = false }}
 }}
 """
+
+
+def training_config() -> str:
+    """The configuration of the one node that the archive of classes is made with, where
+    ``train.py`` looks for it.
+    """
+
+    def at(port: int) -> Address:
+        return Address(host="127.0.0.1", port=port)
+
+    return node_config(
+        Options(),
+        peer=at(3344),
+        client=at(10800),
+        rest=at(10300),
+        seeds=(at(3344),),
+        data=True,
+    )
 
 
 def cluster_config(options: Options) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from clusters.ignite3 import artifacts, placement, rest, settings
+from clusters.ignite3 import artifacts, local, placement, rest, settings
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import (
     AUTOCOMMIT,
@@ -25,10 +25,11 @@ from clusters.ignite3.client import (
 from clusters.ignite3.errors import CONFLICTS, ERRORS
 from clusters.ignite3.journal import Journal, roles_of
 from clusters.ignite3.settings import TABLE, ZONE, Options
+from harness.capability import Capability
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
 from harness.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
-from harness.errors import HarnessError, PlanError, UsageError
+from harness.errors import HarnessError, PlanError
 from harness.nodelog import ReadsLogs
 from harness.plan import options as convert
 from harness.promise import Declaration, LogPattern, Promise
@@ -38,6 +39,16 @@ from harness.tasks import together
 PEER, CLIENT, REST = "peer", "client", "rest"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CONFIG_FILE = "node.conf"
+PROXIES = "process"  # the provider whose links are proxies
+LINKS = frozenset(
+    {
+        Capability.PARTITION,
+        Capability.ONE_WAY_PARTITION,
+        Capability.PACKET_LOSS,
+        Capability.DELAY,
+        Capability.THROTTLE,
+    }
+)
 LOG_FILE = "node.log"
 CONNECT_LIMIT_S = 2.0
 DDL_LIMIT_S = 30.0
@@ -130,11 +141,8 @@ class IgniteSystem:
 
     def program(self, node: str, cluster: Cluster) -> Program:
         """One JVM, configured for its place in ``cluster``. Raises ``NotPrepared``."""
-        if cluster.bind[node][PEER].host in LOOPBACK:
-            raise UsageError(
-                f"ignite3: {node} needs a machine of its own with the image's files "
-                "(got an address on loopback); use provider docker"
-            )
+        loopback = cluster.bind[node][PEER].host in LOOPBACK
+        home = str(local.home()) if loopback else settings.HOME
         self._driver()  # what clients need is missed before anything starts
         # Every node as it is dialed: the store's members learn each other's addresses by
         # themselves, so a proxy per link would be walked around.
@@ -151,14 +159,21 @@ class IgniteSystem:
         return Program(
             argv=settings.command(
                 self._options.heap_mib,
-                f"-XX:SharedArchiveFile={settings.ARCHIVE}",
+                f"-XX:SharedArchiveFile={home}/{settings.ARCHIVE_FILE}",
                 f"{work}/{CONFIG_FILE}",
                 f"{work}/data",
                 node,
+                home,
             ),
             files={CONFIG_FILE: config.encode()},
             log=LOG_FILE,
         )
+
+    def unfelt(self, provider: str) -> frozenset[Capability]:
+        """See ``harness.cluster.WalksAround``: members advertise their own addresses, and so take
+        no link through a proxy.
+        """
+        return LINKS if provider == PROXIES else frozenset()
 
     async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
         """Start the nodes in batches, make them a cluster, then its zone and table."""

@@ -20,7 +20,7 @@ from harness.cli.run import naming_source
 from harness.cli.session import Session, runs_option, say
 from harness.cli.wiring import build_fault, build_system, named, node_names, with_provider
 from harness.clock import RunClock
-from harness.cluster import Cluster, System
+from harness.cluster import Cluster, System, felt
 from harness.conform.bench import Bench
 from harness.conform.result import Mark, Result
 from harness.conform.suite import SUITE, conform
@@ -141,7 +141,7 @@ async def _bench(plan: Plan, ground: Ground) -> Bench:
     system = build_system(plan, ground.system_extras)
     nodes = node_names(plan)
     await ground.provider.check(nodes, system.ports)
-    able = await ground.provider.capabilities()
+    able = felt(await ground.provider.capabilities(), system, ground.provider)
     cluster: Cluster = await ground.provider.provision(nodes, system.ports)
     loop = asyncio.get_running_loop()
 

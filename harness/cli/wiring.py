@@ -21,7 +21,7 @@ from harness.arsenal import arsenal
 from harness.capability import Capability
 from harness.cli.ground import SIMULATED, prepare
 from harness.cli.guard import ReaperGuard
-from harness.cluster import Provider, System
+from harness.cluster import Provider, System, felt
 from harness.errors import FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.faults import Fault, PlannedFault
 from harness.plan import Plan, resolved
@@ -143,7 +143,7 @@ async def _refuse(
 
     try:
         await provider.check(node_names(plan), system.ports)
-        able = await provider.capabilities()
+        able = felt(await provider.capabilities(), system, provider)
         refuse_missing(plan.nemesis.schedule, faults, able)
     except FiredrillError:
         if guard:

@@ -12,10 +12,13 @@ import msgspec
 import pytest
 
 from clusters.ignite3 import errors, rest, settings, system
+from clusters.ignite3.artifacts import NotPrepared
 from clusters.ignite3.settings import Options
+from harness.cli.main import execute
 from harness.client import classify
 from harness.cluster import Address, Cluster, Readmits
-from harness.errors import HarnessError, PlanError, UsageError
+from harness.errors import HarnessError, PlanError
+from harness.outcome import EXIT_USAGE
 from harness.plan import load
 from harness.records import OpType
 
@@ -122,14 +125,30 @@ def test_a_cluster_of_one_node_has_one_replica_and_one_system_node() -> None:
     assert built.partitions == 8
 
 
-def test_nodes_without_machines_of_their_own_are_refused_with_what_to_do() -> None:
+def test_local_nodes_need_what_set_up_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     local = {name: Address(host="127.0.0.1", port=7) for name in ("peer", "client", "rest")}
     cluster = Cluster(
         nodes=("n1",), bind={"n1": local}, peer={}, client={"n1": local}, work_dir={"n1": "/x"}
     )
 
-    with pytest.raises(UsageError, match=r"n1 needs a machine of its own .*; use provider docker"):
+    with pytest.raises(NotPrepared, match="home of nodes on this machine is missing"):
         system.build({}, ("n1",), 1).program("n1", cluster)
+
+
+@pytest.mark.parametrize("kind", ["partition", "one-way", "delay"])
+def test_a_cut_that_local_nodes_would_walk_around_is_refused_by_name(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("run", "--system", "ignite3", "--provider", "process", "--nodes", "3")
+    fault = ("--schedule", f"1:{kind}:n1:1", "--duration", "9", "--executor", "local")
+
+    code = execute((*words, *fault, "--runs-dir", str(tmp_path)))
+
+    assert code == EXIT_USAGE
+    assert f"{kind!r}" in (said := capsys.readouterr().err)
+    assert "not available here" in said
+    assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()]
 
 
 def test_the_system_takes_back_whom_it_threw_out() -> None:

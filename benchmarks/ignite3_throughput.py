@@ -1,0 +1,167 @@
+"""Transactions a second without faults: the reference store, then Apache Ignite 3.
+
+``python benchmarks/ignite3_throughput.py [--runs 1] [--seconds 10]``. Three nodes in containers, 8
+partitions, 3 replicas; each client reads and writes two keys out of 1,000 in one read-write
+transaction, through the same harness code. Nodes and clients share this machine's cores. First a
+calibrator, so that figures of different machines can be read beside each other. Ignite's log is not
+synced unless asked (its own default); the reference store always syncs, so a row with
+``raft.fsync`` stands beside it. Needs ``scripts/prepare-ignite``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import click
+from reference_running import calibrate
+
+from clusters.ignite3 import image
+from harness import plugins
+from harness.client import READ_WRITE, Client, StoreError
+from harness.cluster import Cluster, System
+from harness.tasks import together
+
+NODES = ("n1", "n2", "n3")
+KEYS = 1000
+DEADLINE_S = 10.0
+READY_S = 120.0
+CLIENTS = (8, 16)
+
+
+@attrs.frozen
+class Subject:
+    """A row's system, its options, and what its containers need."""
+
+    label: str
+    system: str
+    options: Mapping[str, object]
+    containers: Mapping[str, object]
+
+
+@attrs.frozen
+class Load:
+    """What a load came to."""
+
+    took_s: list[float]
+    failed: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Commits a second."""
+        return len(self.took_s) / self.seconds
+
+    def __str__(self) -> str:
+        if len(self.took_s) < 2:
+            return f"{len(self.took_s)} commits, {self.failed} failed"
+        p99_s = statistics.quantiles(self.took_s, n=100)[98]
+        return (
+            f"{self.rate:6.0f} tx/s, p50 {statistics.median(self.took_s) * 1e3:5.1f} ms, "
+            f"p99 {p99_s * 1e3:6.1f} ms, {self.failed} failed"
+        )
+
+
+def subjects() -> tuple[Subject, ...]:
+    """The rows, in the order in which they are measured."""
+    options = {"partitions": 8, "replicas": 3}
+    ignite = {"image": image.check(), "memory_mib": 1536, "processes": 1024}
+    return (
+        Subject("reference (synced)", "reference", options, {}),
+        Subject("ignite 3.1.0", "ignite3", options, ignite),
+        Subject("ignite 3.1.0 (synced)", "ignite3", options | {"fsync": True}, ignite),
+    )
+
+
+@asynccontextmanager
+async def serving(subject: Subject, directory: Path) -> AsyncIterator[tuple[System, Cluster]]:
+    """A cluster of ``subject`` in containers, gone afterwards."""
+    undo = directory / "undo"
+    undo.mkdir()
+    provider = plugins.load("providers", "docker")(
+        f"throughput-{os.getpid()}", subject.containers, undo
+    )
+    system: System = plugins.load("systems", subject.system)(subject.options, NODES, 1)
+    try:
+        await provider.capabilities()
+        cluster = await provider.provision(NODES, system.ports)
+        await together(provider.install(node, system.program(node, cluster)) for node in NODES)
+        await system.set_up(cluster, provider, asyncio.get_running_loop().time() + READY_S)
+        yield system, cluster
+    finally:
+        await provider.teardown()
+
+
+async def transaction(client: Client, draw: random.Random, deadline_s: float) -> None:
+    """Read and write two keys, in ascending order, so that nobody waits in a circle."""
+    tx = await client.begin(READ_WRITE, deadline_s)
+    try:
+        for key in sorted(draw.sample(range(KEYS), 2)):
+            await tx.read(key)
+            await tx.write(key, draw.randrange(2**40))
+        await tx.commit()
+    except StoreError:
+        await tx.rollback()
+        raise
+
+
+async def load(system: System, cluster: Cluster, *, clients: int, seconds: float) -> Load:
+    """``clients`` connections over all nodes, each waiting for its answers."""
+    loop = asyncio.get_running_loop()
+    until_s, took_s, failures = loop.time() + seconds, list[float](), list[str]()
+
+    async def one(number: int) -> None:
+        draw = random.Random(number)
+        client = await system.connect(cluster, NODES[number % len(NODES)], number)
+        while (began_s := loop.time()) < until_s:
+            try:
+                await transaction(client, draw, began_s + DEADLINE_S)
+            except StoreError as error:
+                failures.append(error.code)
+            else:
+                took_s.append(loop.time() - began_s)
+        await client.close()
+
+    await together(one(number) for number in range(clients))
+    return Load(took_s, len(failures), seconds)
+
+
+async def measured(subject: Subject, warm_s: float, seconds: float) -> list[Load]:
+    """One load for each number of clients, after a warm-up: compilers need some seconds."""
+    with tempfile.TemporaryDirectory() as directory:
+        async with serving(subject, Path(directory)) as (system, cluster):
+            await load(system, cluster, clients=max(CLIENTS), seconds=warm_s)
+            return [await load(system, cluster, clients=n, seconds=seconds) for n in CLIENTS]
+
+
+@click.command()
+@click.option("--runs", default=1, show_default=True)
+@click.option("--warm", "warm_s", default=10.0, show_default=True, help="seconds")
+@click.option("--seconds", default=10.0, show_default=True, help="of each load")
+@click.option("--only", "only", multiple=True, help="a row's label; repeatable")
+def main(runs: int, warm_s: float, seconds: float, only: tuple[str, ...]) -> None:
+    """Calibrate, measure, print."""
+    rates: dict[tuple[int, str], list[float]] = {}
+    chosen = [subject for subject in subjects() if not only or subject.label in only]
+    for _ in range(runs):
+        with tempfile.TemporaryDirectory() as directory:
+            print(calibrate(Path(directory)), flush=True)
+        for subject in chosen:
+            found = asyncio.run(measured(subject, warm_s, seconds))
+            for clients, each in zip(CLIENTS, found, strict=True):
+                print(f"{subject.label:<24}{clients:>3} clients  {each}", flush=True)
+                rates.setdefault((clients, subject.label), []).append(each.rate)
+    print(f"median of {runs}, transactions a second:")
+    for (clients, label), every in rates.items():
+        print(f"  {clients:>2} clients  {label:<24}{statistics.median(every):7.0f}")
+
+
+if __name__ == "__main__":
+    main()
