@@ -22,6 +22,10 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self._rings_s = 0.0
 
+    def __len__(self) -> int:
+        """How many flights are watched."""
+        return len(self._flights)
+
     def add(self, flight: Flight) -> None:
         """Watch ``flight``, whose deadline is not before those that were added before."""
         flights = self._flights

@@ -73,3 +73,19 @@ class Generator(Protocol):
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """The generator after an invocation or completion was recorded."""
+
+
+Answer = tuple[Operation | Wait, Generator]
+Event = Invoke | Complete
+
+
+def replaced(
+    parts: tuple[Generator, ...], place: int, generator: Generator
+) -> tuple[Generator, ...]:
+    """``parts`` with ``generator`` at ``place``."""
+    return (*parts[:place], generator, *parts[place + 1 :])
+
+
+def updated(parts: tuple[Generator, ...], context: Context, event: Event) -> tuple[Generator, ...]:
+    """Each of ``parts`` after ``event``."""
+    return tuple(part.update(context, event) for part in parts)

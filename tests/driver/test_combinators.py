@@ -14,26 +14,23 @@ from msgspec.structs import replace
 from harness.clock import NS_PER_S
 from harness.combinators import (
     After,
-    AnyOf,
     Cycle,
     Delay,
-    EachSlot,
     Filter,
     FlipFlop,
     InOrder,
     Map,
-    OnSlots,
     OnUpdate,
     ProcessLimit,
     Synchronize,
     UntilFirstOk,
-    reserve,
     then,
 )
 from harness.errors import UsageError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Limit, Mix, Nothing, Phases, Repeat, Stagger, TimeLimit
 from harness.records import Complete, Invoke, MicroOp, OpType
+from harness.sharing import AnyOf, EachSlot, OnSlots, reserve
 from harness.simulation import (
     Latency,
     Reply,

@@ -297,6 +297,36 @@ def test_a_disk_full_to_the_last_byte_is_named(tmp_path: Path) -> None:
     assert found == list(range(written))
 
 
+def test_what_is_written_in_one_go_is_whole_up_to_what_no_history_can_hold(tmp_path: Path) -> None:
+    records = [invoke(n, append(1, n), process=n) for n in range(4)]
+    records[2] = invoke(2, append(1, 1 << 63), process=2)
+    writer = ChunkWriter(tmp_path / "chunks", reserve_bytes=0)
+
+    with pytest.raises(InvariantError, match=r"operation 2: .* 64 bits"):
+        writer.extend(records)
+    writer.extend(())
+    writer.append(records[3])
+    writer.close()
+
+    assert list(scan(tmp_path / "chunks")) == [*records[:2], records[3]]
+
+
+def test_a_disk_that_fills_up_in_one_go_keeps_what_comes_before_the_next_invocation(
+    tmp_path: Path,
+) -> None:
+    long = Note(at_ns=1, text="x" * (1 << 19))
+    done = complete(1, 0, append(1, 0))
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        writer = ChunkWriter(disk / "chunks", reserve_bytes=1 << 20)
+        writer.extend([invoke(0, append(1, 0)), long])
+        with pytest.raises(HarnessError, match="the disk is full, so no operation is begun"):
+            writer.extend([done, long, invoke(2, append(1, 1)), long])
+        writer.close()
+        found = list(scan(disk / "chunks"))
+
+    assert found == [invoke(0, append(1, 0)), long, done, long]
+
+
 def test_nobody_waits_for_a_slow_disk_until_a_chunk_outgrows_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
