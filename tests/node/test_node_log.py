@@ -155,6 +155,30 @@ def test_a_tail_of_zeros_is_torn(tmp_path: Path) -> None:
     assert len(entries_of(log, "p0")) == 4
 
 
+def test_a_first_write_of_which_only_later_sectors_came_to_the_disk_is_torn(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, (put("p0", Entry(1, 1, b"x" * 900)),))
+    whole = (tmp_path / FIRST).read_bytes()
+    (tmp_path / FIRST).write_bytes(bytes(512) + whole[512:])
+
+    log = recover(tmp_path)
+
+    assert log.torn is not None
+    assert (log.torn.offset, log.groups) == (0, {})
+    write(tmp_path, (put("p0", entry(1)),))
+    assert entries_of(recover(tmp_path), "p0") == [entry(1)]
+
+
+def test_a_header_that_is_gone_before_a_good_record_refuses_the_start(tmp_path: Path) -> None:
+    write(tmp_path, (put("p0", Entry(1, 1, b"x" * 900)),), (put("p0", entry(2)),))
+    whole = (tmp_path / FIRST).read_bytes()
+    (tmp_path / FIRST).write_bytes(bytes(512) + whole[512:])
+
+    with pytest.raises(CorruptLog, match="a good record follows"):
+        recover(tmp_path)
+
+
 def test_a_copy_of_a_record_inside_a_value_is_not_taken_for_a_record(tmp_path: Path) -> None:
     write(tmp_path, *COMMITS)
     stored = (tmp_path / FIRST).read_bytes()

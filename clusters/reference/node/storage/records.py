@@ -105,9 +105,12 @@ def scan(file: str, data: bytes, number: int, *, last: bool) -> Scan:
     if len(data) < len(header) and last:
         return Scan(commits=(), end=0, torn="the segment's header is incomplete" if data else None)
     if data[: len(header)] != header:
-        if last and not data.strip(b"\0"):
-            return Scan(commits=(), end=0, torn="the segment has a size and no content")
-        raise CorruptLog(file, 0, f"not segment {number} of a version {FORMAT_VERSION} log")
+        if any(data[: len(header)]):
+            raise CorruptLog(file, 0, f"not segment {number} of a version {FORMAT_VERSION} log")
+        # A power cut in the first write may leave the file's size, and later sectors of it.
+        reason = "the segment has a size and no header"
+        _refuse_unless_tail(file, data, number, 0, reason, last)
+        return Scan(commits=(), end=0, torn=reason)
     commits: list[tuple[Update, ...]] = []
     offset = len(header)
     while offset < len(data):
