@@ -9,7 +9,8 @@ import pytest
 from docker.errors import APIError
 
 from clusters.providers.docker import tasks
-from clusters.providers.docker.machines import FREEZE_TRIES, Limits, Machines, MachineState
+from clusters.providers.docker.container import Limits
+from clusters.providers.docker.machines import FREEZE_TRIES, Machines, MachineState
 from clusters.providers.remote.program import Process
 from harness.cluster import NodeStatus
 from harness.errors import HarnessError

@@ -284,6 +284,35 @@ def test_a_program_that_the_kernel_killed_for_memory_ends_with_that_in_its_text(
     _with_run(named("memory"), story, ("n1",))
 
 
+def test_a_log_that_grows_without_end_keeps_its_end_and_its_offsets(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusters.providers.remote.program.LOG_KEPT_BYTES", 1 << 20)
+    monkeypatch.setattr("clusters.providers.remote.program.LOG_LOOK_S", 1)
+    code = "print('x' * 8_000_000, flush=True); print('the end', flush=True); input()"
+    flood = Program(argv=("sh", "-c", 'sleep 60 | python3 -c "$0"', code))
+    size = 8_000_000 + len("\nthe end\n")
+
+    async def story(run: Run) -> None:
+        await run.provider.install("n1", flood)
+        await run.provider.start("n1")
+        container = f"firedrill-{named('flood')}-n1"
+        made = ["stat", "--format=%s %b", "/var/lib/firedrill/node.log"]
+        async with asyncio.timeout(20):
+            blocks = size
+            while not 0 < blocks * 512 < 2 << 20:
+                asked = await asyncio.to_thread(docker_daemon.exec_create, container, made)
+                said = await asyncio.to_thread(docker_daemon.exec_start, asked["Id"])
+                apparent, blocks = map(int, said.split())
+        piece = await run.provider.read_log("n1", size - 9, 100)
+
+        assert apparent == size
+        assert piece.content == b"\nthe end\n"
+        assert (await _collected(run, "n1")).endswith("xxx\nthe end\n")
+
+    _with_run(named("flood"), story, ("n1",))
+
+
 def test_libraries_of_a_lock_file_are_importable_on_the_node(
     docker_daemon: docker.APIClient,
 ) -> None:

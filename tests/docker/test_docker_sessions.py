@@ -14,8 +14,9 @@ import pytest
 from docker_runs import named
 
 from clusters.providers.docker import subnets
+from clusters.providers.docker.container import Limits
 from clusters.providers.docker.images import ensure_base
-from clusters.providers.docker.machines import Limits, Machines
+from clusters.providers.docker.machines import Machines
 from clusters.providers.remote import keys
 from clusters.providers.remote.lanes import Lane, together
 from clusters.providers.remote.session import (

@@ -17,8 +17,8 @@ from typing import Any
 import docker
 from docker.utils.socket import STDERR, frames_iter
 
+from clusters.providers.docker.container import docker_name
 from clusters.providers.docker.daemon import connect, doing
-from clusters.providers.docker.machines import docker_name
 from clusters.providers.remote.program import LOG_LINK
 from harness.errors import UsageError
 

@@ -10,7 +10,7 @@ import docker
 
 from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import connect, doing
-from clusters.providers.docker.machines import remove_container, remove_network
+from clusters.providers.docker.removal import remove_container, remove_network
 
 PASSES_MAX = 5  # the daemon may still be making what a killed controller asked for
 

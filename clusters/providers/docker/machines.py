@@ -5,11 +5,7 @@ Everything here blocks, up to the client's own limit a call; the provider awaits
 
 from __future__ import annotations
 
-import io
-import re
-import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv4Network
@@ -17,61 +13,28 @@ from typing import Any
 
 import attrs
 import docker
-import msgspec
 from docker.errors import APIError, NotFound
-from docker.types import EndpointConfig, IPAMConfig, IPAMPool, LogConfig
+from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from clusters.providers.docker import labels, subnets
+from clusters.providers.docker.container import (
+    COMMAND,
+    KEY_DIRECTORY,
+    Limits,
+    docker_name,
+    host_config,
+)
 from clusters.providers.docker.daemon import DaemonError, doing
+from clusters.providers.docker.removal import remove_container, remove_network
+from clusters.providers.docker.tails import tail
 from clusters.providers.remote import bundle
 from harness.errors import HarnessError
 
 SUBNET_TRIES = 32
+STREAMED_MAX_BYTES = (
+    1 << 30
+)  # the daemon hands out whole files, holes too: some hundred MB a second
 FREEZE_TRIES = 5
-LEAVING_LIMIT_S = 4.0  # a container made at the moment of teardown is removed by its maker
-CONTAINER_LOG_SIZE = "8m"  # of sshd and init; the program writes to a file of its own
-CONTROL_PORT = 22
-# What sshd needs to let root in, what rules and signals need, and nothing else (measured).
-CAPABILITIES = (
-    "AUDIT_WRITE",
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "KILL",
-    "NET_ADMIN",
-    "NET_RAW",
-    "SETGID",
-    "SETUID",
-    "SYS_CHROOT",
-)
-KEY_DIRECTORY = "/etc/firedrill"
-_SSHD_OPTIONS = {
-    "AuthorizedKeysFile": f"{KEY_DIRECTORY}/authorized_keys",
-    "HostKey": f"{KEY_DIRECTORY}/host_key",
-    "KbdInteractiveAuthentication": "no",
-    "MaxSessions": "64",
-    "PasswordAuthentication": "no",
-    "PermitRootLogin": "prohibit-password",
-    "Port": str(CONTROL_PORT),
-    "UseDNS": "no",
-    "UsePAM": "no",
-}
-COMMAND = (
-    *("tini", "--", "/usr/sbin/sshd", "-D", "-e"),
-    *(word for name, value in _SSHD_OPTIONS.items() for word in ("-o", f"{name}={value}")),
-)
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container may use at most."""
-
-    memory_mib: int = 1024
-    processes: int = 512
-
-
-def docker_name(*parts: str) -> str:
-    """``parts`` joined into a name that Docker accepts."""
-    return re.sub(r"[^a-zA-Z0-9_.-]", "-", "-".join(("firedrill", *parts)))
 
 
 @attrs.frozen(kw_only=True)
@@ -184,7 +147,7 @@ class Machines:
                 hostname=node,
                 name=self.name(node),
                 labels=self._labels | {labels.NODE: node},
-                host_config=self._host_config(self._network),
+                host_config=host_config(self._client, self._limits, self._network),
                 networking_config={
                     "EndpointsConfig": {
                         self._network: EndpointConfig(
@@ -209,7 +172,7 @@ class Machines:
                 command=["tini", "--", "sleep", "60"],
                 name=self.name(node),
                 labels=self._labels | {labels.NODE: node},
-                host_config=self._host_config("none"),
+                host_config=host_config(self._client, self._limits, "none"),
             )
             self._still_wanted(lambda: self.remove(self.name(node)))
             self._client.start(self.name(node))
@@ -224,23 +187,8 @@ class Machines:
                 command=["true"],
                 name=self.name("kept"),
                 labels=self._labels | {labels.KEPT: "yes"},
-                host_config=self._host_config("none"),
+                host_config=host_config(self._client, self._limits, "none"),
             )
-
-    def _host_config(self, network: str) -> Any:  # noqa: ANN401 (a dict of the SDK's)
-        memory_bytes = self._limits.memory_mib << 20
-        return self._client.create_host_config(
-            cap_drop=["ALL"],
-            cap_add=list(CAPABILITIES),
-            security_opt=["no-new-privileges"],
-            network_mode=network,
-            mem_limit=memory_bytes,
-            memswap_limit=memory_bytes,  # equal: no swap, which would stretch every pause
-            pids_limit=self._limits.processes,
-            log_config=LogConfig(
-                type="json-file", config={"max-size": CONTAINER_LOG_SIZE, "max-file": "1"}
-            ),
-        )
 
     def freeze(self, node: str) -> None:
         """Stop every process of the machine through the freezer of its cgroup. Idempotent.
@@ -332,8 +280,11 @@ class Machines:
     def file_tail(self, node: str, path: str, limit_bytes: int) -> bytes:
         """The last ``limit_bytes`` of a file, whether the machine runs or not; empty if missing."""
         with doing(f"reading {path} of {node}", missing_is_fine=True):
-            stream, _ = self._client.get_archive(self.name(node), path)
-            return _tail(stream, limit_bytes)
+            stream, about = self._client.get_archive(self.name(node), path)
+            if about["size"] > STREAMED_MAX_BYTES and self.state(node).running:
+                argv = ["tail", f"--bytes={limit_bytes}", "--", path]
+                return self.execute(node, argv)[1]
+            return tail(stream, limit_bytes)
         return b""
 
     def remove(self, container: str) -> None:
@@ -345,65 +296,8 @@ class Machines:
         remove_network(self._client, self._network)
 
 
-def remove_container(client: docker.APIClient, name: str) -> None:
-    """Kill and remove a container and its anonymous volumes; fine if it is gone or going."""
-    with doing(f"removing container {name}", missing_is_fine=True):
-        try:
-            client.remove_container(name, v=True, force=True)
-        except APIError as error:
-            if "already in progress" not in (error.explanation or ""):
-                raise
-
-
-def remove_network(client: docker.APIClient, name: str) -> None:
-    """Remove a network; fine if it is gone. Waits a little for the last container to leave it."""
-    ends = time.monotonic() + LEAVING_LIMIT_S
-    with doing(f"removing network {name}", missing_is_fine=True):
-        while True:
-            try:
-                client.remove_network(name)
-            except APIError as error:
-                busy = "active endpoints" in (error.explanation or "")
-                if not busy or time.monotonic() > ends:
-                    raise
-            else:
-                return
-            time.sleep(0.1)
-
-
 def _subnets_of(networks: list[dict[str, Any]]) -> Iterator[IPv4Network]:
     for network in networks:
         for pool in (network.get("IPAM") or {}).get("Config") or ():
             if ":" not in pool.get("Subnet", ":"):
                 yield IPv4Network(pool["Subnet"], strict=False)
-
-
-class _Chunks(io.RawIOBase):
-    """An iterator of chunks as a readable stream."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 (any writable buffer)
-        if not self._rest:
-            self._rest = next(self._chunks, b"")
-        taken = min(len(buffer), len(self._rest))
-        buffer[:taken], self._rest = self._rest[:taken], self._rest[taken:]
-        return taken
-
-
-def _tail(chunks: Iterator[bytes], limit_bytes: int) -> bytes:
-    """The last ``limit_bytes`` of the first regular file in a tar that arrives in ``chunks``."""
-    with tarfile.open(fileobj=io.BufferedReader(_Chunks(chunks)), mode="r|") as tar:
-        for entry in tar:
-            content = tar.extractfile(entry) if entry.isfile() else None
-            if content is None:
-                continue
-            skipped = max(0, entry.size - limit_bytes)
-            while skipped > 0 and (dropped := len(content.read(min(skipped, 1 << 20)))):
-                skipped -= dropped
-            return content.read()
-    return b""

@@ -6,26 +6,22 @@ and brings them back, and looks at what SSH did. Keys live in this process only.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from clusters.providers.docker import images, subnets, tasks
+from clusters.providers.docker.container import CONTROL_PORT, Limits
 from clusters.providers.docker.daemon import connect
-from clusters.providers.docker.machines import CONTROL_PORT, Limits, Machines
+from clusters.providers.docker.machines import Machines
 from clusters.providers.docker.node import Node
+from clusters.providers.docker.wires import Wires
 from clusters.providers.remote import (
-    delays,
     install,
     keys,
-    links,
-    measure,
     program,
     requirements,
-    rules,
 )
 from clusters.providers.remote.lanes import Lane, together
 from clusters.providers.remote.session import Endpoint, Session
@@ -55,8 +51,6 @@ CONNECT_LIMIT_S = 20.0
 INSTALL_LIMIT_S = 60.0
 ACT_LIMIT_S = program.ACT_LIMIT_S + 10.0
 LOOK_LIMIT_S = 20.0
-CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
-DELAY_LIMIT_S = delays.APPLY_LIMIT_S + 10.0
 COLLECT_LIMIT_S = 25.0
 # Teardown takes at most the sum of these, half a minute, whatever state the machines are in.
 SETTLE_LIMIT_S = 4.0  # what takes longer to be made is removed by who makes it
@@ -97,10 +91,7 @@ class DockerProvider:
         self._daemon = Lane("docker daemon")
         self._machines: Machines | None = None
         self._nodes: dict[str, Node] = {}
-        self._grudge: Grudge = ()
-        self._shapes: tuple[LinkShape, ...] = ()
-        self._cutting = asyncio.Lock()
-        self._probes = itertools.count(1)
+        self._wires = Wires(run_id, self._nodes)
 
     async def capabilities(self) -> frozenset[Capability]:
         """What containers can do here, tried in one of them. Makes the base image if need be.
@@ -219,7 +210,7 @@ class DockerProvider:
     async def freeze(self, node: str) -> NodeStatus:
         """Stop every process of the container, sshd included."""
         at = self._node(node)
-        async with self._cutting:  # rules on their way there would hang
+        async with self._wires.changing:  # rules on their way there would hang
             at.frozen = True
             await at.lane.call("freezing the machine", ACT_LIMIT_S, self._ours.freeze, node)
         return await self.probe(node)
@@ -228,16 +219,16 @@ class DockerProvider:
         """Let the container go on, with the cut and the shapes that are in force now."""
         at = self._node(node)
         await at.lane.call("thawing the machine", ACT_LIMIT_S, self._ours.thaw, node)
-        async with self._cutting:
+        async with self._wires.changing:
             if at.frozen:
-                await self._apply(at)
+                await self._wires.apply(at)
                 at.frozen = False
         return await self.probe(node)
 
     async def lose(self, node: str) -> NodeStatus:
         """Take the container off the network and kill it: nobody hears a reset."""
         at = self._node(node)
-        async with self._cutting:  # rules on their way there would fail
+        async with self._wires.changing:  # rules on their way there would fail
             at.lost = True
             await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
         await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.drop)
@@ -249,11 +240,11 @@ class DockerProvider:
         await at.lane.call(
             "bringing the machine back", CREATE_LIMIT_S, self._ours.restore, node, at.address
         )
-        async with self._cutting:
+        async with self._wires.changing:
             if at.lost:
                 await self._connect(at)
                 at.delayed = False  # its interface is a new one
-                await self._apply(at)
+                await self._wires.apply(at)
                 at.lost = False
         return await self.probe(node)
 
@@ -264,39 +255,17 @@ class DockerProvider:
         Raises ``HarnessError`` naming the machines that could not be reached; the others are done.
         """
         self._check_links(grudge)
-        async with self._cutting:
-            self._grudge = grudge
-            await self._apply_everywhere()
+        await self._wires.cut(grudge)
 
     async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
         """As ``cut``, for loss and delay."""
         self._check_links(tuple(shape.link for shape in shapes))
-        async with self._cutting:
-            self._shapes = shapes
-            await self._apply_everywhere()
+        await self._wires.shape(shapes)
 
     def _check_links(self, wanted: tuple[Link, ...]) -> None:
         for source, destination in wanted:
             self._node(source)
             self._node(destination)
-
-    async def _apply_everywhere(self) -> None:
-        await together(self._apply(node) for node in self._every if node.reachable)
-
-    async def _apply(self, node: Node) -> None:
-        addresses = {name: at.address for name, at in self._nodes.items()}
-        drops = rules.drops_at(node.name, self._grudge, self._shapes, addresses)
-        await node.lane.call(
-            "applying the cut", CUT_LIMIT_S, rules.apply, node.session, drops, CONTROL_PORT
-        )
-        wanted = delays.delays_at(node.name, self._shapes, addresses)
-        if wanted or node.delayed:
-            node.delayed = True  # also where only a part of it worked
-            peer = next(other.address for other in self._every if other is not node)
-            await node.lane.call(
-                "applying delays", DELAY_LIMIT_S, delays.apply, node.session, wanted, peer
-            )
-            node.delayed = bool(wanted)
 
     async def probe(self, node: str) -> NodeStatus:
         """Look through the daemon, which had no hand in starting, stopping or pausing."""
@@ -314,27 +283,11 @@ class DockerProvider:
 
     async def probe_links(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
         """Send datagrams over each of ``wanted`` and tell what arrived, where a control did."""
-        return await links.probe(self._stations(), wanted, self._label(), self._shapes)
+        return await self._wires.probe(wanted)
 
     async def measure_links(self, wanted: tuple[Link, ...]) -> dict[Link, LinkQuality]:
         """Send many datagrams over each of ``wanted``; count and time them."""
-        longest_s = max((shape.delay_s for shape in self._shapes), default=0.0)
-        return await measure.measure(self._stations(), wanted, self._label(), longest_s)
-
-    def _stations(self) -> dict[str, links.Station]:
-        return {
-            name: links.Station(
-                lane=node.lane,
-                session=node.session,
-                address=node.address,
-                control_port=CONTROL_PORT,
-            )
-            for name, node in self._nodes.items()
-            if node.reachable
-        }
-
-    def _label(self) -> str:
-        return f"{self._run_id}/{next(self._probes)}"
+        return await self._wires.measure(wanted)
 
     async def collect(self, node: str, into: Path) -> None:
         """The program's log and the container's, through the daemon: also from a lost machine."""

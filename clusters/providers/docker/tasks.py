@@ -174,6 +174,6 @@ def collect(
     (into / "container.log").write_bytes(machine_log[-LOG_LIMIT_BYTES:])
     if launch is not None:
         content = machines.file_tail(node, launch.log, LOG_LIMIT_BYTES)
-        (into / Path(launch.log).name).write_bytes(content)
+        (into / Path(launch.log).name).write_bytes(content.lstrip(b"\0"))  # holes of a flood
     if not lost:
         _refuse_vanished(node, machines.state(node))

@@ -21,15 +21,20 @@ STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
 ACT_LIMIT_S = STOP_GRACE_S + 10.0
 READ_LIMIT_S = 5.0
 READ_MAX_BYTES = OUTPUT_LIMIT_BYTES - 64  # beside the clock's line
+LOG_KEPT_BYTES = 64 << 20
+"""A program that floods its log fills at most twice this, and what it writes in ``LOG_LOOK_S``."""
+LOG_LOOK_S = 5
 LOG_LINK = "/run/firedrill-log"
 """Leads to the program's log, so that whoever comes later finds it without the plan."""
 
 # The shell that becomes the program first writes down its own entry in /proc: pid and start time
 # stay, and are known even of a program that ends at once. A session of its own: no hang-up when SSH
-# goes, and orphaned, the init reaps it.
+# goes, and orphaned, the init reaps it. Beside it a watch gives the room of a log's oldest part
+# back as a hole: offsets of what is kept stay, as readers know them. Where the file system makes
+# no holes, the log begins anew.
 _START = """
 set -eu
-cd -- "$1"; log=$2; pid_file=$3; shift 3
+cd -- "$1"; log=$2; pid_file=$3; kept=$4; look=$5; shift 5
 mkdir -p -- "$(dirname -- "$pid_file")"
 rm -f -- "$pid_file"
 ln -sfn -- "$log" /run/firedrill-log
@@ -39,6 +44,17 @@ setsid sh -c '
   exec "$@"
 ' sh "$pid_file" "$@" </dev/null >>"$log" 2>&1 &
 until [ -s "$pid_file" ]; do sleep 0.02; done
+read -r pid rest <"$pid_file"
+setsid sh -c '
+  log=$1; kept=$2; look=$3; pid=$4; gone=0
+  while [ -d "/proc/$pid" ]; do
+    sleep "$look"
+    size=$(stat --format=%s -- "$log") || continue
+    [ "$((size - gone))" -gt "$((2 * kept))" ] || continue
+    gone=$((size - kept))
+    fallocate --punch-hole --offset 0 --length "$gone" -- "$log" || { : >"$log"; gone=0; }
+  done
+' sh "$log" "$kept" "$look" "$pid" </dev/null >/dev/null 2>&1 &
 cat -- "$pid_file"
 """
 
@@ -150,7 +166,10 @@ def start(session: Session, launch: Launch) -> Process:
     environment = [f"{name}={value}" for name, value in sorted(launch.env.items())]
     argv = ["env", *environment, *launch.argv]
     said = session.run(
-        ["sh", "-c", _START, "sh", launch.work_dir, launch.log, launch.pid_file, *argv],
+        [
+            *("sh", "-c", _START, "sh", launch.work_dir, launch.log, launch.pid_file),
+            *(str(LOG_KEPT_BYTES), str(LOG_LOOK_S), *argv),
+        ],
         limit_s=START_LIMIT_S,
         name=f"starting {launch.argv[0]}",
     )

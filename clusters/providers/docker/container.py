@@ -1,0 +1,71 @@
+"""What a machine is to the daemon: a container of these limits that runs sshd and nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import docker
+import msgspec
+from docker.types import LogConfig
+
+CONTAINER_LOG_SIZE = "8m"  # of sshd and init; the program writes to a file of its own
+CONTROL_PORT = 22
+# What sshd needs to let root in, what rules and signals need, and nothing else (measured).
+CAPABILITIES = (
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "KILL",
+    "NET_ADMIN",
+    "NET_RAW",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+)
+KEY_DIRECTORY = "/etc/firedrill"
+_SSHD_OPTIONS = {
+    "AuthorizedKeysFile": f"{KEY_DIRECTORY}/authorized_keys",
+    "HostKey": f"{KEY_DIRECTORY}/host_key",
+    "KbdInteractiveAuthentication": "no",
+    "MaxSessions": "64",
+    "PasswordAuthentication": "no",
+    "PermitRootLogin": "prohibit-password",
+    "Port": str(CONTROL_PORT),
+    "UseDNS": "no",
+    "UsePAM": "no",
+}
+COMMAND = (
+    *("tini", "--", "/usr/sbin/sshd", "-D", "-e"),
+    *(word for name, value in _SSHD_OPTIONS.items() for word in ("-o", f"{name}={value}")),
+)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container may use at most."""
+
+    memory_mib: int = 1024
+    processes: int = 512
+
+
+def docker_name(*parts: str) -> str:
+    """``parts`` joined into a name that Docker accepts."""
+    return re.sub(r"[^a-zA-Z0-9_.-]", "-", "-".join(("firedrill", *parts)))
+
+
+def host_config(client: docker.APIClient, limits: Limits, network: str) -> Any:  # noqa: ANN401 (a dict of the SDK's)
+    """How the daemon is to run a container of ``limits`` on ``network``."""
+    memory_bytes = limits.memory_mib << 20
+    return client.create_host_config(
+        cap_drop=["ALL"],
+        cap_add=list(CAPABILITIES),
+        security_opt=["no-new-privileges"],
+        network_mode=network,
+        mem_limit=memory_bytes,
+        memswap_limit=memory_bytes,  # equal: no swap, which would stretch every pause
+        pids_limit=limits.processes,
+        log_config=LogConfig(
+            type="json-file", config={"max-size": CONTAINER_LOG_SIZE, "max-file": "1"}
+        ),
+    )

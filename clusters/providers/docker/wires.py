@@ -1,0 +1,86 @@
+"""The links between the machines of a run: what is cut, lost and delayed now, and what arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+
+from clusters.providers.docker.container import CONTROL_PORT
+from clusters.providers.docker.node import Node
+from clusters.providers.remote import delays, links, measure, rules
+from clusters.providers.remote.lanes import together
+from harness.cluster import Grudge, Link, LinkQuality, LinkShape
+
+CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
+DELAY_LIMIT_S = delays.APPLY_LIMIT_S + 10.0
+
+
+class Wires:
+    """What is in force between ``nodes``. A machine that can't be reached gets its part when it
+    comes back: whoever brings it back calls ``apply``, holding ``changing``.
+    """
+
+    def __init__(self, run_id: str, nodes: Mapping[str, Node]) -> None:
+        self._run_id, self._nodes = run_id, nodes
+        self._grudge: Grudge = ()
+        self._shapes: tuple[LinkShape, ...] = ()
+        self._probes = itertools.count(1)
+        self.changing = asyncio.Lock()
+
+    async def cut(self, grudge: Grudge) -> None:
+        """Give every machine its rules. Raises ``HarnessError`` naming the machines that could not
+        be reached; the others are done.
+        """
+        async with self.changing:
+            self._grudge = grudge
+            await self._apply_everywhere()
+
+    async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
+        """As ``cut``, for loss and delay."""
+        async with self.changing:
+            self._shapes = shapes
+            await self._apply_everywhere()
+
+    async def apply(self, node: Node) -> None:
+        """Give one machine the rules and delays that are in force now."""
+        addresses = {name: at.address for name, at in self._nodes.items()}
+        drops = rules.drops_at(node.name, self._grudge, self._shapes, addresses)
+        await node.lane.call(
+            "applying the cut", CUT_LIMIT_S, rules.apply, node.session, drops, CONTROL_PORT
+        )
+        wanted = delays.delays_at(node.name, self._shapes, addresses)
+        if wanted or node.delayed:
+            node.delayed = True  # also where only a part of it worked
+            peer = next(other.address for other in self._nodes.values() if other is not node)
+            await node.lane.call(
+                "applying delays", DELAY_LIMIT_S, delays.apply, node.session, wanted, peer
+            )
+            node.delayed = bool(wanted)
+
+    async def probe(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
+        """Send datagrams over each of ``wanted`` and tell what arrived, where a control did."""
+        return await links.probe(self._stations(), wanted, self._label(), self._shapes)
+
+    async def measure(self, wanted: tuple[Link, ...]) -> dict[Link, LinkQuality]:
+        """Send many datagrams over each of ``wanted``; count and time them."""
+        longest_s = max((shape.delay_s for shape in self._shapes), default=0.0)
+        return await measure.measure(self._stations(), wanted, self._label(), longest_s)
+
+    async def _apply_everywhere(self) -> None:
+        await together(self.apply(node) for node in self._nodes.values() if node.reachable)
+
+    def _stations(self) -> dict[str, links.Station]:
+        return {
+            name: links.Station(
+                lane=node.lane,
+                session=node.session,
+                address=node.address,
+                control_port=CONTROL_PORT,
+            )
+            for name, node in self._nodes.items()
+            if node.reachable
+        }
+
+    def _label(self) -> str:
+        return f"{self._run_id}/{next(self._probes)}"
