@@ -207,7 +207,11 @@ class Journal:
 
 
 def roles_of(held: Mapping[str, tuple[int, ...]], holders: Holders) -> Roles:
-    """The roles of the nodes that answered, each with the partitions that it ``held``."""
+    """The roles of the nodes that answered, each with the partitions that it ``held``; nothing at
+    all where none did.
+    """
+    if not held:
+        return Roles()
     learners: dict[int, tuple[str, ...]] = {}
     voters: dict[int, tuple[str, ...]] = {}
     for node, partitions in held.items():

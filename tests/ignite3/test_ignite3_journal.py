@@ -14,6 +14,7 @@ from clusters.ignite3 import journal
 from clusters.ignite3.journal import Journal, roles_of
 from clusters.ignite3.logline import said
 from harness.clock import RunClock
+from harness.cluster import Roles
 from harness.errors import HarnessError
 from harness.nodelog import LogPiece
 from harness.records import EventKind, StoreEvent
@@ -237,6 +238,13 @@ def test_who_stepped_down_or_began_anew_leads_no_more(last: str) -> None:
     run(read(book, Logs(n2=log(line(lines.ELECTED), line(last)))))
 
     assert roles_of(HELD, book.holders).leaders == {}
+
+
+def test_where_nobody_answers_nothing_is_told() -> None:
+    book = Journal()
+    run(read(book, Logs(n2=log(line(lines.ELECTED), line(lines.LEASE)))))
+
+    assert roles_of({}, book.holders) == Roles()
 
 
 def test_a_node_that_answers_and_holds_nothing_is_told_all_the_same() -> None:
