@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol, runtime_checkable
+from functools import cache
+from typing import Protocol, cast, runtime_checkable
 
 import attrs
 import msgspec
@@ -103,9 +104,15 @@ class ReadsTogether(Protocol):
 
 async def read_all(tx: Tx, keys: tuple[int, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
     """The values of ``keys``: together where ``tx`` can, else one after the other."""
-    if isinstance(tx, ReadsTogether):
-        return await tx.read_together(keys)
+    if _reads_together(type(tx)):
+        return await cast(ReadsTogether, tx).read_together(keys)
     return tuple([await tx.read(key) for key in keys])
+
+
+@cache
+def _reads_together(kind: type) -> bool:
+    """Asked once a type: of each transaction it would cost as much as driving it."""
+    return issubclass(kind, ReadsTogether)
 
 
 class Client(Protocol):

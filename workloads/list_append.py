@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.client import READ_WRITE, Tx, read_all
+from harness.clock import below
 from harness.errors import HarnessBug, PlanError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Nothing, UntilOk
@@ -192,7 +193,7 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
         turn, turns = self.turns.next(context)
-        number = turn.draw.randrange(len(self.pools))
+        number = below(turn.draw, len(self.pools))
         ops, pool, elements = self._transaction(turn.draw, self.pools[number], turn.slot)
         after = Appends(
             recipe=self.recipe,
@@ -200,7 +201,7 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
             turns=turns,
             appended=replaced(self.appended, turn.slot, elements),
         )
-        only_reads = all(op.f == READ for op in ops)
+        only_reads = elements == self.appended[turn.slot]
         kinds = self.recipe.options.read_kinds
         kind = drawn_kind(kinds, turn.draw) if only_reads else READ_WRITE
         return Operation(process=turn.process, ops=ops, at_ns=context.now_ns, kind=kind), after
@@ -218,7 +219,8 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
         only = _position(draw, options) if recipe.space.keys_together == 1 else None
         key = None if only is None else pool.keys[only]
         ops = []
-        for _ in range(draw.randint(options.min_length, options.max_length)):
+        lengths = options.max_length - options.min_length + 1
+        for _ in range(options.min_length + below(draw, lengths)):
             position = _position(draw, options) if only is None else only
             target = pool.keys[position] if key is None else key
             if draw.random() < options.read_fraction:
@@ -236,5 +238,5 @@ def _position(draw: Random, options: Options) -> int:
     """
     count = options.key_count
     if options.key_choice == "uniform":
-        return draw.randrange(count)
-    return count - draw.randint(1, (1 << count) - 1).bit_length()
+        return below(draw, count)
+    return count - (1 + below(draw, (1 << count) - 1)).bit_length()
