@@ -6,6 +6,8 @@ came of its plan on a pipe; one that is silent past its limit is killed, and tha
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import importlib
 import math
@@ -25,6 +27,7 @@ from harness.plan import Plan
 
 SEED_LIMIT_S = 120.0  # wall time of one seed; usual ones take a few seconds
 _GRACE_S = 5  # after the limit a child whose parent is gone ends itself
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _CHUNK_BYTES = 1 << 16
 _PRELOADED = (
     "checkers.analyze",
@@ -143,6 +146,7 @@ def _live(plan: Plan, runs_dir: Path, keep: bool, limit_s: float, writer: int) -
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _die_with_parent()
         signal.alarm(math.ceil(limit_s) + _GRACE_S)
         began_s = time.monotonic()
         try:
@@ -156,6 +160,14 @@ def _live(plan: Plan, runs_dir: Path, keep: bool, limit_s: float, writer: int) -
         code = 0
     finally:
         os._exit(code)
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed takes its children with it; where that can't be asked for (it is
+    Linux's), their alarm ends them.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _import_everything() -> None:

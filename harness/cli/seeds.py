@@ -31,7 +31,8 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
     where it was not kept; ``digest`` stands for the recorded history and events: equal digests are
     equal bytes. ``anomalies`` are those that decided, by name. ``changes`` counts primaries that
     changed during the drive, ``open_changes`` those of them under open transactions on their
-    partition; ``hits`` counts faults proven effective by kind and role of their target. ``cpu_s``
+    partition; ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind
+    and role of their target. ``cpu_s``
     is what the seed's process computed, ``wall_s`` how long that took beside others.
     """
 
@@ -49,6 +50,7 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
     info: int = 0
     changes: int = 0
     open_changes: int = 0
+    tried: tuple[str, ...] = ()
     hits: dict[str, dict[str, int]] = {}
     simulated_s: float = 0.0
     wall_s: float = 0.0
@@ -124,6 +126,7 @@ def _judged(plan: Plan, run: RunDirectory, began_s: float) -> SeedResult:
         info=seen.info,
         changes=seen.changes,
         open_changes=seen.open_changes,
+        tried=seen.tried,
         hits=seen.hits,
         simulated_s=round(seen.simulated_s, 3),
         wall_s=round(time.monotonic() - began_s, 3),

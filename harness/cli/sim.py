@@ -6,10 +6,12 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 
 import click
 
+from harness.cli import duration
 from harness.cli.campaign import SEED_LIMIT_S, campaign
 from harness.cli.ledger import Ledger, code_digest
 from harness.cli.run import naming_source
@@ -75,6 +77,13 @@ FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"
     show_default=True,
     help="Wall seconds that one seed may take.",
 )
+@click.option(
+    "--time-budget",
+    "budget_s",
+    callback=duration.seconds,
+    metavar="TIME",
+    help="Begin no seed after that time: 90s, 30m, 8h.",
+)
 @runs_option
 @click.pass_obj
 def sim(
@@ -91,6 +100,7 @@ def sim(
     again: bool,
     jobs: int | None,
     limit_s: float,
+    budget_s: float | None,
     store: RunStore,
 ) -> int:
     """Simulate PLAN (a TOML file; by default a short drill) under many seeds and judge each.
@@ -111,9 +121,17 @@ def sim(
         _announce(result)
     left = [p for p in plans if plan_key(p) not in known]
     began_s = time.monotonic()
-    work = campaign(left, store.root, keep=keep_runs, seed_limit_s=limit_s, jobs=jobs)
+    in_time = _while_time(left, None if budget_s is None else began_s + budget_s)
+    work = campaign(in_time, store.root, keep=keep_runs, seed_limit_s=limit_s, jobs=jobs)
     finished = _simulate(work, ledger, done, len(left))
+    if finished and len(done) < seeds:
+        click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
     return _conclude(done, time.monotonic() - began_s, store, interrupted=not finished)
+
+
+def _while_time(plans: Iterable[Plan], ends_s: float | None) -> Iterator[Plan]:
+    """``plans`` until the time is over."""
+    return takewhile(lambda _: ends_s is None or time.monotonic() < ends_s, plans)
 
 
 def seed_plans(

@@ -62,8 +62,8 @@ def _operations(results: Sequence[SeedResult]) -> Iterator[str]:
 
 
 def _roles(results: Sequence[SeedResult]) -> Iterator[str]:
-    """The table fault x role: how many proven faults hit whom."""
-    hits: dict[str, Counter[str]] = {}
+    """The table fault x role: how many proven faults hit whom; and who was never hit by what."""
+    hits: dict[str, Counter[str]] = {kind: Counter() for r in results for kind in r.tried}
     for result in results:
         for kind, hit in result.hits.items():
             hits.setdefault(kind, Counter()).update(hit)
@@ -76,3 +76,5 @@ def _roles(results: Sequence[SeedResult]) -> Iterator[str]:
     for kind in sorted(hits):
         cells = (f"{hits[kind][role]:>{len(role)}}" for role in columns)
         yield f"{kind:{width}}  {'  '.join(cells)}"
+    empty = [f"{kind} of {role}" for kind in sorted(hits) for role in ROLES if not hits[kind][role]]
+    yield f"empty cells: {', '.join(empty) or 'none'}"

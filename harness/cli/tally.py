@@ -28,6 +28,7 @@ class Tally:
     info: int
     changes: int
     open_changes: int
+    tried: tuple[str, ...]
     hits: dict[str, dict[str, int]]
     simulated_s: float
 
@@ -38,13 +39,15 @@ def look(run: RunDirectory) -> Tally:
     transactions = history.transactions()
     types = Counter(transactions["type"].to_pylist())
     changes, under_load = _changes(history, transactions)
+    faults = history.faults().to_pylist()
     return Tally(
         ok=types["ok"],
         fail=types["fail"],
         info=types["info"],
         changes=changes,
         open_changes=under_load,
-        hits=_hits(history.faults().to_pylist()),
+        tried=tuple(sorted({row["kind"] for row in faults})),
+        hits=_hits(faults),
         simulated_s=max((at_ns for _, at_ns in history.manifest.phases), default=0) / NS_PER_S,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -165,7 +166,10 @@ def test_a_few_seeds_that_show_nothing_are_let_pass_and_a_violation_never_is() -
 
 def test_the_sums_add_up() -> None:
     hits = {"kill": {"other voter": 2}}
-    one = result(1, Outcome.VALID, ok=90, fail=10, changes=2, open_changes=1, hits=hits)
+    tried = ("kill", "wipe")
+    one = result(
+        1, Outcome.VALID, ok=90, fail=10, changes=2, open_changes=1, hits=hits, tried=tried
+    )
     two = result(2, Outcome.UNKNOWN, ok=50, info=50, hits=hits)
     text = "\n".join(totals([one, two], 1.0))
 
@@ -173,6 +177,8 @@ def test_the_sums_add_up() -> None:
     assert "operations: 200, median 100 a seed; ok: median 70%, least 50%" in text
     assert "change of primary: 50%, under open transactions: 50%" in text
     assert "kill                        0            4                   0" in text
+    assert "wipe                        0            0                   0" in text
+    assert "empty cells: kill of primary of a partition, kill of metastorage leader, wipe" in text
 
 
 def test_seeds_take_turns_among_workloads_and_take_a_few_kinds_each() -> None:
@@ -200,3 +206,34 @@ def test_what_would_refuse_every_seed_is_told_before_any(tmp_path: Path) -> None
         assert done.returncode == 254, done.stderr
         assert said in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_campaign_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    keys = ("cluster.nodes", "system.partitions", "drive.duration_s", "check.min_ok")
+    small_ones = [f"{key}={value}" for key, value in zip(keys, (3, 1, 3, 1), strict=True)]
+    sets = [*small_ones, "limits.quiesce_s=5", "limits.final_reads_s=5"]
+    sets.append('nemesis.schedule=[{at_s=1.0, kind="kill", target="all", hold_s=0.5}]')
+    command = [FIREDRILL, "sim", "--seeds", "3", "--bug", "no-fsync", "--jobs", "1"]
+    command += [*itertools.chain(*(("--set", text) for text in sets)), "--runs-dir", tmp_path]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        first = killed.stdout.readline()
+        killed.kill()
+    assert first.startswith("seed 0 (list-append): VIOLATION: ")
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 1, done.stderr
+    assert "of 3 seeds are known from" in done.stderr
+    assert first in done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    assert sorted(line.split()[1] for line in lines) == ["0", "1", "2"]
+    assert done.stdout.count("  firedrill replay ") == 3
+
+
+def test_no_seed_begins_after_the_time_is_over(tmp_path: Path) -> None:
+    done = sim("--seeds", "3", "--time-budget", "0.001s", "--runs-dir", tmp_path)
+
+    assert done.returncode == Outcome.UNKNOWN.exit_code
+    assert "the time is over: 3 of 3 seeds were not simulated" in done.stdout
