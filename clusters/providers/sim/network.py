@@ -8,6 +8,7 @@ travels like a frame, so that behind a cut nobody learns of a death.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import errno
 import logging
@@ -255,6 +256,8 @@ class HostNetwork:
         self._fabric, self.host = fabric, host
         self._connections: list[SimConnection] = []
         self._dead = False
+        # Frames travel one by one.
+        self.batch: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
     async def listen(
         self, host: str, port: int, serve: Callable[[Connection], Awaitable[None]]

@@ -24,6 +24,8 @@ from clusters.reference.node.storage.records import CorruptLog
 
 EXIT_FAILURE, EXIT_CONFIG, EXIT_STORAGE, EXIT_PORT = 1, 2, 3, 4
 
+GC_THRESHOLDS = 20_000, 20, 20
+
 log = logging.getLogger("node")
 
 
@@ -72,8 +74,10 @@ async def _live(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, life.cancel)
-    # Start-up objects live as long as the node: keep the collector from walking them.
+    # Start-up objects live as long as the node: keep the collector from walking them. What a
+    # transaction makes is freed without it, so it may come rarely: its pauses are felt.
     gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     try:
         await life
     except asyncio.CancelledError:

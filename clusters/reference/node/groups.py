@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 from clusters.reference.node import codes, events
 from clusters.reference.node.bugs import planted
@@ -87,6 +88,7 @@ class Host:
         self._write_wanted = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.on_send: Send = lambda peer, messages: None
+        self.batch: AbstractContextManager[None] = nullcontext()  # of what is sent
         self.on_leading: Callable[[], None] = lambda: None
         self.on_chunks: Callable[[Group, Ready], None] = lambda group, ready: None
         self.on_tick: Callable[[], None] = lambda: None
@@ -260,11 +262,15 @@ class Host:
                 name = next(iter(self._dirty))
                 self._drain(self._dirty.pop(name), outgoing)
             self._flush_due = False
-            for peer, messages in outgoing.items():
-                self.on_send(peer, tuple(messages))
+            self._send(outgoing)
         except Exception as error:
             # A callback of the loop: whatever is wrong here must stop the node, not be logged.
             self.fail(error)
+
+    def _send(self, outgoing: Outgoing) -> None:
+        with self.batch:
+            for peer, messages in outgoing.items():
+                self.on_send(peer, tuple(messages))
 
     def _drain(self, group: Group, outgoing: Outgoing) -> None:
         while group.raft.has_ready():
@@ -340,8 +346,7 @@ class Host:
             outgoing: Outgoing = {}
             for write in batch:
                 write.done(outgoing)
-            for peer, messages in outgoing.items():
-                self.on_send(peer, tuple(messages))
+            self._send(outgoing)
 
     def _written(self, group: Group, ready: Ready, outgoing: Outgoing) -> None:
         group.unwritten -= 1

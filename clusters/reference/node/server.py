@@ -145,7 +145,7 @@ class Node:
             groups=Heartbeats(self.host.groups),
             rare=runtime.rare,
         )
-        self.host.on_send = self.peers.send_raft
+        self.host.on_send, self.host.batch = self.peers.send_raft, runtime.network.batch
         self.saver = Saver(
             host=self.host,
             snapshots=Snapshots(self._disk),

@@ -179,8 +179,7 @@ class Raft(Voter):
         return bool(
             self._send_durable
             or self._send_now
-            or self._applied < self._commit
-            and self._applied < self._log.durable_index
+            or (self._applied < self._commit and self._applied < self._log.durable_index)
             or self._log.has_unhanded
             or self._hard_changed
             or self._send_chunks

@@ -36,7 +36,7 @@ def tally(config: Configuration, votes: Mapping[str, bool]) -> Vote:
 
 
 def _reached(voters: tuple[str, ...], value: Callable[[str], int]) -> int:
-    return sorted((value(name) for name in voters), reverse=True)[majority(voters) - 1]
+    return sorted(map(value, voters))[-majority(voters)]
 
 
 def _tally(voters: tuple[str, ...], votes: Mapping[str, bool]) -> Vote:

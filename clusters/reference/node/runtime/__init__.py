@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
 from clusters.reference.node.runtime.rare import Rare
@@ -57,7 +58,11 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Dial and listen."""
+    """Dial and listen. What is sent inside ``batch`` leaves together at its end, and not only with
+    the next turn of the loop.
+    """
+
+    batch: AbstractContextManager[None]
 
     async def listen(
         self, host: str, port: int, serve: Callable[[Connection], Awaitable[None]]

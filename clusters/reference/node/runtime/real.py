@@ -9,6 +9,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,19 +32,52 @@ RECEIVE_QUEUE_FRAMES = 1024
 log = logging.getLogger("node.network")
 
 
-class TcpConnection(asyncio.Protocol):
-    """A ``Connection`` over TCP. Frames sent in one turn of the loop leave in one system call."""
+class Batch:
+    """What leaves together: frames that are sent within it, and those of one turn of the loop."""
 
-    def __init__(self, opened: Callable[[TcpConnection], None] | None = None) -> None:
+    def __init__(self) -> None:
+        self._due: dict[TcpConnection, None] = {}
+        self._open = 0
+        self._scheduled = False
+
+    def add(self, connection: TcpConnection) -> None:
+        """``connection`` has something to send."""
+        self._due[connection] = None
+        if not self._open and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def __enter__(self) -> None:
+        self._open += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._open -= 1
+        if not self._open:
+            self._flush()
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        due, self._due = self._due, {}
+        for connection in due:
+            connection.flush()
+
+
+class TcpConnection(asyncio.Protocol):
+    """A ``Connection`` over TCP. Frames that are in one ``batch`` leave in one system call."""
+
+    def __init__(self, batch: Batch, opened: Callable[[TcpConnection], None] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._opened = opened
+        self._batch, self._opened = batch, opened
         self._transport: asyncio.Transport | None = None
         self._decoder = Decoder()
         self._inbox: deque[bytes] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._take: Callable[[bytes], None] | None = None
         self._outbox: list[bytes] = []
-        self._outbox_bytes = 0
+        self._queued_bytes = 0  # to be sent, here and in the transport
         self._lost: str | None = None
         self._paused = False
         self._peer = "?"
@@ -58,14 +92,14 @@ class TcpConnection(asyncio.Protocol):
         if self._transport is None or self._lost is not None:
             raise ConnectionLost(f"{self._peer}: {self._lost or 'not open'}")
         frame = encode(payload)
-        queued = self._outbox_bytes + self._transport.get_write_buffer_size()
-        if queued + len(frame) > SEND_QUEUE_BYTES:
+        if not self._outbox:
+            self._queued_bytes = self._transport.get_write_buffer_size()
+            self._batch.add(self)
+        self._outbox.append(frame)
+        self._queued_bytes += len(frame)
+        if self._queued_bytes > SEND_QUEUE_BYTES:
             self._fail(f"send queue over {SEND_QUEUE_BYTES} bytes")
             raise ConnectionLost(f"{self._peer}: {self._lost}")
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
-        self._outbox.append(frame)
-        self._outbox_bytes += len(frame)
 
     async def recv(self) -> bytes:
         """The next payload; for one receiver at a time."""
@@ -96,7 +130,7 @@ class TcpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is queued if the socket takes it at once, and drop the connection."""
-        self._flush()
+        self.flush()
         self._fail("closed on this side")
 
     # What asyncio calls.
@@ -129,18 +163,19 @@ class TcpConnection(asyncio.Protocol):
 
     def _hand_over(self, payloads: list[bytes], take: Callable[[bytes], None]) -> None:
         try:
-            for payload in payloads:
-                take(payload)
+            with self._batch:
+                for payload in payloads:
+                    take(payload)
         except Exception as error:
             self._take = None
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_exception(error)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Give what is queued to the socket."""
         if self._outbox and self._transport is not None and self._lost is None:
             self._transport.write(b"".join(self._outbox))
         self._outbox.clear()
-        self._outbox_bytes = 0
 
     def _fail(self, reason: str) -> None:
         """Over, the first reason counts. Unsent bytes go with it, so nothing lingers."""
@@ -167,8 +202,8 @@ class TcpConnection(asyncio.Protocol):
 class TcpListener:
     """An open port; ``port`` is the real one where 0 was asked for."""
 
-    def __init__(self, serve: Callable[[Connection], Awaitable[None]]) -> None:
-        self._serve = serve
+    def __init__(self, serve: Callable[[Connection], Awaitable[None]], batch: Batch) -> None:
+        self._serve, self._batch = serve, batch
         self._server: asyncio.Server | None = None
         self._open: dict[TcpConnection, asyncio.Task[None]] = {}
         self.port = 0
@@ -177,7 +212,7 @@ class TcpListener:
         """Raises ``OSError`` where the port can't be had."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: TcpConnection(self._accepted), host, port, reuse_address=True
+            lambda: TcpConnection(self._batch, self._accepted), host, port, reuse_address=True
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -206,11 +241,15 @@ class TcpListener:
 class TcpNetwork:
     """Dial and listen over TCP."""
 
+    def __init__(self) -> None:
+        self._batch = Batch()
+        self.batch: AbstractContextManager[None] = self._batch
+
     async def listen(
         self, host: str, port: int, serve: Callable[[Connection], Awaitable[None]]
     ) -> Listener:
         """Accept on (host, port). Raises ``OSError`` where the port can't be had."""
-        listener = TcpListener(serve)
+        listener = TcpListener(serve, self._batch)
         await listener.start(host, port)
         return listener
 
@@ -219,7 +258,9 @@ class TcpNetwork:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(limit_s):
-                _, connection = await loop.create_connection(TcpConnection, host, port)
+                _, connection = await loop.create_connection(
+                    lambda: TcpConnection(self._batch), host, port
+                )
         except TimeoutError as error:
             raise ConnectionLost(f"{host}:{port}: no answer within {limit_s:g} s") from error
         except OSError as error:

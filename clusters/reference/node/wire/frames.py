@@ -35,35 +35,42 @@ class Decoder:
     """Cuts a byte stream into payloads; holds at most one unfinished frame."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._rest = b""
+        self._wanted_bytes = 0  # of the unfinished frame; until it is whole nothing is looked at
+        self._more: list[bytes] = []  # of it, behind the rest
+        self._more_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads completed by ``data``, in order. Raises ``FrameError``; then it is over."""
-        self._buffer += data
+        if self._rest:
+            self._more.append(data)
+            self._more_bytes += len(data)
+            if len(self._rest) + self._more_bytes < self._wanted_bytes:
+                return []
+            data = b"".join((self._rest, *self._more))
+            self._more.clear()
+            self._more_bytes = 0
         payloads: list[bytes] = []
-        start = 0
-        while (end := self._frame_end(start)) is not None:
-            payloads.append(self._payload(start, end))
+        start, size = 0, len(data)
+        self._wanted_bytes = HEADER_BYTES
+        while size - start >= HEADER_BYTES:
+            length, version, expected = _HEADER.unpack_from(data, start)
+            _check(version, length)
+            end = start + HEADER_BYTES + length
+            if end > size:
+                self._wanted_bytes = end - start
+                break
+            payload = data[start + HEADER_BYTES : end]
+            if (actual := zlib.crc32(payload)) != expected:
+                raise FrameError(f"frame CRC: expected {expected:08x} (got {actual:08x})")
+            payloads.append(payload)
             start = end
-        if start:
-            del self._buffer[:start]
+        self._rest = data[start:]
         return payloads
 
-    def _frame_end(self, start: int) -> int | None:
-        """Where the frame at ``start`` ends, or ``None`` while it is incomplete."""
-        if len(self._buffer) - start < HEADER_BYTES:
-            return None
-        length, version, _ = _HEADER.unpack_from(self._buffer, start)
-        if version != VERSION:
-            raise FrameError(f"frame version: expected {VERSION} (got {version})")
-        if length > MAX_PAYLOAD_BYTES:
-            raise FrameError(f"frame length: at most {MAX_PAYLOAD_BYTES} bytes (got {length})")
-        end = start + HEADER_BYTES + int(length)
-        return end if len(self._buffer) >= end else None
 
-    def _payload(self, start: int, end: int) -> bytes:
-        payload = bytes(self._buffer[start + HEADER_BYTES : end])
-        expected = _HEADER.unpack_from(self._buffer, start)[2]
-        if (actual := zlib.crc32(payload)) != expected:
-            raise FrameError(f"frame CRC: expected {expected:08x} (got {actual:08x})")
-        return payload
+def _check(version: int, length: int) -> None:
+    if version != VERSION:
+        raise FrameError(f"frame version: expected {VERSION} (got {version})")
+    if length > MAX_PAYLOAD_BYTES:
+        raise FrameError(f"frame length: at most {MAX_PAYLOAD_BYTES} bytes (got {length})")
