@@ -72,6 +72,32 @@ _LAGGARDS = [
         },
     )
 ]
+# Figure 8 of the paper on raft. Two followers are far behind a leader, n1 if luck has it, that is
+# cut off with entries of its own; who follows it, with an entry of a later term in their place, is
+# killed before those two have that, too; n1 leads again and counts them for its old entries; and
+# when it is gone, the later term wins.
+_FIGURE_8: Overrides = {
+    "cluster.nodes": 5,
+    "system.partitions": 1,
+    "system.replicas": 5,
+    "system.append_entries": 1,
+    "system.appends_ahead": 1,
+    "workload.key_count": 1000,
+    "workload.key_choice": "uniform",
+    "workload.min_length": 1,
+    "workload.max_length": 1,
+    "workload.read_fraction": 0.05,
+    "drive.duration_s": 12.0,
+    "drive.rate_per_s": 300.0,
+    "drive.concurrency": 150,
+    "check.min_ok": 5,
+    "nemesis.schedule": [
+        {"at_s": 0.8, "kind": "delay", "target": "n4,n5 at 10 ms", "hold_s": 6.0},
+        {"at_s": 1.1, "kind": "partition", "target": "n1", "hold_s": 1.3},
+        {"at_s": 2.4, "kind": "kill", "target": "n2,n3", "hold_s": 4.0},
+        {"at_s": 4.8, "kind": "kill", "target": "n1", "hold_s": 5.5},
+    ],
+}
 _ONE_FAST_CLOCK = [{"at_s": 0.1, "kind": "clock-fast", "target": "n1 at 3 %", "hold_s": 8.0}]
 
 OWN: Mapping[str, Overrides] = {
@@ -93,6 +119,7 @@ OWN: Mapping[str, Overrides] = {
     "locks-not-rebuilt": _WIDE | _mix("kill"),
     "lost-hold-ignored": _WIDE | _mix("kill", "pause"),
     "no-fsync": _mix("kill"),
+    "old-term-counted": _FIGURE_8,
     "pending-ignored": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "prepared-forgotten": _WIDE | _mix("kill"),
     "prepared-times-out": _WIDE | _mix("kill", "pause"),

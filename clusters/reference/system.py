@@ -16,10 +16,14 @@ from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
 from clusters.reference.node.config import (
+    DEFAULT_APPEND_ENTRIES,
+    DEFAULT_APPENDS_AHEAD,
     DEFAULT_ELECTION_TICKS,
     DEFAULT_SNAPSHOT_BYTES,
     DEFAULT_TICK_MS,
     MAX_PARTITIONS,
+    AppendEntries,
+    AppendsAhead,
     Config,
     ElectionTicks,
     Endpoint,
@@ -86,6 +90,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tick_ms: TickMs = DEFAULT_TICK_MS
     election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
     snapshot_bytes: SnapshotBytes = DEFAULT_SNAPSHOT_BYTES
+    append_entries: AppendEntries = DEFAULT_APPEND_ENTRIES
+    appends_ahead: AppendsAhead = DEFAULT_APPENDS_AHEAD
     power_loss: bool = False
 
 
@@ -187,6 +193,8 @@ class ReferenceSystem:
             tick_ms=options.tick_ms,
             election_ticks=options.election_ticks,
             snapshot_bytes=options.snapshot_bytes,
+            append_entries=options.append_entries,
+            appends_ahead=options.appends_ahead,
             power_loss=options.power_loss,
         )
         check(config)

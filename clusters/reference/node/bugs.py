@@ -29,6 +29,7 @@ KNOWN = {
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
     "lost-hold-ignored": "a transaction goes on after it has lost its locks (tx/primary.py)",
     "no-fsync": "the log is appended but not synced before it is acknowledged (storage/log.py)",
+    "old-term-counted": "a leader commits entries of earlier terms by counting (raft/core.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
     "(tx/partition.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",

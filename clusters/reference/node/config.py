@@ -16,6 +16,12 @@ ElectionTicks = Annotated[int, Meta(ge=4, le=1000)]  # raft's lease needs a marg
 DEFAULT_TICK_MS = 100
 SnapshotBytes = Annotated[int, Meta(ge=1, le=1 << 40)]
 DEFAULT_SNAPSHOT_BYTES = 4 * 1024 * 1024
+AppendEntries = Annotated[int, Meta(ge=1, le=1 << 16)]
+DEFAULT_APPEND_ENTRIES = 256
+AppendsAhead = Annotated[int, Meta(ge=1, le=1 << 10)]
+# With the bytes of one message small enough that the catch-up of a dozen groups together stays
+# below a connection's send queue.
+DEFAULT_APPENDS_AHEAD = 16
 DEFAULT_ELECTION_TICKS = 6  # patience of 0.6 to 1.1 s at the default tick
 
 
@@ -37,8 +43,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     same on all members; the first leader of metastorage makes them the cluster's. ``data_dir`` is
     relative to the working directory. A node beats every tick, and a follower asks for votes
     after ``election_ticks`` to twice that without one. A group is saved and its log cut once it has
-    applied ``snapshot_bytes``, or as much as its last snapshot takes. With ``power_loss`` a kill
-    loses what was not synced.
+    applied ``snapshot_bytes``, or as much as its last snapshot takes. A leader sends a follower up
+    to ``append_entries`` in one message, and ``appends_ahead`` of them before the first is
+    answered. With ``power_loss`` a kill loses what was not synced.
     """
 
     node: str
@@ -52,6 +59,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tick_ms: TickMs = DEFAULT_TICK_MS
     election_ticks: ElectionTicks = DEFAULT_ELECTION_TICKS
     snapshot_bytes: SnapshotBytes = DEFAULT_SNAPSHOT_BYTES
+    append_entries: AppendEntries = DEFAULT_APPEND_ENTRIES
+    appends_ahead: AppendsAhead = DEFAULT_APPENDS_AHEAD
     power_loss: bool = False
 
     @property

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from clusters.reference.node import codes, events
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.config import DEFAULT_APPEND_ENTRIES, DEFAULT_APPENDS_AHEAD
 from clusters.reference.node.group import (
     Done,
     Group,
@@ -46,10 +47,7 @@ from clusters.reference.node.storage.state import GroupState
 from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.messages import Failed
 
-# What may be on its way to one follower of one group: small enough that the catch-up of a dozen
-# groups together stays below a connection's send queue.
-MAX_APPEND_BYTES = 128 * 1024
-MAX_INFLIGHT = 16
+MAX_APPEND_BYTES = 128 * 1024  # in one message; see config.DEFAULT_APPENDS_AHEAD
 # An entry that fits into no frame could never be replicated, and would hold its group up for ever.
 MAX_ENTRY_BYTES = 8 * 1024 * 1024
 MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead of queueing
@@ -73,12 +71,15 @@ class Host:
         rng: random.Random,
         tick_s: float,
         election_ticks: int,
+        append_entries: int = DEFAULT_APPEND_ENTRIES,
+        appends_ahead: int = DEFAULT_APPENDS_AHEAD,
         bugs: frozenset[str] = frozenset(),
         rare: Rare = never,
     ) -> None:
         self.member, self._node = member, name_of(member)
         self.log, self._events, self._bugs = log, event_log, bugs
         self._rng, self._tick_s, self._election_ticks = rng, tick_s, election_ticks
+        self._append_entries, self._appends_ahead = append_entries, appends_ahead
         self._rare = rare
         self.groups: dict[str, Group] = {}
         self.ticks = 0
@@ -116,8 +117,9 @@ class Host:
             config=RaftConfig(
                 node=self.member,
                 election_ticks=self._election_ticks,
+                max_append_entries=self._append_entries,
                 max_append_bytes=MAX_APPEND_BYTES,
-                max_inflight=MAX_INFLIGHT,
+                max_inflight=self._appends_ahead,
                 bugs=self._bugs,
             ),
             hard_state=durable.hard_state,

@@ -131,6 +131,8 @@ class Node:
             rng=runtime.random,
             tick_s=config.tick_ms / 1000,
             election_ticks=config.election_ticks,
+            append_entries=config.append_entries,
+            appends_ahead=config.appends_ahead,
             bugs=frozenset(config.bugs),
             rare=runtime.rare,
         )
