@@ -55,6 +55,7 @@ class Log:
     newest_ns: int = 0
     first: Reading | None = None
     last: Reading | None = None
+    best: Reading | None = None
 
     def take(self, content: bytes) -> Iterator[Said]:
         """What the whole lines of ``content`` say, which begins at ``offset``."""
@@ -67,12 +68,14 @@ class Log:
                 yield found
 
     def look(self, reading: Reading) -> None:
-        """Keep the first and the last look at the clock."""
+        """Keep the first and the last look at the clock, and the quickest."""
         self.first, self.last = self.first or reading, reading
+        if self.best is None or reading.half_trip_ns < self.best.half_trip_ns:
+            self.best = reading
 
     def nearest(self, wall_ns: int) -> Reading | None:
         """The look at the clock by which to map ``wall_ns``."""
-        known = [reading for reading in (self.first, self.last) if reading]
+        known = [reading for reading in (self.first, self.last, self.best) if reading]
         return min(known, key=lambda reading: reading.uncertainty_ns(wall_ns), default=None)
 
 

@@ -173,6 +173,8 @@ def _changing(match: re.Match[str], wall_ns: int) -> Said | None:
 
 
 def _caught_up(match: re.Match[str], wall_ns: int) -> Said | None:
+    if match["old"] == match["new"]:  # learners alone, on their way in and out with every node
+        return None
     text = f"new replicas caught up: {match['old']} -> {match['new']}"
     return _of_group(match["group"], EventKind.REBALANCE_STAGE, wall_ns, text)
 

@@ -64,6 +64,12 @@ async def logical_topology(at: Address) -> frozenset[str] | None:
     return None if found is None else frozenset(member.name for member in found)
 
 
+async def physical_topology(at: Address) -> frozenset[str] | None:
+    """Names of the nodes that this one talks to, whether they are in or not, and its own."""
+    found = await _get(at, "/cluster/topology/physical", tuple[Member, ...])
+    return None if found is None else frozenset(member.name for member in found)
+
+
 async def local_states(at: Address, node: str, zone: str) -> tuple[PartitionState, ...] | None:
     """The replicas that ``node`` holds of ``zone``, asked at itself."""
     query = urlencode({"zoneNames": zone, "nodeNames": node})

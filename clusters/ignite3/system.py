@@ -57,9 +57,11 @@ BATCH = 5  # nodes that boot at once: more would starve each other on a small ma
 # Detection, a lease of 5 s that ends, a new one: 7.9 s measured after a kill of a primary; and a
 # crowded host on top.
 LIVENESS_S = 20.0
-# How long a node that says it is started may be missing from the topology before it is taken for
-# one that was thrown out: the news of a join takes a moment to go round.
-THROWN_OUT_S = 1.0
+# How long a node that answers may be missing from what the others see before it is taken for one
+# that was thrown out: the news of a start takes a moment to go round. On a crowded host a node may
+# be thrown out while it still starts, and then never ends starting.
+THROWN_OUT_S = 3.0
+MEND_EVERY_S = 6.0  # between two looks for such nodes while something is waited for
 
 LOG_PATTERNS = (
     LogPattern(name="critical", regex=r"Critical system error detected"),
@@ -188,9 +190,10 @@ class IgniteSystem:
         at = cluster.client[system[0]][REST]
         if why := await rest.initialise(at, system, settings.cluster_config(self._options)):
             raise HarnessError(f"ignite3: the cluster could not be initialised: {why}")
-        await ends.until(partial(self._not_in, cluster))
+        mend = partial(self.readmit, cluster, provider, cluster.nodes)
+        await ends.until(partial(self._not_in, cluster), mend)
         await self._define(cluster)
-        await ends.until(partial(self._not_whole, cluster))
+        await ends.until(partial(self._not_whole, cluster), mend)
 
     async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
         """Start what is down, resume what is paused, restart what was thrown out; then wait until
@@ -205,8 +208,9 @@ class IgniteSystem:
                 await provider.start(node)
 
         await together(revive(node) for node in cluster.nodes)
-        await self.readmit(cluster, provider, cluster.nodes)
-        await Ends(deadline_s).until(partial(self._not_whole, cluster))
+        mend = partial(self.readmit, cluster, provider, cluster.nodes)
+        await mend()
+        await Ends(deadline_s).until(partial(self._not_whole, cluster), mend)
 
     async def readmit(
         self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
@@ -328,20 +332,22 @@ class IgniteSystem:
         return waiting or [f"{n} is not in the topology" for n in cluster.nodes if n not in members]
 
     async def _members(self, cluster: Cluster) -> frozenset[str]:
-        """Who is in the logical topology, as the most nodes say; nobody where none answers."""
-        answers = await together(
-            rest.logical_topology(cluster.client[node][REST]) for node in cluster.nodes
-        )
-        told = [answer for answer in answers if answer is not None]
-        return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
+        """Who is in the logical topology; nobody where none answers."""
+        ask = rest.logical_topology
+        return most_told(await together(ask(cluster.client[n][REST]) for n in cluster.nodes))
+
+    async def _seen(self, cluster: Cluster) -> frozenset[str]:
+        """Who is talked to; nobody where none answers."""
+        ask = rest.physical_topology
+        return most_told(await together(ask(cluster.client[n][REST]) for n in cluster.nodes))
 
     async def _thrown_out(self, cluster: Cluster, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of ``nodes`` that run and serve nobody: started by their own word, and in no
-        topology but their own.
+        """Those of ``nodes`` that run and serve nobody: started by their own word and not in the
+        topology, or in whatever state and seen by themselves alone.
         """
-        members = await self._members(cluster)
+        members, seen = await self._members(cluster), await self._seen(cluster)
         states = await self._states(cluster, nodes)
-        return tuple(n for n in nodes if members and n not in members and states[n] == rest.STARTED)
+        return tuple(node for node in nodes if is_out(node, states[node], members, seen))
 
     async def _not_whole(self, cluster: Cluster) -> list[str]:
         """What keeps the zone from being available, replica by replica."""
@@ -358,16 +364,41 @@ class IgniteSystem:
         ]
 
 
+def most_told(answers: Sequence[frozenset[str] | None]) -> frozenset[str]:
+    """What the most of those that answered say, and of these the longest; empty for no answer."""
+    told = [answer for answer in answers if answer is not None]
+    return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
+
+
+def is_out(node: str, state: str | None, members: frozenset[str], seen: frozenset[str]) -> bool:
+    """Whether ``node``, in ``state`` by its own word, was thrown out: as the others tell who is in
+    (``members``) and whom they talk to (``seen``).
+    """
+    if state is None or not members:
+        return False
+    return (state == rest.STARTED and node not in members) or bool(seen and node not in seen)
+
+
 @attrs.frozen
 class Ends:
     """A deadline for what is waited for."""
 
     at_s: float
 
-    async def until(self, look: Callable[[], Awaitable[list[str]]]) -> None:
-        """Look until nothing is lacking. Raises ``HarnessError`` with what is at the deadline."""
+    async def until(
+        self,
+        look: Callable[[], Awaitable[list[str]]],
+        mend: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """Look until nothing is lacking, and ``mend`` now and then meanwhile. Raises
+        ``HarnessError`` with what is lacking at the deadline.
+        """
         loop = asyncio.get_running_loop()
+        mend_s = loop.time() + MEND_EVERY_S
         while lacking := await look():
             if loop.time() >= self.at_s:
                 raise HarnessError(f"ignite3 is not whole: {'; '.join(lacking)}")
+            if mend is not None and loop.time() >= mend_s:
+                await mend()
+                mend_s = loop.time() + MEND_EVERY_S
             await asyncio.sleep(POLL_S)

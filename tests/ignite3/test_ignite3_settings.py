@@ -193,3 +193,47 @@ def test_every_scenario_is_a_plan_for_the_prepared_image() -> None:
         assert system.build(plan.system.options, FIVE[: plan.cluster.nodes], 1)
         image = tomllib.loads(path.read_text())["cluster"]["options"]["image"]
         assert image == f"firedrill-ignite3:{settings.RELEASE}"
+
+
+@pytest.mark.parametrize(
+    ("state", "members", "seen", "out"),
+    [
+        ("STARTED", {"n1", "n2"}, {"n1", "n2"}, False),
+        ("STARTED", {"n1"}, {"n1", "n2"}, True),
+        ("STARTED", {"n1"}, {"n1"}, True),
+        ("STARTING", {"n1"}, {"n1", "n2"}, False),  # on its way in
+        ("STARTING", {"n1"}, {"n1"}, True),  # thrown out on its way
+        ("STARTING", {"n1"}, set(), False),  # nobody tells
+        (None, {"n1"}, {"n1"}, False),  # down
+        ("STARTED", set(), {"n1"}, False),  # no cluster yet
+    ],
+)
+def test_a_node_that_the_others_do_not_see_was_thrown_out(
+    state: str | None, members: set[str], seen: set[str], out: bool
+) -> None:
+    assert system.is_out("n2", state, frozenset(members), frozenset(seen)) is out
+
+
+def test_the_topology_is_what_the_most_nodes_tell() -> None:
+    alone, others = frozenset({"n3"}), frozenset({"n1", "n2"})
+
+    assert system.most_told((alone, others, others, None)) == others
+    assert system.most_told((None, None)) == frozenset()
+
+
+def test_who_waits_mends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "MEND_EVERY_S", 0.0)
+    monkeypatch.setattr(system, "POLL_S", 0.0)
+    lacking = ["n3 is not in the topology"]
+
+    async def look() -> list[str]:
+        return lacking
+
+    async def mend() -> None:
+        lacking.clear()
+
+    async def wait() -> None:
+        await system.Ends(asyncio.get_running_loop().time() + 30).until(look, mend)
+
+    asyncio.run(wait())
+    assert not lacking
