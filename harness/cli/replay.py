@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
-import msgspec
 
 from harness.cli import judging
 from harness.cli.drill import Wishes, one
+from harness.cli.figure import DIAGRAM, View, draw_figure
 from harness.cli.ground import SIMULATED, TRACE
 from harness.cli.session import Session, runs_option, say
-from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
@@ -19,14 +16,10 @@ from harness.plan import Plan, load
 from harness.progress import Silent
 from harness.rundir import RunDirectory
 from harness.stop import Stop
+from results.families import CHOICES
 from results.store import RunStore
 
-if TYPE_CHECKING:
-    from results.spacetime import Stretch
-
-DIAGRAM = "trace.svg"
 WINDOW_FORM = "FROM_S:TO_S"
-AROUND_S = 0.25  # drawn before and after the first fault, where no window is given
 
 
 @click.command()
@@ -38,11 +31,32 @@ AROUND_S = 0.25  # drawn before and after the first fault, where no window is gi
     help=f"Keep every message and disk operation ({TRACE}) and draw some ({DIAGRAM}); simulated "
     "runs only.",
 )
-@click.option("--window", metavar=WINDOW_FORM, help="What of the trace to draw.")
+@click.option(
+    "--window",
+    "windows",
+    multiple=True,
+    metavar=WINDOW_FORM,
+    help="What of the trace to draw; repeatable. By default what proves the failure: the "
+    "operations, the fault before them, and what the store did between.",
+)
+@click.option("--lane", "lanes", multiple=True, metavar="NODE", help="Draw only this node's lane.")
+@click.option(
+    "--show",
+    multiple=True,
+    type=click.Choice(CHOICES),
+    help="Draw only these messages; all but pings and the observer's by default.",
+)
 @click.option("--no-report", is_flag=True, help="Write the verdict, but no report.")
 @click.pass_obj
 def replay(
-    session: Session, name: str, store: RunStore, trace: bool, window: str | None, no_report: bool
+    session: Session,
+    name: str,
+    store: RunStore,
+    trace: bool,
+    windows: tuple[str, ...],
+    lanes: tuple[str, ...],
+    show: tuple[str, ...],
+    no_report: bool,
 ) -> int:
     """Drive the plan of RUN again, into a new run.
 
@@ -53,14 +67,15 @@ def replay(
     old = store.resolve(name)
     plan = load(old.plan)
     simulated = plan.cluster.provider == SIMULATED
-    if (trace or window) and not simulated:
+    view = View(windows=_windows(windows), nodes=lanes, show=show)
+    trace = trace or view != View()
+    if trace and not simulated:
         raise UsageError(f"--trace needs a simulated run (its provider is {plan.cluster.provider})")
-    span = _window(window)
     if not simulated:
         return one(session, plan, store, Wishes(report=not no_report)).code
-    new, outcome = _again(session, plan, store, trace or span is not None, not no_report)
-    if trace or span is not None:
-        _draw(new, span)
+    new, outcome = _again(session, plan, store, trace, not no_report)
+    if trace:
+        _draw(new, view)
     click.echo(compared(old, new))
     return outcome.exit_code
 
@@ -92,48 +107,24 @@ def compared(old: RunDirectory, new: RunDirectory) -> str:
     return f"NOT the same history as {old.root.name} ({why})"
 
 
-def _window(text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
-    try:
-        start_s, end_s = (float(part) for part in text.split(":"))
-    except ValueError:
-        start_s = end_s = 0.0
-    if not start_s < end_s:
-        raise PlanError("--window", f"expected {WINDOW_FORM} (got {text!r})", "flags")
-    return start_s, end_s
+def _windows(texts: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
+    found = []
+    for text in texts:
+        try:
+            start_s, end_s = (float(part) for part in text.split(":"))
+        except ValueError:
+            start_s = end_s = 0.0
+        if not 0 <= start_s < end_s < float("inf"):
+            raise PlanError("--window", f"expected {WINDOW_FORM} (got {text!r})", "flags")
+        found.append((start_s, end_s))
+    return tuple(found)
 
 
-def _draw(run: RunDirectory, span: tuple[float, float] | None) -> None:
-    """Write the diagram beside the trace."""
-    from results.spacetime import draw
-
-    faults = _faults(run)
-    if span is None:
-        first_s = min((fault.start_s for fault in faults), default=0.0)
-        span = (max(0.0, first_s - AROUND_S), first_s + AROUND_S)
-    decoder = msgspec.json.Decoder()
-    with (run.root / TRACE).open("rb") as lines:
-        svg, left_out = draw(map(decoder.decode, lines), faults, start_s=span[0], end_s=span[1])
-    path = run.root / DIAGRAM
-    path.write_text(svg)
+def _draw(run: RunDirectory, view: View) -> None:
+    """Write the diagram beside the trace, and say what is in it."""
+    path, stretches, left_out = draw_figure(run, view)
     if left_out:
         say(f"{path.name}: {left_out} more messages and disk operations had no room in it")
     click.echo(f"trace: {run.root / TRACE}")
-    click.echo(f"from {span[0]:g} s to {span[1]:g} s: {path}")
-
-
-def _faults(run: RunDirectory) -> list[Stretch]:
-    from harness.history.load import load as load_history
-    from results.spacetime import Stretch
-
-    return [
-        Stretch(
-            start_s=row["injecting_ns"] / NS_PER_S,
-            end_s=(row["healed_ns"] or row["injecting_ns"]) / NS_PER_S,
-            nodes=tuple(row["nodes"]),
-            text=f"{row['kind']} of {row['target']}",
-        )
-        for row in load_history(run).faults().to_pylist()
-        if row["injecting_ns"] is not None
-    ]
+    shown = ", ".join(f"{start_s:.3f} to {end_s:.3f} s" for start_s, end_s in stretches)
+    click.echo(f"drawn: {shown}: {path}")

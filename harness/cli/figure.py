@@ -1,0 +1,209 @@
+"""What of a traced run is worth drawing: the operations that prove its failure, the fault that
+explains it, what the store did between; and where all of that lies in time.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+from harness.checking import Anomaly, Verdict
+from harness.cli.ground import TRACE
+from harness.cli.seeds import CRASHES
+from harness.clock import NS_PER_S
+from harness.history.load import History, load
+from harness.records import EventKind
+from harness.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from results.spacetime import Story
+
+DIAGRAM = "trace.svg"
+CONTROLLER = "controller"  # what a trace calls the clients
+AROUND_S = 0.25  # drawn before and after the first fault, where nothing better is known
+MARGIN_S, MOMENT_S = 0.012, 0.03  # around an operation, and around what happened at a moment
+OPERATION_MOST_S = 0.4  # of one operation; of a longer one its end is drawn
+APART_S = 0.08  # stretches that are closer are one
+STRETCHES_MAX = 6
+CLEAREST = "lost-write"
+TITLE_CHARS = 170
+OPERATIONS_MAX = 4
+ELEMENTS_SHOWN = 6
+# What tells most of a failure comes first.
+_TELLING = (
+    EventKind.LOG_TRUNCATED.value,
+    EventKind.TORN_TAIL.value,
+    EventKind.RESET.value,
+    EventKind.NODE_EXITED.value,
+    EventKind.LEADER_ELECTED.value,
+    EventKind.LEASE_GRANTED.value,
+    EventKind.NODE_STARTED.value,
+)
+Stretches = list[tuple[float, float]]
+
+
+@attrs.frozen(kw_only=True)
+class View:
+    """What the user asks for; where nothing is asked, all lanes and what proves the failure."""
+
+    windows: tuple[tuple[float, float], ...] = ()
+    nodes: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+
+
+def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
+    """Write the diagram beside the trace of ``run``; where it is, the stretches of time in it, and
+    how many messages had no room.
+    """
+    from results.broken_axis import merged
+    from results.families import USUAL
+    from results.spacetime import draw
+
+    history = load(run)
+    name, example = _proof(run)
+    story = _story(run, history, name, example)
+    stretches = list(view.windows) or _stretches(story, _partitions(history, example))
+    stretches = merged(stretches, 0.0 if view.windows else APART_S)
+    decoder = msgspec.json.Decoder()
+    with (run.root / TRACE).open("rb") as lines:
+        svg, left_out = draw(
+            map(decoder.decode, lines),
+            story,
+            stretches,
+            nodes=view.nodes,
+            show=view.show or USUAL,
+        )
+    path = run.root / DIAGRAM
+    path.write_text(svg, encoding="utf-8")
+    return path, stretches, left_out
+
+
+def _proof(run: RunDirectory) -> tuple[str, dict[str, Any]]:
+    """The anomaly that is shown best, by its first example: one with the fewest operations."""
+    if not run.verdict.exists():
+        return "", {}
+    verdict = msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
+
+    def rank(item: tuple[str, Anomaly]) -> tuple[bool, bool, int, bool, str]:
+        name, anomaly = item
+        operations = _operations_of(dict(anomaly.examples[0])) if anomaly.examples else []
+        return name in CRASHES, not operations, len(operations), name != CLEAREST, name
+
+    shown = [item for item in verdict.anomalies.items() if item[1].examples]
+    if not shown:
+        return "", {}
+    name, anomaly = min(shown, key=rank)
+    return name, dict(anomaly.examples[0])
+
+
+def _operations_of(example: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = example.get("operations") or []
+    return found
+
+
+def _story(run: RunDirectory, history: History, name: str, example: dict[str, Any]) -> Story:
+    from results.spacetime import Happening, Operation, Story, Stretch
+
+    keys = set(example.get("keys") or ())
+    explained = (example.get("explained_by") or {}).get("text", "")
+    return Story(
+        title=(run.root.name, *textwrap.wrap(example.get("text", ""), TITLE_CHARS)[:1], explained),
+        controller=CONTROLLER,
+        faults=tuple(
+            Stretch(
+                start_s=row["injecting_ns"] / NS_PER_S,
+                end_s=(row["healed_ns"] or row["injecting_ns"]) / NS_PER_S,
+                nodes=tuple(row["nodes"]),
+                text=f"{row['kind']} of {row['target']}",
+            )
+            for row in history.faults().to_pylist()
+            if row["injecting_ns"] is not None
+        ),
+        operations=tuple(
+            Operation(
+                start_s=row["invoke_ns"] / NS_PER_S,
+                end_s=row["complete_ns"] / NS_PER_S,
+                node=row["node"],
+                text=f"T{row['txn']} {said(row['ops'], keys)}: {row['type']}",
+            )
+            for row in _operations_of(example)[:OPERATIONS_MAX]
+        ),
+        happenings=tuple(
+            Happening(
+                at_s=row["at_ns"] / NS_PER_S,
+                node=row["node"],
+                text=row["text"],
+                rank=_TELLING.index(row["kind"]),
+            )
+            for row in history.events().to_pylist()
+            if row["kind"] in _TELLING
+        ),
+    )
+
+
+def said(ops: Iterable[Sequence[Any]], keys: set[int]) -> str:
+    """The steps on ``keys`` (on all, where none are named), as people write them."""
+    every = [list(op) for op in ops]
+    mine = [op for op in every if op[1] in keys] or every
+    words = []
+    for f, key, value in mine:
+        if isinstance(value, list):
+            shown = " ".join(map(str, value[-ELEMENTS_SHOWN:]))
+            dots = "… " if len(value) > ELEMENTS_SHOWN else ""
+            words.append(f"{f} {key} = [{dots}{shown}]")
+        else:
+            words.append(f"{f} {key} {'' if value is None else value}".rstrip())
+    return ", ".join(words)
+
+
+def _partitions(history: History, example: dict[str, Any]) -> tuple[str, ...]:
+    """The partitions of the example's keys, as the store's events name them at their end or in
+    their text: ``p3``, ``partition 3``.
+    """
+    keys = set(example.get("keys") or ())
+    ops = history.micro_ops().select(["key", "partition"]).to_pylist() if keys else []
+    found = {row["partition"] for row in ops if row["key"] in keys} - {None}
+    return tuple(name for p in sorted(found) for name in (f"p{p}", f"partition {p}"))
+
+
+def _stretches(story: Story, partitions: tuple[str, ...]) -> Stretches:
+    """Around the operations, the beginning of the fault before them, and, from first to last, the
+    moments at which the store told of their partition; the first of them, if they are too many.
+    """
+    from results.broken_axis import merged
+
+    if not story.operations:
+        first_s = min((fault.start_s for fault in story.faults), default=AROUND_S)
+        return [(max(0.0, first_s - AROUND_S), first_s + AROUND_S)]
+    proofs = [_around(op.start_s, op.end_s) for op in story.operations]
+    first_s = min(op.start_s for op in story.operations)
+    last_s = max(op.end_s for op in story.operations)
+    begun = [fault.start_s for fault in story.faults if fault.start_s <= first_s]
+    wanted = [*proofs, *(_around(at_s, at_s, MOMENT_S) for at_s in begun[-1:])]
+    ends = [fault.end_s for fault in story.faults if first_s < fault.end_s < last_s]
+    told = sorted(
+        (happening.rank, happening.at_s)
+        for happening in story.happenings
+        if first_s < happening.at_s < last_s
+        and any(f" {name} " in f" {_words(happening.text)}" for name in partitions)
+    )
+    for at_s in (*(at_s for _, at_s in told), *ends):
+        more = merged([*wanted, _around(at_s, at_s, MOMENT_S)], APART_S)
+        if len(more) <= STRETCHES_MAX:
+            wanted = list(more)
+    return wanted
+
+
+def _words(text: str) -> str:
+    """``text`` so that a name is found only as a whole word."""
+    return text.replace(",", " ").replace(":", " ") + " "
+
+
+def _around(start_s: float, end_s: float, margin_s: float = MARGIN_S) -> tuple[float, float]:
+    start_s = max(start_s, end_s - OPERATION_MOST_S)
+    return max(0.0, start_s - margin_s), end_s + margin_s
