@@ -162,11 +162,25 @@ class Crew:
         for member in self._members:
             member.hang_up()
 
+    async def enlist(self) -> None:
+        """See ``Load``. Raises ``HarnessError`` where a process can't be started."""
+        for number in range(self._count):
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    limit=orders.MAX_LINE_BYTES,
+                    start_new_session=True,  # the terminal's Ctrl-C is for the run to handle
+                )
+            except OSError as error:
+                raise HarnessError(f"driver process {number} can't be started: {error}") from error
+            self._members.append(Member(number, process, self._observe))
+        plan = await asyncio.to_thread(self._plan.read_text)
+        await together(self._enlisted(member, plan) for member in self._members)
+
     async def drive(self, until_ns: int) -> None:
-        """See ``Load``. Returns early when a process is lost. Raises ``HarnessError`` where one
-        can't be started.
-        """
-        await self._enlist()
+        """See ``Load``. Returns early when a process is lost."""
         limit_s = self._limit_s(until_ns)
         first = [(self._members[0], orders.First(until_ns=until_ns))]
         if await self._all(first, limit_s):
@@ -188,22 +202,6 @@ class Crew:
     async def close(self) -> None:
         """See ``Load``."""
         await together(member.leave() for member in self._members)
-
-    async def _enlist(self) -> None:
-        for number in range(self._count):
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *self.command,
-                    stdin=PIPE,
-                    stdout=PIPE,
-                    limit=orders.MAX_LINE_BYTES,
-                    start_new_session=True,  # the terminal's Ctrl-C is for the run to handle
-                )
-            except OSError as error:
-                raise HarnessError(f"driver process {number} can't be started: {error}") from error
-            self._members.append(Member(number, process, self._observe))
-        plan = await asyncio.to_thread(self._plan.read_text)
-        await together(self._enlisted(member, plan) for member in self._members)
 
     async def _enlisted(self, member: Member, plan: str) -> None:
         order = orders.Enlist(

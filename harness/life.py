@@ -221,6 +221,9 @@ class Life:
 
     async def _drive_and_break(self, scene: Scene, load: Load) -> None:
         """The drive phase: clients and nemesis side by side, for the plan's duration."""
+        await self.stop.unless(load.enlist())
+        if self.stop.skips():
+            return
         self.enter("drive")
         started_ns = self.clock.now_ns()
         until_ns = started_ns + int(self.plan.drive.duration_s * NS_PER_S)

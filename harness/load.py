@@ -18,6 +18,11 @@ class Load(Protocol):
     def trouble(self) -> tuple[str, ...]:
         """What makes the run inconclusive, a sentence each."""
 
+    async def enlist(self) -> None:
+        """Start who drives, once, before ``drive``: what a phase of some seconds is not to wait
+        for.
+        """
+
     async def drive(self, until_ns: int) -> None:
         """Run the workload until the clock reads ``until_ns``, and wait for what is open."""
 
@@ -38,6 +43,9 @@ class OwnLoad:
 
     def __init__(self, plan: Plan, workload: Workload, driver: Driver) -> None:
         self._plan, self._workload, self._driver = plan, workload, driver
+
+    async def enlist(self) -> None:
+        """Nobody else is needed."""
 
     async def drive(self, until_ns: int) -> None:
         """See ``Load``."""

@@ -95,26 +95,28 @@ class Stream:
         return True
 
     def _frames(self, source: BinaryIO) -> Generator[Record, None, bool]:
-        offset = frames.HEADER.size
+        # A run has a million of these: what the loop asks for each time stands before it.
+        offset, head_size, unpack = frames.HEADER.size, frames.FRAME.size, frames.FRAME.unpack
         while True:
             self.offset = offset
-            head = source.read(frames.FRAME.size)
-            if len(head) < frames.FRAME.size:
+            head = source.read(head_size)
+            if len(head) < head_size:
                 self._tear("the stream stops without a mark of its end", cut_off=True)
                 return False
-            length, crc = frames.FRAME.unpack(head)
+            length, crc = unpack(head)
             if length >= frames.MORE:
                 return self._mark(source, length, crc)
             record = self._record(source, length, crc)
             if record is None:
                 return False
-            if isinstance(record, _TIMED) and record.at_ns > self.last_ns:
+            kind = type(record)
+            if kind in _TIMED and record.at_ns > self.last_ns:
                 self.last_ns = record.at_ns
             self.records += 1
-            if type(record) is Invoke:
+            if kind is Invoke:
                 self.drove = True
             yield record
-            offset += frames.FRAME.size + length
+            offset += head_size + length
 
     def _record(self, source: BinaryIO, length: int, crc: int) -> Record | None:
         """The record of a frame, or ``None`` after tearing the stream."""
@@ -176,7 +178,7 @@ class Scan:
         if len(self.streams) == 1:
             only = self.streams[0]
             return ((only, record) for record in only)
-        merged = heapq.merge(*map(_ranked, self.streams), key=lambda ranked: ranked[0])
+        merged = heapq.merge(*map(_ranked, self.streams))  # no two streams have one rank
         return ((stream, record) for _, stream, record in merged)
 
 
@@ -185,7 +187,7 @@ Rank = tuple[int, int, int]
 
 def _ranked(stream: Stream) -> Iterator[tuple[Rank, Stream, Record]]:
     for record in stream:
-        later = 0 if isinstance(record, Invoke) else 1
+        later = 0 if type(record) is Invoke else 1
         yield (stream.last_ns, later, stream.writer), stream, record
 
 

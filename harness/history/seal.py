@@ -73,30 +73,16 @@ def _tabulate(
     ended: bool,
 ) -> Manifest:
     """Write the tables; returns what the manifest is to say then."""
-    cut_ns = _cut_between_writers(run)
-    scanned = scan(run.chunks)
     for reserve in sorted(run.chunks.glob("reserve-*")):
         reserve.unlink()
-    sink = None
     try:
-        sink = ParquetSink(run, splits)
-        tabulator = Tabulator(
-            sink,
-            partition_of=partition_of,
-            splits=splits,
-            cut_ns=cut_ns,
-            reindex=len(scanned.streams) > 1,
-        )
-        with _no_search_for_cycles():
-            _feed(tabulator, scanned)
-            tabulator.finish(_end_ns(scanned))
-        checksums = sink.publish()
+        scanned, phases, checksums = _written(run, partition_of, splits, None)
+        if checksums is None:
+            cut_ns = _end_ns(scanned)
+            scanned, phases, checksums = _written(run, partition_of, splits, cut_ns)
     except OSError as error:
         missing = "the tables are missing, the chunks are kept"
         raise files.disk_failure("seal", run.history, error, missing) from error
-    finally:
-        if sink is not None:
-            sink.abandon()
     trouble = _trouble(scanned, ended)
     return msgspec.structs.replace(
         manifest,
@@ -104,10 +90,36 @@ def _tabulate(
         cut_ns=_end_ns(scanned) if trouble else None,
         splits=splits,
         key_hash=schema.KEY_HASH,
-        phases=tuple(tabulator.phases) or manifest.phases,
+        phases=phases or manifest.phases,
         trouble=manifest.trouble + trouble,
-        checksums=manifest.checksums | checksums,
+        checksums=manifest.checksums | (checksums or {}),
     )
+
+
+def _written(
+    run: RunDirectory, partition_of: PartitionOf | None, splits: int, cut_ns: int | None
+) -> tuple[Scan, tuple[tuple[str, int], ...], dict[str, str] | None]:
+    """What was read, the phases in it, and the checksums of its tables.
+
+    Where the first of several writers stopped short, the others must stop too: what it sent after
+    that is not known, so what the others saw after that can't be judged. Without that cut no tables
+    are made of it (``None``). One writer alone needs none: what it did not record it did not send.
+    """
+    scanned = scan(run.chunks)
+    several = len(scanned.streams) > 1
+    sink = ParquetSink(run, splits)
+    try:
+        tabulator = Tabulator(
+            sink, partition_of=partition_of, splits=splits, cut_ns=cut_ns, reindex=several
+        )
+        with _no_search_for_cycles():
+            _feed(tabulator, scanned)
+            if several and scanned.torn and cut_ns is None:
+                return scanned, (), None
+            tabulator.finish(_end_ns(scanned))
+        return scanned, tuple(tabulator.phases), sink.publish()
+    finally:
+        sink.abandon()
 
 
 @contextlib.contextmanager
@@ -133,20 +145,6 @@ def _feed(tabulator: Tabulator, scanned: Scan) -> None:
         torn = stream.torn
         if torn and torn.offset == 0 and not torn.cut_off and not stream.records:
             raise MalformedHistory(str(torn.file), "byte 0", torn.reason)
-
-
-def _cut_between_writers(run: RunDirectory) -> int | None:
-    """Where the first of several writers stopped short, the others must stop too.
-
-    What it sent after that is not known, so what the others saw after that can't be judged. One
-    writer alone needs no cut: what it did not record it did not send.
-    """
-    scanned = scan(run.chunks)
-    if len(scanned.streams) == 1:
-        return None
-    for _ in scanned:
-        pass
-    return _end_ns(scanned) if scanned.torn else None
 
 
 def _end_ns(scanned: Scan) -> int:

@@ -51,6 +51,7 @@ class Rig:
     seen: list[OpType]
 
     async def drive(self, for_s: float) -> None:
+        await self.crew.enlist()
         await self.crew.drive(self.clock.now_ns() + int(for_s * NS_PER_S))
 
     async def recording(self) -> None:
@@ -121,7 +122,7 @@ def rigged(path: Path, scene: Scene) -> Rig:
 
 def test_each_drives_slots_of_its_own_on_one_axis_and_sealing_merges_them(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
-        await rig.drive(3.0)
+        await rig.drive(1.0)
         assert not await rig.crew.read_all(rig.clock.now_ns() + NS_PER_S // 4)
 
     rig = rigged(tmp_path, scene)
