@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -144,13 +145,15 @@ def _moments(material: Material, name: str, anomaly: Anomaly) -> Anomaly:
 
 
 def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]]:
-    """What a fault explains first, then what is no cycle, then by how few operations prove it: a
-    lost write is read sooner than a cycle of fourteen transactions.
+    """What a reset explains first, then what a fault does, then what is no cycle, then by how few
+    operations prove it: a lost write is read sooner than a cycle of fourteen transactions.
     """
 
-    def key(item: tuple[str, Anomaly]) -> tuple[bool, bool, int, str]:
+    def key(item: tuple[str, Anomaly]) -> tuple[bool, bool, bool, int, str]:
         first = next(iter(item[1].examples), {})
-        return "explained_by" not in first, "cycle" in first, len(first.get("txns", ())), item[0]
+        explained = first.get("explained_by")
+        reset = isinstance(explained, Mapping) and "reset" in explained
+        return not reset, explained is None, "cycle" in first, len(first.get("txns", ())), item[0]
 
     return sorted(anomalies.items(), key=key)
 
@@ -186,6 +189,26 @@ def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
     """The first ``limit`` events as rows, and how many more there are."""
     shown = enumerate(events.slice(0, limit).to_pylist(), start=1)
     return tuple(_event(number, row) for number, row in shown), max(0, events.num_rows - limit)
+
+
+def rarest(events: pa.Table, limit: int) -> pa.Table:
+    """At most ``limit`` of ``events``, in their order: all of the rarest kinds, since these are
+    what a reader looks for, and of the first kind that has too many those that came first.
+    """
+    kinds = Counter(events["kind"].to_pylist())
+    room, whole, part = limit, set[str](), ""
+    for kind, count in sorted(kinds.items(), key=lambda item: (item[1], item[0])):
+        if count > room:
+            part = kind
+            break
+        whole.add(kind)
+        room -= count
+    kept = []
+    for row, kind in enumerate(events["kind"].to_pylist()):
+        if kind in whole or (kind == part and room > 0):
+            kept.append(row)
+            room -= kind == part
+    return events.take(pa.array(kept, pa.int64()))
 
 
 def seconds(at_ns: int | None) -> str:
@@ -265,8 +288,9 @@ def _example(
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     keys = tuple(key for key in example.get("keys", ()) if isinstance(key, int))
     telling = Telling(keys=keys, parts=_places(example, keys, found), names=material.key_names)
-    near = _events_around(material, found, example.get("at_ns"))
-    events, events_more = event_rows(near, EVENTS_MAX)
+    around = _events_around(material, found, example.get("at_ns"))
+    near = rarest(around, EVENTS_MAX)
+    events, _ = event_rows(near, EVENTS_MAX)
     text, steps = clauses(str(example.get("text", "")))
     ring = board.cycle(example, operations, telling)
     timeline = board.lanes(example, found, near, telling)
@@ -277,7 +301,7 @@ def _example(
         operations=tuple(_operation(row, telling, material.scale) for row in found),
         operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
-        events_more=events_more,
+        events_more=around.num_rows - len(events),
         undrawn=bool(found) and timeline is None,
         cycle=ring,
         lanes=timeline,

@@ -8,7 +8,6 @@ from string import hexdigits
 from typing import Any
 
 import attrs
-import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
 
@@ -94,7 +93,7 @@ def page(material: Material) -> Page:
     verdict, manifest = material.verdict, material.manifest
     outcome = verdict.outcome if verdict else None
     picture, notes = _picture(material)
-    events, _ = cards.event_rows(rarest(material.events, EVENTS_MAX), EVENTS_MAX)
+    events, _ = cards.event_rows(cards.rarest(material.events, EVENTS_MAX), EVENTS_MAX)
     kinds = Counter(material.events["kind"].to_pylist())
     lines = material.plan_text.splitlines()
     return Page(
@@ -133,26 +132,6 @@ def page(material: Material) -> Page:
         machine=_pairs("Machine", manifest.machine),
         commands=_commands(material),
     )
-
-
-def rarest(events: pa.Table, limit: int) -> pa.Table:
-    """At most ``limit`` of ``events``, in their order: all of the rarest kinds, since these are
-    what a reader looks for, and of the first kind that has too many those that came first.
-    """
-    kinds = Counter(events["kind"].to_pylist())
-    room, whole, part = limit, set[str](), ""
-    for kind, count in sorted(kinds.items(), key=lambda item: (item[1], item[0])):
-        if count > room:
-            part = kind
-            break
-        whole.add(kind)
-        room -= count
-    kept = []
-    for row, kind in enumerate(events["kind"].to_pylist()):
-        if kind in whole or (kind == part and room > 0):
-            kept.append(row)
-            room -= kind == part
-    return events.take(pa.array(kept, pa.int64()))
 
 
 def _reasons(verdict: Verdict) -> list[str]:

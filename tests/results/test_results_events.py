@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from results.page import rarest
+from results.cards import rarest
 
 
 def events(kinds: str) -> pa.Table:
