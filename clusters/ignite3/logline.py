@@ -165,6 +165,8 @@ def _stable(match: re.Match[str], wall_ns: int) -> Said | None:
 
 
 def _changing(match: re.Match[str], wall_ns: int) -> Said | None:
+    if partition_of_group(match["group"]) is None:  # learners, with every node that comes and goes
+        return None
     peers = tuple(sorted(_PEER.findall(match["peers"])))
     learners = tuple(sorted(_PEER.findall(match["learners"])))
     text = f"asks for the replicas {_told(peers, learners)}"
@@ -173,7 +175,7 @@ def _changing(match: re.Match[str], wall_ns: int) -> Said | None:
 
 
 def _caught_up(match: re.Match[str], wall_ns: int) -> Said | None:
-    if match["old"] == match["new"]:  # learners alone, on their way in and out with every node
+    if partition_of_group(match["group"]) is None:
         return None
     text = f"new replicas caught up: {match['old']} -> {match['new']}"
     return _of_group(match["group"], EventKind.REBALANCE_STAGE, wall_ns, text)
@@ -183,6 +185,8 @@ def _started(match: re.Match[str], wall_ns: int) -> Said | None:
     peers = tuple(sorted(_PEER.findall(match["peers"])))
     learners = tuple(sorted(_PEER.findall(match["learners"])))
     group = match["group"]
+    if partition_of_group(group) is None:  # every node has one of either, at every start
+        return None
     text = f"starts its replica of {_named(group)} among {_told(peers, learners)}"
     found = _of_group(group, EventKind.START_DECISION, wall_ns, text)
     return attrs.evolve(found, peers=peers, learners=learners) if found else None
