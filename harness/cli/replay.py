@@ -9,11 +9,13 @@ from harness.cli.drill import Wishes, one
 from harness.cli.figure import DIAGRAM, View, draw_figure
 from harness.cli.ground import SIMULATED, TRACE
 from harness.cli.session import Session, runs_option, say
+from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, load
 from harness.progress import Silent
+from harness.roles import role_kinds
 from harness.rundir import RunDirectory
 from harness.stop import Stop
 from results.families import CHOICES
@@ -72,7 +74,9 @@ def replay(
     if trace and not simulated:
         raise UsageError(f"--trace needs a simulated run (its provider is {plan.cluster.provider})")
     if not simulated:
-        return one(session, plan, store, Wishes(report=not no_report)).code
+        ended = one(session, plan, store, Wishes(report=not no_report))
+        click.echo(faults_compared(old, ended.run))
+        return ended.code
     new, outcome = _again(session, plan, store, trace, not no_report)
     if trace:
         _draw(new, view)
@@ -105,6 +109,35 @@ def compared(old: RunDirectory, new: RunDirectory) -> str:
     ]
     why = f"other versions: {', '.join(other)}" if other else "the versions are the same"
     return f"NOT the same history as {old.root.name} ({why})"
+
+
+def faults_compared(old: RunDirectory, new: RunDirectory) -> str:
+    """How alike the faults of two runs of one schedule were, in a sentence: when they came, after
+    the drive began, and whom they met.
+    """
+    before, now = _injected(old), _injected(new)
+    both = sorted(before.keys() & now.keys())
+    if not both:
+        return f"no fault of {old.root.name} came again"
+    late_s = max(abs(before[fault][0] - now[fault][0]) for fault in both)
+    alike = sum(bool(set(before[fault][1]) & set(now[fault][1])) for fault in both)
+    return (
+        f"{len(both)} of {len(before)} faults of {old.root.name} came again, "
+        f"at most {late_s:.2f} s off; {alike} of them met a node of a kind of role as then"
+    )
+
+
+def _injected(run: RunDirectory) -> dict[int, tuple[float, tuple[str, ...]]]:
+    """By fault: seconds after the drive began, and the kinds of roles that it met."""
+    from harness.history.load import load as load_history
+
+    history = load_history(run)
+    began_ns = dict(history.manifest.phases).get("drive", 0)
+    return {
+        row["fault"]: ((row["injecting_ns"] - began_ns) / NS_PER_S, role_kinds(row["roles"] or ()))
+        for row in history.faults().to_pylist()
+        if row["injecting_ns"] is not None
+    }
 
 
 def _windows(texts: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
