@@ -25,6 +25,7 @@ LINE_BYTES = 4096  # of one line, looked at
 FILE_BYTES = 64 << 20  # of one file, its beginning: providers cap what they collect below this
 SHOWN_CHARS = 400  # of a line, kept
 BATCH_LINES = 4096  # matched at once: at most 16 MB
+NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
 KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
 
 SCHEMA = pa.schema(
@@ -92,8 +93,9 @@ def _findings(
 ) -> Iterator[dict[str, Any]]:
     kept: dict[str, list[dict[str, Any]]] = {}
     totals: dict[str, int] = {}
+    last = 0
     for some in _batches(_lines(path)):
-        lines = [line for _, line in some]
+        lines, last = [line for _, line in some], some[-1][0]
         for pattern in patterns:
             places = _matches(lines, pattern)
             if not places:
@@ -106,6 +108,13 @@ def _findings(
                     {"node": node, "file": name, "line": some[place][0], "pattern": pattern.name}
                     | {"breaks": pattern.breaks, "text": text}
                 )
+    if (left_bytes := path.stat().st_size - FILE_BYTES) > 0:
+        text = f"the last {left_bytes} bytes of the file were not looked at"
+        kept[NOT_READ] = [
+            {"node": node, "file": name, "line": last, "pattern": NOT_READ}
+            | {"breaks": False, "text": text}
+        ]
+        totals[NOT_READ] = 1
     for rows in kept.values():
         yield from (row | {"total": totals[row["pattern"]]} for row in rows)
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from checker_histories import STRICT, Fault, a, ok, r, records
 
+from checkers import node_logs
 from checkers.analyze import analyze, encode
 from checkers.node_logs import FILE_BYTES, KEPT_MAX, scan
 from harness.arsenal import FaultKind
@@ -164,6 +165,20 @@ def test_logs_may_hold_anything_and_cost_little(tmp_path: Path) -> None:
     assert rows[0]["line"] == 2, "the long line is one line"
     assert {row["total"] for row in rows} == {500}
     assert len(hostile + many) < FILE_BYTES
+
+
+def test_the_end_of_a_log_that_nobody_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_logs, "FILE_BYTES", 20)
+    run = write(
+        tmp_path / "run", logs={"n1": b"panic: 1\nfine enough\npanic: 2\n", "n2": b"fine\n"}
+    )
+
+    rows = scan(run, PATTERNS).to_pylist()
+
+    assert [(row["pattern"], row["node"]) for row in rows] == [("panic", "n1"), ("not-read", "n1")]
+    assert rows[1]["text"] == "the last 10 bytes of the file were not looked at"
 
 
 def test_a_pattern_may_be_as_bad_as_it_likes_and_ends_the_line_where_lines_end(
