@@ -57,11 +57,12 @@ BATCH = 5  # nodes that boot at once: more would starve each other on a small ma
 # Detection, a lease of 5 s that ends, a new one: 7.9 s measured after a kill of a primary; and a
 # crowded host on top.
 LIVENESS_S = 20.0
-# How long a node that answers may be missing from what the others see before it is taken for one
-# that was thrown out: the news of a start takes a moment to go round. On a crowded host a node may
-# be thrown out while it still starts, and then never ends starting.
-THROWN_OUT_S = 3.0
-MEND_EVERY_S = 6.0  # between two looks for such nodes while something is waited for
+# How long a started node may be missing from what the others see before it is taken for one that
+# was thrown out: the news of a join takes a moment to go round. On a crowded host a node may be
+# thrown out while it still starts, and then never ends starting; that takes longer to be sure of.
+THROWN_OUT_S, THROWN_OUT_STARTING_S = 1.5, 8.0
+MEND_EVERY_S = 5.0  # between two looks for such nodes while something is waited for
+MEND_TAKES_S = 20.0  # what is begun later would be broken off by the deadline, a node killed
 
 LOG_PATTERNS = (
     LogPattern(name="critical", regex=r"Critical system error detected"),
@@ -218,10 +219,16 @@ class IgniteSystem:
         """See ``harness.cluster.Readmits``: a node that outlived its own removal from the topology
         is refused for good, until its process is another one.
         """
-        out = await self._thrown_out(cluster, nodes)
-        if out:
-            await asyncio.sleep(THROWN_OUT_S)
-            out = tuple(n for n in await self._thrown_out(cluster, nodes) if n in out)
+        first = await self._thrown_out(cluster, nodes)
+        if not first:
+            return ()
+        starting = rest.STARTED not in first.values()
+        await asyncio.sleep(THROWN_OUT_STARTING_S if starting else THROWN_OUT_S)
+        again = await self._thrown_out(cluster, nodes)
+        # Who came to be started meanwhile is on its way in.
+        out = tuple(n for n in nodes if n in first and again.get(n) == first[n])
+        if not starting:
+            out = tuple(n for n in out if first[n] == rest.STARTED)
 
         async def restart(node: str) -> None:
             await provider.kill(node)  # it would wait for others that do not hear it
@@ -341,13 +348,14 @@ class IgniteSystem:
         ask = rest.physical_topology
         return most_told(await together(ask(cluster.client[n][REST]) for n in cluster.nodes))
 
-    async def _thrown_out(self, cluster: Cluster, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of ``nodes`` that run and serve nobody: started by their own word and not in the
-        topology, or in whatever state and seen by themselves alone.
+    async def _thrown_out(self, cluster: Cluster, nodes: tuple[str, ...]) -> dict[str, str]:
+        """Those of ``nodes`` that run and serve nobody, with their state by their own word: started
+        and not in the topology, or in whatever state and seen by themselves alone.
         """
         members, seen = await self._members(cluster), await self._seen(cluster)
         states = await self._states(cluster, nodes)
-        return tuple(node for node in nodes if is_out(node, states[node], members, seen))
+        known = {node: state for node, state in states.items() if state is not None}
+        return {n: state for n, state in known.items() if is_out(n, state, members, seen)}
 
     async def _not_whole(self, cluster: Cluster) -> list[str]:
         """What keeps the zone from being available, replica by replica."""
@@ -370,11 +378,11 @@ def most_told(answers: Sequence[frozenset[str] | None]) -> frozenset[str]:
     return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
 
 
-def is_out(node: str, state: str | None, members: frozenset[str], seen: frozenset[str]) -> bool:
+def is_out(node: str, state: str, members: frozenset[str], seen: frozenset[str]) -> bool:
     """Whether ``node``, in ``state`` by its own word, was thrown out: as the others tell who is in
     (``members``) and whom they talk to (``seen``).
     """
-    if state is None or not members:
+    if not members:
         return False
     return (state == rest.STARTED and node not in members) or bool(seen and node not in seen)
 
@@ -398,7 +406,7 @@ class Ends:
         while lacking := await look():
             if loop.time() >= self.at_s:
                 raise HarnessError(f"ignite3 is not whole: {'; '.join(lacking)}")
-            if mend is not None and loop.time() >= mend_s:
+            if mend is not None and mend_s <= loop.time() <= self.at_s - MEND_TAKES_S:
                 await mend()
                 mend_s = loop.time() + MEND_EVERY_S
             await asyncio.sleep(POLL_S)
