@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+import contextvars
 
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from clusters.reference.node import bugs
 from clusters.reference.node.clock import COUNTER_BITS, MAX_AHEAD_S, Hlc, span
 
 NS_PER_MS = 1_000_000
@@ -65,6 +75,15 @@ def test_a_peer_carries_it_on_unless_its_clock_is_broken() -> None:
     assert clock.now() == ahead + span(60.0) + 1
 
 
+PATIENT = settings(
+    max_examples=1000,
+    deadline=None,
+    phases=[Phase.generate],  # a smaller example than the first is not needed
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+
+
 class ClockMachine(RuleBasedStateMachine):
     """Two nodes whose wall clocks differ exchange timestamps."""
 
@@ -102,3 +121,13 @@ class ClockMachine(RuleBasedStateMachine):
 
 
 TestClock = ClockMachine.TestCase
+
+
+@pytest.mark.parametrize("bug", ["clock-not-advanced"])
+def test_the_machine_finds_the_planted_bug(bug: str) -> None:
+    def run() -> None:
+        bugs.switch_on([bug])
+        run_state_machine_as_test(ClockMachine, settings=PATIENT)
+
+    with pytest.raises(AssertionError):
+        contextvars.copy_context().run(run)

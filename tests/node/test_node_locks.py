@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+import contextvars
 
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from clusters.reference.node import bugs
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.wire.messages import TxnId
 
@@ -80,6 +90,15 @@ def test_who_stops_waiting_lets_the_others_pass() -> None:
 
     assert locks.withdraw(MIDDLE) == [OLD]
     assert sorted(locks.held(OLD)) == [b"a"]
+
+
+PATIENT = settings(
+    max_examples=1000,
+    deadline=None,
+    phases=[Phase.generate],  # a smaller example than the first is not needed
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
 
 
 class LockMachine(RuleBasedStateMachine):
@@ -176,3 +195,13 @@ class LockMachine(RuleBasedStateMachine):
 
 TestLocks = LockMachine.TestCase
 TestLocks.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("bug", ["reader-joins-writer", "upgrade-unchecked"])
+def test_the_machine_finds_the_planted_bug(bug: str) -> None:
+    def run() -> None:
+        bugs.switch_on([bug])
+        run_state_machine_as_test(LockMachine, settings=PATIENT)
+
+    with pytest.raises(AssertionError):
+        contextvars.copy_context().run(run)
