@@ -12,8 +12,9 @@ import pytest
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node import codes
 from clusters.reference.node.clock import Hlc, span
+from clusters.reference.node.link import FRAME_BYTES, Link, in_frames
 from clusters.reference.node.pairs import Heartbeats
-from clusters.reference.node.peers import FRAME_BYTES, Link, Peers, Reply, in_frames
+from clusters.reference.node.peers import Peers, Reply
 from clusters.reference.node.raft.types import Append, Entry, Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, real
 from clusters.reference.node.runtime.real import TcpListener, TcpNetwork

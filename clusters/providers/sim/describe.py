@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from clusters.reference.node.peers import NO_ANSWER
+from clusters.reference.node.link import NO_ANSWER
 from clusters.reference.node.wire.messages import (
     Codec,
     PeerFrame,

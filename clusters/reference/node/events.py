@@ -31,25 +31,25 @@ EVENTS_LOST = "events-lost"
 log = logging.getLogger("node.events")
 
 _LINE = re.compile(
-    r"\S+ INFO node\.events: (?P<kind>\S+) partition=(?P<partition>-|-?\d{1,9})"
-    r" term=(?P<term>-|\d{1,18}) seq=(?P<seq>\d{1,18}) boot=(?P<boot>\S+)"
-    r" wall_ns=(?P<wall_ns>\d{1,18}|[1-8]\d{18}): (?P<text>.*)"
+    r"\S+ INFO node\.events: (?P<kind>\S+): (?P<text>.*)"
+    r" \[partition=(?P<partition>-|-?\d{1,9}) term=(?P<term>-|\d{1,18}) seq=(?P<seq>\d{1,18})"
+    r" boot=(?P<boot>\S+) wall_ns=(?P<wall_ns>\d{1,18}|[1-8]\d{18})\]"
 )
 
 
 def line_of(event: NodeEvent) -> str:
-    """``event`` as the message of one line of a log."""
+    """``event`` as the message of one line of a log: first what a person reads."""
     partition = "-" if event.partition is None else event.partition
     term = "-" if event.term is None else event.term
     return (
-        f"{event.kind} partition={partition} term={term} seq={event.seq} boot={event.boot}"
-        f" wall_ns={event.wall_ns}: {' '.join(event.text.split())}"
+        f"{event.kind}: {' '.join(event.text.split())} [partition={partition} term={term}"
+        f" seq={event.seq} boot={event.boot} wall_ns={event.wall_ns}]"
     )
 
 
 def parse_line(line: str) -> NodeEvent | None:
-    """The event that a line of a node's log tells of, ``None`` of any other line. A line that a
-    kill or the end of a file cut off tells of none, unless only its text is shorter.
+    """The event that a line of a node's log tells of, ``None`` of any other line, and of one that
+    a kill or the end of a file cut off.
     """
     found = _LINE.fullmatch(line)
     if found is None:

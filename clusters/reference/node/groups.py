@@ -212,6 +212,12 @@ class Host:
         """
         await together(self._tick_forever(), self._write_forever(), self._failure)
 
+    def stand_down(self) -> None:
+        """Lead nothing, until the next tick at least."""
+        for group in self.groups.values():
+            group.raft.stand_down()
+            self.touch(group)
+
     async def made_durable(self, group: Group, update: Update | None) -> None:
         """Return once ``update``, and all that was asked for before it, is durable."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -32,6 +32,7 @@ RENEW_S = 0.25  # three renewals may be lost before a lease runs out
 DRIFT = 0.05  # of two monotonic clocks against each other, and room for a slow turn of the loop
 CEILING_S = 1.5  # what is promised about timestamps reaches so far ahead: past the lease's end
 MARGIN_S = 0.1  # beyond a clock that is ahead of its machine's time
+MAX_STARTS = 64  # of a node that are remembered: no message is so late
 SAMPLES = 64  # of the clock, one a renewal: longer than any snapshot is open
 
 
@@ -88,6 +89,8 @@ class Leases:
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
         self.ceiling = 0
         self.seen: dict[str, Seen] = {}
+        self._since_s: dict[str, float] = {}  # when the start that has the lease was first seen
+        self._ended: dict[str, dict[str, None]] = {}  # starts before it, the last ones
         self.grants: dict[int, Grant] = {}
 
     # -- our own lease
@@ -146,7 +149,10 @@ class Leases:
                 self.grants[int(key.removeprefix(PRIMARY))] = decode_grant(value)
 
     def _renewed(self, node: str, lease: Lease, revision: int) -> None:
+        before = self.seen.get(node)
         self.seen[node] = Seen(lease, revision, self._monotonic_s())
+        if before is None or before.lease.origin != lease.origin:
+            self._started(node, lease.origin, before)
         if node != self._node:
             return
         if lease.origin != self._origin:
@@ -156,6 +162,17 @@ class Leases:
             sent_s, ceiling = self._sent.pop(lease.number)
             self._until_s = max(self._until_s, sent_s + LEASE_S)
             self.ceiling = max(self.ceiling, ceiling)
+
+    def _started(self, node: str, origin: str, before: Seen | None) -> None:
+        """The lease of ``node`` is of another start than ``before``. One that was seen already is
+        no later one: what an earlier start sent may come after it has ended.
+        """
+        self._since_s[node] = self._monotonic_s()
+        ended = self._ended.setdefault(node, {})
+        if before is not None and origin not in ended:
+            ended[before.lease.origin] = None
+            while len(ended) > MAX_STARTS:
+                del ended[next(iter(ended))]
 
     def mine(self, partition: int) -> Grant | None:
         """Our grant of ``partition``, if we have it and have not given it up."""
@@ -173,13 +190,18 @@ class Leases:
         return self.over(origin.rpartition("~")[0], origin)
 
     def over(self, node: str, origin: str) -> bool:
-        """Whether the lease of that start of ``node`` has run out, its clock drifting as it may. A
-        later start has the directory for itself, so the earlier one has ended.
-        """
+        """Whether the lease of that start of ``node`` has run out, its clock drifting as it may."""
         seen = self.seen.get(node)
-        if seen is None or seen.lease.origin != origin:
+        if seen is None or self.ended(node, origin):
             return True
-        return self._monotonic_s() > seen.at_s + LEASE_S * (1 + DRIFT)
+        # Where another start has the lease of which we don't know that it came later, its first
+        # renewal ended the lease of ``origin`` at the latest.
+        last_s = seen.at_s if seen.lease.origin == origin else self._since_s[node]
+        return self._monotonic_s() > last_s + LEASE_S * (1 + DRIFT)
+
+    def ended(self, node: str, origin: str) -> bool:
+        """Whether a later start of ``node`` was seen: it has the directory for itself."""
+        return origin in self._ended.get(node, ())
 
 
 def origin_of(node: str, boot: str) -> str:

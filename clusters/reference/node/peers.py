@@ -10,22 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeGuard
 
 from clusters.reference.node import codes
 from clusters.reference.node.clock import MAX_AHEAD_S, Hlc
+from clusters.reference.node.link import NO_ANSWER, Link, in_frames
 from clusters.reference.node.members import member_of, name_of
-from clusters.reference.node.pairs import Following, Leading
-from clusters.reference.node.raft.types import Append, Chunk, Message
+from clusters.reference.node.pairs import Following
+from clusters.reference.node.raft.types import Message
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.runtime.rare import Rare, never
-from clusters.reference.node.tasks import together, within
+from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     PROTOCOL,
     BadMessage,
-    Beat,
     Beaten,
     Claim,
     Codec,
@@ -48,10 +48,6 @@ HELLO_LIMIT_S = 2.0
 PING_EVERY_S = 0.3  # where no beat does it
 SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
 REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
-FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
-NO_ANSWER = 0  # the id of a request whose answer nobody wants
-MAX_REQUESTS = 4096  # open on one link
-EARLY_S = 0.001  # where a simulation lets a question be given up before anybody can answer
 
 log = logging.getLogger("node.peers")
 
@@ -106,98 +102,6 @@ class Address(Protocol):
         """A TCP port."""
 
 
-class Link:
-    """The dialed side of one peer, whether connected or not."""
-
-    def __init__(self, peer: str, clock: Hlc, rare: Rare = never) -> None:
-        self.peer, self._clock, self._rare = peer, clock, rare
-        self.connection: Connection | None = None
-        self.incarnation = ""  # of who is at the other end
-        self.leading = Leading()
-        self.heard_s = self.pinged_s = 0.0
-        self.told: tuple[str, ...] | None = None  # who founded the cluster
-        self._next_id = 0
-        self._open: dict[int, asyncio.Future[PeerAnswer | None]] = {}
-
-    @property
-    def member(self) -> str:
-        """Who was last at the other end."""
-        return member_of(self.peer, self.incarnation)
-
-    def up(self, connection: Connection, incarnation: str) -> None:
-        """``connection`` leads to the peer in this life; it was told nothing yet."""
-        self.connection, self.incarnation = connection, incarnation
-        self.leading, self.told = Leading(), None
-        self.heard_s = asyncio.get_running_loop().time()
-
-    def ping(self, founders: tuple[str, ...], beat: Beat | None = None) -> None:
-        """Send a ping, with what the peer was not told yet."""
-        self.pinged_s = asyncio.get_running_loop().time()
-        news = None if founders == self.told else founders
-        if self.send(Ping(self._clock.now(), news, beat)):
-            self.told = founders
-
-    def send(self, frame: PeerFrame) -> bool:
-        """Whether it was queued; a link that is down drops it."""
-        if self.connection is None:
-            return False
-        if self._rare("full-queue"):
-            self.connection.close()
-        try:
-            self.connection.send(encode(frame))
-        except ConnectionLost:
-            return False
-        return True
-
-    async def request(self, body: PeerBody, limit_s: float) -> PeerAnswer:
-        """The peer's answer. ``UNREACHABLE``, ``TOO_LARGE``: it was not sent; ``PEER_LOST``: it
-        was, and nobody knows.
-        """
-        if len(self._open) >= MAX_REQUESTS:
-            return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
-        self._next_id += 1
-        number = self._next_id
-        try:
-            sent = self.send(PeerRequest(number, body, self._clock.now()))
-        except FrameError as error:
-            return Failed(codes.TOO_LARGE, f"a request to {self.peer}: {error}")
-        if not sent:
-            return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
-        future: asyncio.Future[PeerAnswer | None] = asyncio.get_running_loop().create_future()
-        self._open[number] = future
-        patience_s = EARLY_S if self._rare("early-timeout") else limit_s
-        try:
-            answer = await within(patience_s, future, None)
-        finally:
-            self._open.pop(number, None)
-        if answer is None:
-            return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
-        return answer
-
-    def tell(self, body: PeerBody) -> None:
-        """Send it if the link is up, and want no answer. It may come late, twice, or not at all."""
-        self.send(PeerRequest(NO_ANSWER, body, self._clock.now()))
-
-    def answered(self, reply: PeerReply) -> None:
-        """Hand an answer to who waits; a late one is dropped."""
-        body = reply.body
-        if not self._clock.receive(reply.ts):
-            body = Failed(codes.PEER_LOST, f"{self.peer}: its clock is too far ahead to follow")
-        future = self._open.pop(reply.id, None)
-        if future is not None and not future.done():
-            future.set_result(body)
-
-    def down(self, reason: str) -> None:
-        """The connection is gone, and with it every answer."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
-        for future in self._open.values():
-            if not future.done():
-                future.set_result(Failed(codes.PEER_LOST, f"{self.peer}: {reason}"))
-        self._open.clear()
-
-
 class Peers:
     """All links of a node, dialed and accepted."""
 
@@ -236,8 +140,12 @@ class Peers:
                 link.send(RaftBatch(batch))
 
     def lives(self) -> dict[str, str]:
-        """The members that were last seen at the other ends of the links, by name."""
-        return {peer: link.member for peer, link in self.links.items() if link.incarnation}
+        """The members at the other ends of the links that are up, by name. Who was there before may
+        have been wiped since.
+        """
+        return {
+            peer: link.member for peer, link in self.links.items() if link.connection is not None
+        }
 
     def ping_all(self) -> None:
         """Tell every peer now what pings tell."""
@@ -250,6 +158,19 @@ class Peers:
         for link in self.links.values():
             if link.connection is not None:
                 link.ping(founders, link.leading.beat(tick, self._groups.led(link.member)))
+
+    def out_of_time(self) -> str | None:
+        """Why the clocks of this node and of most others are too far apart to work together;
+        ``None`` while they are not. Those who would have to wait for it do not count on its side.
+        """
+        majority = (len(self.links) + 1) // 2 + 1
+        up = [link for link in self.links.values() if link.connection is not None]
+        refusing = [link.peer for link in up if link.refuses_clock]
+        if refusing and 1 + len(up) - len(refusing) < majority:
+            return f"its clock is over {MAX_AHEAD_S:g} s ahead of {', '.join(refusing)}"
+        if len(self._ahead) >= majority:
+            return f"its clock is over {MAX_AHEAD_S:g} s behind {', '.join(self._ahead)}"
+        return None
 
     def reachable(self) -> tuple[str, ...]:
         """Peers with a live link."""
@@ -294,14 +215,16 @@ class Peers:
         elif isinstance(frame, PeerRequest):
             self._serve_request(connection, frame)
         elif isinstance(frame, Ping):
-            self._follow_clock(hello.node, frame.ts)
+            followed = self._follow_clock(hello.node, frame.ts)
             if frame.founders is not None:
                 self._local.heard(hello.node, hello.incarnation, frame.founders)
-            connection.send(encode(Pong(self._beaten(hello, following, frame))))
+            pong = Pong(self._beaten(hello, following, frame), not followed)
+            connection.send(encode(pong))
 
-    def _follow_clock(self, peer: str, ts: int) -> None:
-        """Follow a peer's clock; say so when that can't be done, and when it can be again."""
-        if self._clock.receive(ts):
+    def _follow_clock(self, peer: str, ts: int) -> bool:
+        """Follow a peer's clock, if it can be. Say when it can't, and when it can be again."""
+        followed = self._clock.receive(ts)
+        if followed:
             if peer in self._ahead:
                 del self._ahead[peer]
                 log.warning("the clock of %s can be followed again", peer)
@@ -309,6 +232,7 @@ class Peers:
             self._ahead[peer] = None
             text = "the clock of %s is more than %g s ahead: its requests and answers are refused"
             log.warning(text, peer, MAX_AHEAD_S)
+        return followed
 
     def _beaten(self, hello: Hello, following: Following, ping: Ping) -> Beaten | None:
         """The answer to the beat in ``ping``, if there is one."""
@@ -382,8 +306,10 @@ class Peers:
             link.heard_s = loop.time()
             if isinstance(frame, PeerReply):
                 link.answered(frame)
-            elif isinstance(frame, Pong) and frame.beaten is not None:
-                self._vouched(link, frame.beaten)
+            elif isinstance(frame, Pong):
+                link.refuses_clock = frame.refused
+                if frame.beaten is not None:
+                    self._vouched(link, frame.beaten)
 
         if link.connection is not None:
             await link.connection.each(take)
@@ -407,20 +333,3 @@ class Peers:
                     link.down(f"silent for {SILENCE_S:g} s")
             for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:
                 connection.close()
-
-
-def in_frames(
-    messages: tuple[tuple[str, Message], ...],
-) -> Iterator[tuple[tuple[str, Message], ...]]:
-    """``messages`` in order, cut so that none of the parts is much over ``FRAME_BYTES``."""
-    start = size = 0
-    for position, (_, message) in enumerate(messages):
-        if isinstance(message, Append):
-            size += sum(len(entry.data) for entry in message.entries)
-        elif isinstance(message, Chunk):
-            size += len(message.data)
-        if size >= FRAME_BYTES:
-            yield messages[start : position + 1]
-            start, size = position + 1, 0
-    if start < len(messages):
-        yield messages[start:]

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Coroutine
 
-from clusters.reference.node import bugs, codes, events, reports
+from clusters.reference.node import bugs, events, reports
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.config import Config, check
 from clusters.reference.node.group import Group, Machine
@@ -35,6 +35,7 @@ from clusters.reference.node.sessions import Sessions
 from clusters.reference.node.storage.identity import load
 from clusters.reference.node.storage.log import SharedLog
 from clusters.reference.node.storage.snapshots import Snapshots
+from clusters.reference.node.switchboard import Switchboard
 from clusters.reference.node.tasks import together
 from clusters.reference.node.tenure import Tenure
 from clusters.reference.node.tx import commands
@@ -43,15 +44,10 @@ from clusters.reference.node.tx.finisher import TEND_S, Finisher
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
-    Failed,
-    MetaInvoke,
-    PeerAnswer,
     PeerBody,
-    Renew,
 )
 
 METASTORAGE = "metastorage"
-MAX_UNDER_WAY = 16_384  # requests of peers and work of our own that wait for logs or locks
 METASTORAGE_LIMIT_S = 5.0  # for a proposal of our own; then it is made again
 HAND_OVER_LIMIT_S = 0.5  # for a graceful stop to hand its partitions over
 
@@ -81,14 +77,14 @@ class Node:
         self.log = SharedLog(self._disk, fsync="no-fsync" not in config.bugs)
         self.metastorage = Metastorage()
         self.assignments: dict[int, Assignment] = {}
-        # Both from when it is known who founded the cluster.
-        self._desk: MetaDesk | None = None
+        # From when it is known who founded the cluster.
         self._tenure: Tenure | None = None
         self.replicas: dict[int, Replica] = {}
         self._partitions: dict[str, Partition] = {}  # restored, and not yet started
         self._finishers: dict[int, Finisher] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._proposing = False
+        self._out_of_time: str | None = None  # why this node must lead nothing
 
     async def run(self) -> None:
         """Recover, open the ports, serve until cancelled (a graceful stop).
@@ -116,7 +112,17 @@ class Node:
             monotonic_s=monotonic_s,
             held=self.metastorage.get,
         )
-        self.calls = Calls(route=self.leases.primary, ask=self._ask, tell=self._tell)
+        self._switchboard = Switchboard(
+            node=config.node,
+            primaries=lambda number: (
+                self.replicas[number].primary if number in self.replicas else None
+            ),
+            spawn=self._spawn,
+            under_way=lambda: len(self._tasks),
+        )
+        self.calls = Calls(
+            route=self.leases.primary, ask=self._switchboard.ask, tell=self._switchboard.tell
+        )
         identity = await load(self._disk, config.node, runtime.random)
         self.incarnation = identity.incarnation
         self.member = member_of(config.node, identity.incarnation)
@@ -147,6 +153,7 @@ class Node:
             groups=Heartbeats(self.host.groups),
             rare=runtime.rare,
         )
+        self._switchboard.links = self.peers.links
         self.host.on_send, self.host.batch = self.peers.send_raft, runtime.network.batch
         self.saver = Saver(
             host=self.host,
@@ -236,15 +243,16 @@ class Node:
             partitions=lambda: {p: replica.group for p, replica in self.replicas.items()},
             lives=lambda: {**self.peers.lives(), self.config.node: self.member},
         )
-        self._desk = desk = MetaDesk(
+        desk = MetaDesk(
             node=self.config.node,
             group=self._meta,
             propose=lambda data, limit_s: self.host.ask(self._meta, data, limit_s),
-            ask=self._ask,
-            tell=self._tell,
+            ask=self._switchboard.ask,
+            tell=self._switchboard.tell,
             spawn=self._spawn,
             held=self.metastorage.get,
         )
+        self._switchboard.desk = desk
         self._tenure = Tenure(
             node=self.config.node,
             origin=self._origin,
@@ -283,55 +291,13 @@ class Node:
 
     def request(self, body: PeerBody, reply: Reply) -> None:
         """A request of a peer."""
-        answer = self._at_once(body)
-        if answer is None:
-            self._spawn(self._reply(body, reply))
-        else:
-            reply(answer)
-
-    def _at_once(self, body: PeerBody) -> PeerAnswer | None:
-        """The answer where it takes no time to find it."""
-        if isinstance(body, Renew | MetaInvoke):
-            return None
-        if len(self._tasks) >= MAX_UNDER_WAY:
-            return Failed(codes.OVERLOADED, f"{self.config.node}: {MAX_UNDER_WAY} requests wait")
-        replica = self.replicas.get(body.partition)
-        return None if replica is None else replica.primary.at_once(body)
-
-    async def _reply(self, body: PeerBody, reply: Reply) -> None:
-        reply(await self._answer(body))
-
-    async def _answer(self, body: PeerBody) -> PeerAnswer:
-        if isinstance(body, Renew | MetaInvoke):
-            if self._desk is None:
-                return Failed(codes.NOT_LEADER, f"{self.config.node} is not that far yet")
-            return await self._desk.serve(body)
-        replica = self.replicas.get(body.partition)
-        if replica is None:
-            text = f"{self.config.node} has no replica of partition {body.partition}"
-            return Failed(codes.NOT_PRIMARY, text)
-        return await replica.primary.serve(body)
-
-    async def _ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
-        """Ask ``node``, which may be this one."""
-        if node != self.config.node:
-            return await self.peers.links[node].request(body, limit_s)
-        # Everything that is waited for in there has a limit of its own.
-        return await self._answer(body)
-
-    def _tell(self, node: str, body: PeerBody) -> None:
-        if node == self.config.node:
-            self._spawn(self._forget_answer(body))
-        else:
-            self.peers.links[node].tell(body)
-
-    async def _forget_answer(self, body: PeerBody) -> None:
-        await self._answer(body)
+        self._switchboard.request(body, reply)
 
     # Leases and primaries.
 
     def _tick(self) -> None:
         self.peers.beat(self.host.ticks)
+        self._stand_down()
         self._seed_metastorage()
         self._keeper.tick()
         if self._tenure is None:
@@ -340,9 +306,23 @@ class Node:
         for replica in self.replicas.values():
             self._tenure.look_after(replica.primary, replica.group)
 
+    def _stand_down(self) -> None:
+        """Lead nothing while this node's clock and those of most others can't follow each other:
+        whatever it led, nobody could use, and its lease would put its successors' clocks ahead.
+        """
+        why = self.peers.out_of_time()
+        if why is not None:
+            self.host.stand_down()
+        if why is not None and self._out_of_time is None:
+            self.events.add(events.LEASE_LOST, f"{self.config.node} leads nothing: {why}")
+        elif why is None and self._out_of_time is not None:
+            log.info("the clock fits again: %s may lead", self.config.node)
+        self._out_of_time = why
+
     async def _tend_forever(self) -> None:
         while self._tenure is not None:
-            self._tenure.renew()
+            if self._out_of_time is None:
+                self._tenure.renew()
             for finisher in self._finishers.values():
                 finisher.tend()
             await asyncio.sleep(min(RENEW_S, TEND_S))
@@ -383,7 +363,8 @@ class Node:
         zone, config = zone_of(self.metastorage), self.config
         mine = Zone(partitions=config.partitions, replicas=config.replicas, members=config.members)
         if zone != mine:
-            raise NodeFailure(f"the configuration says {mine}, the cluster is {zone}")
+            text = f"the configuration says {mine}, the cluster is {zone}"
+            self.host.fail(NodeFailure(text))
 
     def _start_partition(self, number: int, assignment: Assignment) -> None:
         name = f"p{number}"

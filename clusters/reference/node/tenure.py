@@ -158,7 +158,7 @@ class Tenure:
             seen = self._leases.seen.get(held.node)
             if seen is not None:
                 self._leases.succeed(seen.lease)
-            if not held.released and (seen is None or seen.lease.origin == held.origin):
+            if not held.released and not self._leases.ended(held.node, held.origin):
                 lease = f"{LEASE}{held.node}"
                 conditions.append(
                     Condition(lease, "absent")

@@ -21,6 +21,7 @@ from clusters.reference.node.raft.types import (
     Mark,
     Message,
     Ready,
+    Role,
     VoteReply,
     VoteRequest,
 )
@@ -75,6 +76,15 @@ class Raft(Voter):
         """Nobody vouches for ``follower`` any more: it is sent heartbeats again."""
         if self._leadership is not None:
             self._leadership.unpair(follower)
+
+    def stand_down(self) -> None:
+        """Lead no more, and let patience begin anew: called at every tick it keeps this member from
+        asking for votes.
+        """
+        if self._role is Role.FOLLOWER:
+            self._restart_timer()
+        else:
+            self._follow(self.term, leader=None)
 
     def propose(self, data: bytes) -> tuple[int, int]:
         """Append an entry; returns its (term, index). Raises ``NotLeader``.

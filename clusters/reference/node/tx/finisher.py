@@ -12,10 +12,11 @@ import asyncio
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.clock import Hlc, span
-from clusters.reference.node.leases import Leases
+from clusters.reference.node.leases import DRIFT, LEASE_S, Leases
 from clusters.reference.node.tasks import all_of
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.calls import Calls, Spawn, Work
+from clusters.reference.node.tx.footing import Footing
 from clusters.reference.node.tx.primary import OWN_LIMIT_S, Primary
 from clusters.reference.node.wire.messages import Fine, Finish, Resolve, Resolved, TxnId
 
@@ -46,7 +47,7 @@ class Finisher:
         if not primary.serving:
             self._finished.clear()
             return
-        primary.sweep(self._leases.silent)
+        primary.sweep(self._silent)
         for txn, outcome in list(primary.partition.outcomes.items()):
             if outcome.ts and txn not in self._finished:
                 self._committed(txn)
@@ -55,9 +56,16 @@ class Finisher:
             footing = primary.footings.get(txn)
             if footing is None:
                 continue
-            if footing.proposed_s < due_s or self._leases.silent(txn.origin):
+            if footing.proposed_s < due_s or self._silent(footing):
                 self._start(txn, self._recover)
         self._forget()
+
+    def _silent(self, footing: Footing) -> bool:
+        """Whether the coordinator is gone. One that has just started may serve a while before its
+        lease is known here.
+        """
+        known_s = asyncio.get_running_loop().time() - LEASE_S * (1 + DRIFT)
+        return footing.since_s < known_s and self._leases.silent(footing.txn.origin)
 
     def _committed(self, txn: TxnId) -> None:
         self._start(txn, self._tell)

@@ -11,22 +11,28 @@ MAX_FOOTINGS = 10_000  # open in one partition; one more is refused
 
 
 class Footing:
-    """One transaction at one primary. ``ts``: what it can't commit below, once ``proposed``: then
-    only the log ends it.
+    """One transaction at one primary, ``since_s``. ``ts``: what it can't commit below, once
+    ``proposed``: then only the log ends it. ``durable_s``: it was not in the log before.
     """
 
-    def __init__(self, txn: TxnId, number: int, deadline_s: float) -> None:
-        self.txn, self.number, self.deadline_s = txn, number, deadline_s
+    def __init__(self, txn: TxnId, number: int, since_s: float, deadline_s: float) -> None:
+        self.txn, self.number = txn, number
+        self.since_s, self.deadline_s = since_s, deadline_s
         self.proposed = self.over = False
         self.ts = self.asked = 0
-        self.proposed_s = 0.0
+        self.proposed_s = self.durable_s = 0.0
         self._grant: asyncio.Future[bool] | None = None
         self._ends: list[asyncio.Future[bool]] = []
 
     def propose(self, ts: int) -> None:
-        """Its command is on the way to the log."""
+        """Its command is on the way to the log: it can't have been acknowledged before."""
         self.ts, self.proposed = ts, True
-        self.proposed_s = asyncio.get_running_loop().time()
+        self.proposed_s = self.durable_s = asyncio.get_running_loop().time()
+
+    def found(self, ts: int) -> None:
+        """Its command was found in the log: nobody here knows since when."""
+        self.propose(ts)
+        self.durable_s = float("-inf")
 
     def ask(self) -> None:
         """One more request for a lock, which ``asked`` counts. A coordinator that gave up an answer
@@ -88,12 +94,13 @@ class Footings:
         """Every footing, the first first."""
         return tuple(self._footings.values())
 
-    def add(self, txn: TxnId, deadline_s: float, *, forced: bool = False) -> Footing | None:
+    def add(self, txn: TxnId, limit_s: float, *, forced: bool = False) -> Footing | None:
         """A new one; ``None`` where there are ``MAX_FOOTINGS``, unless it is ``forced``."""
         if len(self._footings) >= MAX_FOOTINGS and not forced:
             return None
         self._number += 1
-        footing = Footing(txn, self._number, deadline_s)
+        now_s = asyncio.get_running_loop().time()
+        footing = Footing(txn, self._number, now_s, now_s + limit_s)
         self._footings[txn] = footing
         return footing
 

@@ -289,7 +289,8 @@ class Primary:
         """The version at a timestamp: once promised, nobody commits below it any more; who had
         begun to is waited for. No lock is taken, so no writer ever waits for a snapshot.
         """
-        if body.ts < self._freshness(_now_s() - STALENESS_S - body.age_ms / 1000):
+        fresh_s = _now_s() - STALENESS_S - body.age_ms / 1000
+        if body.ts < self._freshness(fresh_s):
             return Failed(codes.SNAPSHOT_TOO_OLD, f"the snapshot is over {STALENESS_S:g} s old")
         if not await self._promised(body.ts):
             return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
@@ -302,6 +303,10 @@ class Primary:
                 break
             if not await footing.ended(give_up_s - _now_s()):
                 return Failed(codes.SNAPSHOT_BUSY, f"the outcome of {writer} is not known yet")
+            late = self.partition.versions.newest(body.key).ts > body.ts
+            if late and footing.durable_s < fresh_s:
+                # It may have been acknowledged, at home, before the snapshot had to see it.
+                return Failed(codes.SNAPSHOT_TOO_OLD, f"{writer} may be over {STALENESS_S:g} s old")
         if not self.serving:
             return self._refusal()
         if body.ts < self.partition.readable_from:
@@ -339,7 +344,7 @@ class Primary:
         ):
             return Failed(codes.LOST, f"{txn} has lost its locks in partition {self.number}")
         if footing is None:
-            footing = self.footings.add(txn, _now_s() + limit_ms / 1000)
+            footing = self.footings.add(txn, limit_ms / 1000)
             if footing is None:
                 return Failed(codes.OVERLOADED, f"partition {self.number}: too many transactions")
         return footing
@@ -410,9 +415,9 @@ class Primary:
         return Failed(codes.NOT_PRIMARY, f"not primary of partition {self.number}: {why}")
 
     def _restore(self, prepared: commands.Prepare) -> None:
-        footing = self.footings.add(prepared.txn, _now_s(), forced=True)
+        footing = self.footings.add(prepared.txn, 0.0, forced=True)
         if footing is not None:
-            footing.propose(prepared.ts)
+            footing.found(prepared.ts)
         for key in prepared.reads:
             self.locks.restore(prepared.txn, key, exclusive=False)
         for key, _ in prepared.writes:
@@ -421,14 +426,16 @@ class Primary:
 
     # -- for whoever looks after it
 
-    def sweep(self, silent: Callable[[str], bool]) -> None:
-        """Drop who is over its deadline, or whose coordinator is gone, and has proposed nothing."""
+    def sweep(self, silent: Callable[[Footing], bool]) -> None:
+        """Drop who is over its deadline, or whose coordinator is ``silent``, and has proposed
+        nothing.
+        """
         if planted("dead-coordinator-kept"):
             return
         now_s = _now_s()
         for footing in self.footings.all():
             bound = footing.proposed and not planted("prepared-times-out")
-            if not bound and (now_s > footing.deadline_s or silent(footing.txn.origin)):
+            if not bound and (now_s > footing.deadline_s or silent(footing)):
                 self.counters["expired"] += 1
                 self._drop(footing.txn)
 

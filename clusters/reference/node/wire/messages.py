@@ -90,9 +90,10 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
 
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
-    """Answers a ping."""
+    """Answers a ping; ``refused``: the clock in it is too far ahead to follow."""
 
     beaten: Beaten | None = None
+    refused: bool = False
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock"):
