@@ -54,6 +54,8 @@ def _by_partition(data: object) -> tuple[Grid, ...]:
         for window in windows[:ROWS_MAX]
         if isinstance(window, Mapping)
     )
+    if all(told == DASH for _, *gaps in rows for told in gaps):
+        return ()  # of too few writes nothing is said of any partition
     columns = ("window", *(f"partition {number}" for number in numbers[:SHOWN_MAX]))
     title = "Longest time without an acknowledged write, by partition (s)"
     more = max(0, len(windows) - ROWS_MAX)

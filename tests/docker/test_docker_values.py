@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusters.providers.docker import recipe, subnets
+from clusters.providers.docker import recipe, subnets, tasks
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
@@ -160,6 +160,19 @@ def test_a_tree_is_importable_by_its_name_and_leaves_caches_behind(tmp_path: Pat
         ]
     with pytest.raises(UsageError, match="no directory"):
         bundle.python_trees((PythonTree(source=str(tmp_path / "none"), package="a"),))
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (b"", ""),
+        (b"rtial line\nTraceback\n  KeyError: 'x'\n\n", "KeyError: 'x'"),
+        (b"x" * 121, "x" * 120 + "..."),
+        (b"\xff\x1b[31m", "\ufffd\x1b[31m"),
+    ],
+)
+def test_of_a_log_the_last_line_is_told(log: bytes, said: str) -> None:
+    assert tasks.last_words(log) == said
 
 
 @pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a/../../b", ""])

@@ -14,7 +14,8 @@ from harness.errors import HarnessError
 
 LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is kept
 CONTAINER_LOG_LINES = 2000
-EXIT_TEXT_BYTES = 300
+EXIT_TEXT_BYTES = 2000  # of a log's end, in which its last line is looked for
+EXIT_TEXT_CHARS = 120
 LOOKS = 3  # one in some thousand shows nothing on a crowded host; the next one does
 TRIAL = "trial"
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
@@ -119,9 +120,15 @@ def look(
     if seen.running or launch is None:
         return seen
     last = machines.execute(node, ["tail", f"--bytes={EXIT_TEXT_BYTES}", "--", launch.log])[1]
-    said = last.decode("utf-8", "replace").strip()
-    text = f"ended{_killed_for_memory(machines, node)}; its log ends with: {said!r}"
+    text = f"ended{_killed_for_memory(machines, node)}; its log ends with: {last_words(last)!r}"
     return program.status(node, process, "", exit_text=text)
+
+
+def last_words(log_end: bytes) -> str:
+    """The last line of a log that is not empty, its beginning where it is long."""
+    lines = log_end.decode("utf-8", "replace").strip().splitlines()
+    line = lines[-1].strip() if lines else ""
+    return line if len(line) <= EXIT_TEXT_CHARS else f"{line[:EXIT_TEXT_CHARS]}..."
 
 
 def _stat(machines: Machines, node: str, pid: int) -> str:
