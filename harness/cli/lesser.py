@@ -24,6 +24,7 @@ WORKLOAD_STEPS: Mapping[str, tuple[int, ...]] = {
     "accounts": (4, 2),
     "banks": (1,),
 }
+BEGINNINGS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
 TROUBLES = ("weather", "rare")  # of a simulated ground, beside the faults
 
 
@@ -41,6 +42,21 @@ def smaller(plan: Plan) -> list[Plan]:
         _shorter_holds,
     )
     return [less for way in ways for less in way(plan) if less != plan and _can_run(less)]
+
+
+def beginnings(plan: Plan) -> list[Plan]:
+    """``plan`` ended earlier, the shortest first. A simulated run begins as it did, whatever comes
+    later: what had gone wrong by then goes wrong again, and all that is tried after is cheaper.
+    """
+    return [less for share in BEGINNINGS if (less := _beginning(plan, share)) and _can_run(less)]
+
+
+def _beginning(plan: Plan, share: float) -> Plan | None:
+    duration_s = round(plan.drive.duration_s * share, 3)
+    if duration_s < LEAST_DURATION_S:
+        return None
+    faults = [fault for fault in plan.nemesis.schedule if fault.at_s < duration_s - CALM_S]
+    return _driven(with_schedule(plan, faults), duration_s=duration_s)
 
 
 def with_schedule(plan: Plan, faults: Sequence[PlannedFault]) -> Plan:

@@ -14,7 +14,7 @@ import msgspec
 from harness.checking import Verdict
 from harness.cli import duration
 from harness.cli.ground import SIMULATED
-from harness.cli.lesser import smaller, with_schedule
+from harness.cli.lesser import beginnings, smaller, with_schedule
 from harness.cli.seeds import CRASHES
 from harness.cli.session import Session, runs_option, say
 from harness.cli.trials import OutOfTime, Trials
@@ -153,7 +153,10 @@ def shrunk(plan: Plan, trials: Trials) -> Plan:
         return best[0]
 
     try:
-        fewest(plan.nemesis.schedule, of_faults)
+        if found := trials.first(beginnings(plan), tries=1):
+            best[0] = found[1]
+            say(f"still fails in {best[0].drive.duration_s:g} s with {counted_faults(best[0])}")
+        fewest(best[0].nemesis.schedule, of_faults)
         least(best[0], smaller, of_plans)
         # What is smaller may need fewer of them.
         fewest(best[0].nemesis.schedule, of_faults)

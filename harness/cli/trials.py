@@ -47,11 +47,13 @@ class Trials:
     made: list[str] = attrs.field(factory=list)
     known: dict[str, bool] = attrs.field(factory=dict)
 
-    def first(self, candidates: Sequence[Plan]) -> tuple[int, Plan] | None:
+    def first(
+        self, candidates: Sequence[Plan], *, tries: int | None = None
+    ) -> tuple[int, Plan] | None:
         """The place of the first candidate that fails, and the plan with the seed that did it.
         Raises ``OutOfTime``.
         """
-        for turn in range(self.tries):
+        for turn in range((tries or self.tries) if candidates else 0):
             plans = [reseeded(plan, turn) for plan in candidates]
             place = self._first_failing(plans)
             if place is not None:

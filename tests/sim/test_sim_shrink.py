@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli import campaign as campaigns
 from harness.cli.campaign import campaign
-from harness.cli.lesser import smaller, with_schedule
+from harness.cli.lesser import beginnings, smaller, with_schedule
 from harness.cli.main import execute
 from harness.cli.seeds import SeedResult, plan_key
 from harness.cli.shrink import confidence, failures, head, told
@@ -133,6 +133,7 @@ def test_the_first_in_place_counts_and_not_the_first_to_end(
     monkeypatch.setattr(campaigns, "campaign", lambda w, *a, **k: backwards(list(w), *a, **k))
     asked = trials(tmp_path)
 
+    assert asked.first([]) is None
     assert asked.first(plans(5)) == (1, plans(5)[1])
     assert len(begun) == 5  # place 0 ended last, and had to be waited for
     assert asked.first(plans(5)[2:]) == (1, plans(5)[3])  # known, and not run again
@@ -155,6 +156,16 @@ def test_what_is_smaller_can_be_run_and_ends() -> None:
     assert plan.nemesis.schedule[0].at_s < 1.0
     assert plan.drive.duration_s == 3.0
     assert plan.cluster.nodes == 3
+
+
+def test_a_beginning_has_the_faults_that_came_before_its_end() -> None:
+    plan = load(None, FAILING | {"drive.duration_s": 24.0})
+    told = [(less.drive.duration_s, len(less.nemesis.schedule)) for less in beginnings(plan)]
+
+    assert told == [(3.0, 2), (6.0, 2), (9.0, 2), (12.0, 2), (15.0, 2), (18.0, 2), (21.0, 2)]
+    late = [*FAULTS, {"at_s": 8.5, "kind": "kill", "target": "n1", "hold_s": 0.5}]
+    plan = load(None, FAILING | {"drive.duration_s": 12.0, "nemesis.schedule": late})
+    assert [len(less.nemesis.schedule) for less in beginnings(plan)] == [2, 2, 2, 2, 2, 3]
 
 
 def test_nodes_that_faults_name_stay() -> None:
