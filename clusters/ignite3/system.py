@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import attrs
 import msgspec
 
 from clusters.ignite3 import artifacts, local, placement, rest, settings
@@ -25,6 +24,7 @@ from clusters.ignite3.client import (
 from clusters.ignite3.errors import CONFLICTS, ERRORS
 from clusters.ignite3.journal import Journal, roles_of
 from clusters.ignite3.settings import TABLE, ZONE, Options
+from clusters.ignite3.waiting import Ends, is_out, most_told
 from harness.capability import Capability
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
@@ -52,7 +52,6 @@ LINKS = frozenset(
 LOG_FILE = "node.log"
 CONNECT_LIMIT_S = 2.0
 DDL_LIMIT_S = 30.0
-POLL_S = 0.25
 BATCH = 5  # nodes that boot at once: more would starve each other on a small machine
 # Detection, a lease of 5 s that ends, a new one: 7.9 s measured after a kill of a primary; and a
 # crowded host on top.
@@ -61,8 +60,6 @@ LIVENESS_S = 20.0
 # was thrown out: the news of a join takes a moment to go round. On a crowded host a node may be
 # thrown out while it still starts, and then never ends starting; that takes longer to be sure of.
 THROWN_OUT_S, THROWN_OUT_STARTING_S = 1.5, 8.0
-MEND_EVERY_S = 5.0  # between two looks for such nodes while something is waited for
-MEND_TAKES_S = 20.0  # what is begun later would be broken off by the deadline, a node killed
 
 LOG_PATTERNS = (
     LogPattern(name="critical", regex=r"Critical system error detected"),
@@ -370,43 +367,3 @@ class IgniteSystem:
             for p in range(self._options.partitions)
             if known.get(p) != rest.AVAILABLE
         ]
-
-
-def most_told(answers: Sequence[frozenset[str] | None]) -> frozenset[str]:
-    """What the most of those that answered say, and of these the longest; empty for no answer."""
-    told = [answer for answer in answers if answer is not None]
-    return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
-
-
-def is_out(node: str, state: str, members: frozenset[str], seen: frozenset[str]) -> bool:
-    """Whether ``node``, in ``state`` by its own word, was thrown out: as the others tell who is in
-    (``members``) and whom they talk to (``seen``).
-    """
-    if not members:
-        return False
-    return (state == rest.STARTED and node not in members) or bool(seen and node not in seen)
-
-
-@attrs.frozen
-class Ends:
-    """A deadline for what is waited for."""
-
-    at_s: float
-
-    async def until(
-        self,
-        look: Callable[[], Awaitable[list[str]]],
-        mend: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        """Look until nothing is lacking, and ``mend`` now and then meanwhile. Raises
-        ``HarnessError`` with what is lacking at the deadline.
-        """
-        loop = asyncio.get_running_loop()
-        mend_s = loop.time() + MEND_EVERY_S
-        while lacking := await look():
-            if loop.time() >= self.at_s:
-                raise HarnessError(f"ignite3 is not whole: {'; '.join(lacking)}")
-            if mend is not None and mend_s <= loop.time() <= self.at_s - MEND_TAKES_S:
-                await mend()
-                mend_s = loop.time() + MEND_EVERY_S
-            await asyncio.sleep(POLL_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clusters.ignite3 import errors, rest, settings, system
+from clusters.ignite3 import errors, rest, settings, system, waiting
 from clusters.ignite3.artifacts import NotPrepared
 from clusters.ignite3.settings import Options
 from harness.cli.main import execute
@@ -177,7 +177,7 @@ def test_a_wait_ends_with_what_was_lacking() -> None:
         return ["n3 is not in the topology"]
 
     async def wait() -> None:
-        await system.Ends(asyncio.get_running_loop().time() - 1).until(lacking)
+        await waiting.Ends(asyncio.get_running_loop().time() - 1).until(lacking)
 
     with pytest.raises(HarnessError, match="n3 is not in the topology"):
         asyncio.run(wait())
@@ -210,19 +210,19 @@ def test_every_scenario_is_a_plan_for_the_prepared_image() -> None:
 def test_a_node_that_the_others_do_not_see_was_thrown_out(
     state: str, members: set[str], seen: set[str], out: bool
 ) -> None:
-    assert system.is_out("n2", state, frozenset(members), frozenset(seen)) is out
+    assert waiting.is_out("n2", state, frozenset(members), frozenset(seen)) is out
 
 
 def test_the_topology_is_what_the_most_nodes_tell() -> None:
     alone, others = frozenset({"n3"}), frozenset({"n1", "n2"})
 
-    assert system.most_told((alone, others, others, None)) == others
-    assert system.most_told((None, None)) == frozenset()
+    assert waiting.most_told((alone, others, others, None)) == others
+    assert waiting.most_told((None, None)) == frozenset()
 
 
 def test_who_waits_mends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "MEND_EVERY_S", 0.0)
-    monkeypatch.setattr(system, "POLL_S", 0.0)
+    monkeypatch.setattr(waiting, "MEND_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "POLL_S", 0.0)
     lacking = ["n3 is not in the topology"]
 
     async def look() -> list[str]:
@@ -232,7 +232,7 @@ def test_who_waits_mends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
         lacking.clear()
 
     async def wait() -> None:
-        await system.Ends(asyncio.get_running_loop().time() + 30).until(look, mend)
+        await waiting.Ends(asyncio.get_running_loop().time() + 30).until(look, mend)
 
     asyncio.run(wait())
     assert not lacking

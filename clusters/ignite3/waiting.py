@@ -1,0 +1,55 @@
+"""Waiting for a cluster to be whole, and telling from its nodes' words who was thrown out of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import attrs
+
+from clusters.ignite3 import rest
+from harness.errors import HarnessError
+
+POLL_S = 0.25
+MEND_EVERY_S = 5.0  # between two looks for such nodes while something is waited for
+MEND_TAKES_S = 20.0  # what is begun later would be broken off by the deadline, a node killed
+
+
+def most_told(answers: Sequence[frozenset[str] | None]) -> frozenset[str]:
+    """What the most of those that answered say, and of these the longest; empty for no answer."""
+    told = [answer for answer in answers if answer is not None]
+    return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
+
+
+def is_out(node: str, state: str, members: frozenset[str], seen: frozenset[str]) -> bool:
+    """Whether ``node``, in ``state`` by its own word, was thrown out: as the others tell who is in
+    (``members``) and whom they talk to (``seen``).
+    """
+    if not members:
+        return False
+    return (state == rest.STARTED and node not in members) or bool(seen and node not in seen)
+
+
+@attrs.frozen
+class Ends:
+    """A deadline for what is waited for."""
+
+    at_s: float
+
+    async def until(
+        self,
+        look: Callable[[], Awaitable[list[str]]],
+        mend: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        """Look until nothing is lacking, and ``mend`` now and then meanwhile. Raises
+        ``HarnessError`` with what is lacking at the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        mend_s = loop.time() + MEND_EVERY_S
+        while lacking := await look():
+            if loop.time() >= self.at_s:
+                raise HarnessError(f"ignite3 is not whole: {'; '.join(lacking)}")
+            if mend is not None and mend_s <= loop.time() <= self.at_s - MEND_TAKES_S:
+                await mend()
+                mend_s = loop.time() + MEND_EVERY_S
+            await asyncio.sleep(POLL_S)
