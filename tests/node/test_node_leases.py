@@ -114,6 +114,36 @@ def test_an_earlier_start_is_over_as_soon_as_a_later_one_has_a_lease() -> None:
     assert other.leases.over("n1", new.origin)
 
 
+def test_a_late_renewal_of_an_earlier_start_ends_the_lease_of_the_later_no_sooner() -> None:
+    old, new, other = Observer("n1"), Observer("n1", "00000002"), Observer("n2")
+    other.renewed("n1", old.leases.next_renewal())
+    late = old.leases.next_renewal()
+    other.renewed("n1", new.leases.next_renewal())
+
+    other.renewed("n1", late)
+
+    assert other.leases.ended("n1", old.origin)
+    assert other.leases.over("n1", old.origin)
+    assert not other.leases.ended("n1", new.origin)
+    assert not other.leases.over("n1", new.origin)
+    other.pass_s(LEASE_S * (1 + DRIFT) + 0.01)
+    assert other.leases.over("n1", new.origin)
+
+
+def test_of_two_starts_seen_in_no_order_neither_is_over_before_its_time() -> None:
+    """A node that was restored from a snapshot has seen the last renewal only."""
+    current, other = Observer("n1"), Observer("n2")
+    other.renewed("n1", current.leases.next_renewal())
+    unknown = origin_of("n1", "00000009")
+
+    assert not other.leases.over("n1", unknown)
+    for _ in range(5):
+        other.pass_s(LEASE_S / 4)
+        other.renewed("n1", current.leases.next_renewal())
+    assert other.leases.over("n1", unknown)
+    assert not other.leases.over("n1", current.origin)
+
+
 def test_whose_grant_was_taken_knows_it_before_its_next_renewal_counts() -> None:
     holder = Observer("n1")
     mine = Grant("n1", holder.origin, 4)

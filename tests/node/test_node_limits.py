@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import Callable
+from typing import NoReturn
 
+import attrs
 import pytest
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node import codes, events, groups
+from clusters.reference.node import codes, events, groups, sessions
+from clusters.reference.node.clock import Hlc
 from clusters.reference.node.groups import Host
 from clusters.reference.node.metastorage.store import Metastorage
-from clusters.reference.node.sessions import MAX_CLIENTS
+from clusters.reference.node.runtime import ConnectionLost
+from clusters.reference.node.sessions import Sessions
 from clusters.reference.node.storage.log import SharedLog
-from clusters.reference.node.wire.messages import Failed
+from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody
+from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
 from harness.plan import MAX_CONCURRENCY
 from harness.records import EventKind
 
@@ -84,5 +92,74 @@ def test_events_that_nobody_fetched_in_time_are_told_of_as_one(
     assert [e.kind for e in log.since("boot", first.cursor).events] == [EventKind.LEADER_LOST]
 
 
-def test_a_node_takes_as_many_clients_as_a_plan_may_have() -> None:
-    assert MAX_CLIENTS > MAX_CONCURRENCY
+@attrs.define
+class Silent:
+    """A client that says nothing until it is dropped."""
+
+    peer: str = "client"
+    dropped: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    def send(self, payload: bytes) -> None:
+        raise AssertionError("nobody was asked anything")
+
+    async def recv(self) -> bytes:
+        await self.dropped.wait()
+        raise ConnectionLost(self.peer)
+
+    async def each(self, take: Callable[[bytes], None]) -> NoReturn:
+        raise ConnectionLost(self.peer)
+
+    def close(self) -> None:
+        self.dropped.set()
+
+
+def sessions_of_a_node() -> Sessions:
+    async def nothing(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        return Failed(codes.UNREACHABLE)
+
+    async def no_answer(question: AdminQuestion) -> AdminBody:
+        raise AssertionError(question)
+
+    return Sessions(
+        origin="n1~1",
+        partitions=1,
+        calls=Calls(route=lambda _: None, ask=nothing, tell=lambda node, body: None),
+        clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=lambda: 0.0),
+        admin=no_answer,
+    )
+
+
+def test_one_client_more_than_a_node_takes_is_dropped_until_another_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sessions.MAX_CLIENTS > MAX_CONCURRENCY, "a plan may send all its clients to one node"
+    monkeypatch.setattr(sessions, "MAX_CLIENTS", 2)
+
+    async def served(node: Sessions, client: Silent) -> None:
+        with contextlib.suppress(ConnectionLost):
+            await node.serve(client)
+
+    async def scenario() -> None:
+        node = sessions_of_a_node()
+        clients = [Silent() for _ in range(2)]
+        work = [asyncio.ensure_future(served(node, client)) for client in clients]
+        await asyncio.sleep(1.0)
+        await served(node, Silent())  # it returns although nobody closed the connection
+        assert not any(task.done() for task in work)
+        clients[0].close()
+        await work[0]
+        third = asyncio.ensure_future(served(node, Silent()))
+        await asyncio.sleep(1.0)
+        assert not third.done()
+
+    simulate(scenario())
+
+
+def test_a_client_that_says_nothing_is_dropped_in_time() -> None:
+    async def scenario() -> float:
+        before_s = asyncio.get_running_loop().time()
+        with contextlib.suppress(ConnectionLost):
+            await sessions_of_a_node().serve(Silent())
+        return asyncio.get_running_loop().time() - before_s
+
+    assert simulate(scenario(), horizon_s=1000.0) == pytest.approx(sessions.IDLE_LIMIT_S)

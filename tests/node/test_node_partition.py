@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from reference_kit import restore
 from clusters.reference.node.clock import span
 from clusters.reference.node.raft.errors import InvariantBroken
 from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.states import ROWS_AT_ONCE, content_digest
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
 from clusters.reference.node.tx.mvcc import Versions
@@ -228,3 +231,23 @@ def test_a_dump_shows_its_moment_whatever_is_installed_and_collected_while_it_is
         b"b": (Version(b"2", 2), Version(b"5", 5)),
     }
     assert [v.ts for v in dict(versions.dump())[b"a"]] == [3, 4, 6]
+
+
+def test_a_digest_is_of_one_moment_and_the_loop_turns_while_it_is_made() -> None:
+    async def scenario() -> None:
+        partition = Partition()
+        partition.epoch = 1
+        for number in range(4 * ROWS_AT_ONCE):
+            partition.versions.install(b"key %d" % number, b"x", 1)
+        before = await content_digest(partition.content())
+        reading = asyncio.ensure_future(content_digest(partition.content()))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+            partition.versions.install(b"key 0", b"y", 1 + turns)
+        assert turns >= 4
+        assert await reading == before
+        assert await content_digest(partition.content()) != before
+
+    asyncio.run(scenario())

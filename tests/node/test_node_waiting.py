@@ -9,10 +9,11 @@ import attrs
 import pytest
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node import codes
+from clusters.reference.node import codes, switchboard
 from clusters.reference.node.clock import Hlc, span
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.switchboard import Switchboard
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.calls import Calls
 from clusters.reference.node.tx.coordinator import one_shot
@@ -26,6 +27,7 @@ from clusters.reference.node.wire.messages import (
     Execute,
     Executed,
     Failed,
+    Finish,
     Lock,
     Locked,
     PeerAnswer,
@@ -34,9 +36,11 @@ from clusters.reference.node.wire.messages import (
     Prepared,
     PrimaryBody,
     ReadAt,
+    Renew,
     Resolve,
     Resolved,
     TxnId,
+    Version,
 )
 
 OLD, YOUNG = TxnId(1, "n1~1", 1), TxnId(2, "n1~1", 2)
@@ -54,6 +58,7 @@ class Leases:
 
     ceiling: int = span(1_000_000)
     epoch: int = EPOCH
+    gone: bool = False  # every coordinator
 
     def mine(self, partition: int) -> Leases:
         return self
@@ -62,7 +67,7 @@ class Leases:
         return True
 
     def silent(self, origin: str) -> bool:
-        return False
+        return self.gone
 
     def clock_at(self, at_s: float) -> int:
         return 0
@@ -219,3 +224,102 @@ def test_the_time_of_a_one_shot_that_only_read_is_promised_like_that_of_a_snapsh
     assert isinstance(near, Executed)
     assert isinstance(far, Failed)
     assert far.code == codes.LOST
+
+
+@pytest.mark.parametrize(("prepared_s", "sees"), [(0.5, Version), (2.0, Failed)])
+def test_a_snapshot_is_refused_what_was_in_doubt_for_longer_than_it_may_be_old(
+    prepared_s: float, sees: type[object]
+) -> None:
+    async def scenario() -> PeerAnswer:
+        scene = Scene()
+        held = await scene.primary.serve(lock(YOUNG, exclusive=True))
+        assert isinstance(held, Locked)
+        await scene.primary.serve(Prepare(0, YOUNG, held.hold, ((KEY, b"x"),), 1, 60_000))
+        await asyncio.sleep(prepared_s)
+        at = scene.clock.now()
+        reading = asyncio.ensure_future(scene.primary.serve(ReadAt(0, KEY, at, 0, 60_000)))
+        await asyncio.sleep(0.1)
+        # Home's clock is ahead: it may have acknowledged this as soon as it was prepared.
+        await scene.primary.serve(Finish(0, YOUNG, at + span(1.0)))
+        return await reading
+
+    answer = simulate(scenario())
+
+    assert isinstance(answer, sees)
+    assert answer == Version(None, 0) or codes.SNAPSHOT_TOO_OLD in str(answer)
+
+
+def test_a_free_lock_is_answered_at_once_and_one_that_is_not_takes_its_time() -> None:
+    async def scenario() -> None:
+        scene = Scene()
+        asked = lock(YOUNG, exclusive=True)
+        assert isinstance(scene.primary.at_once(asked), Locked)
+        younger = TxnId(3, "n1~1", 1)
+        refused = scene.primary.at_once(lock(younger, exclusive=False))
+        assert isinstance(refused, Failed)
+        assert refused.code == codes.CONFLICT
+        waits = lock(OLD, exclusive=False)
+        assert scene.primary.at_once(waits) is None
+        assert scene.primary.at_once(Execute(0, OLD, ((KEY, None),), 60_000)) is None
+        waiting = asyncio.ensure_future(scene.primary.serve(waits))
+        await asyncio.sleep(0.1)
+        assert scene.primary.locks.waiting == 1
+        await scene.primary.serve(Finish(0, YOUNG, 0))
+        assert isinstance(await waiting, Locked)
+
+    simulate(scenario())
+
+
+def test_a_coordinator_that_has_just_started_is_not_taken_for_gone() -> None:
+    async def scenario() -> list[int]:
+        scene = Scene(leases=Leases(gone=True))
+        finisher = Finisher(
+            primary=scene.primary,
+            calls=scene.calls(),
+            clock=scene.clock,
+            leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
+            spawn=lambda step: step.close(),
+        )
+        await scene.primary.serve(lock(YOUNG, exclusive=True))
+        held = list[int]()
+        for _ in range(3):
+            await asyncio.sleep(0.5)
+            finisher.tend()
+            held.append(scene.primary.locks.count)
+        return held
+
+    assert simulate(scenario()) == [1, 1, 0]
+
+
+def test_a_node_takes_only_so_many_requests_that_wait_but_renewals_always(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(switchboard, "MAX_UNDER_WAY", 2)
+
+    async def scenario() -> list[PeerAnswer]:
+        scene, work = Scene(), list[asyncio.Task[None]]()
+        await scene.primary.serve(lock(YOUNG, exclusive=True))
+        board = Switchboard(
+            node="n1",
+            primaries=lambda number: scene.primary,
+            spawn=lambda step: work.append(asyncio.ensure_future(step)),
+            under_way=lambda: len(work),
+        )
+        answers = list[PeerAnswer]()
+        for number in range(4):
+            older = TxnId(1, "n1~1", number)
+            board.request(lock(older, exclusive=True), answers.append)
+        board.request(Renew("n2", b""), answers.append)
+        for task in work[2:]:
+            await task
+        for task in work:
+            task.cancel()
+        return answers
+
+    refused, again, renewal = simulate(scenario())
+
+    for answer in (refused, again):
+        assert isinstance(answer, Failed)
+        assert answer.code == codes.OVERLOADED
+    assert isinstance(renewal, Failed)
+    assert renewal.code == codes.NOT_LEADER

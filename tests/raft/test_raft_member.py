@@ -339,3 +339,17 @@ def test_a_configuration_that_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(RaftConfigError, match=text):
         RaftConfig(**{"node": "n1", "voters": VOTERS, **settings})
+
+
+def test_a_member_that_stands_down_leads_no_more_and_asks_for_no_votes_meanwhile() -> None:
+    raft = leader(1)
+    term = raft.term
+    for _ in range(100):
+        raft.stand_down()
+        raft.tick()
+        assert (raft.role, raft.term) == (Role.FOLLOWER, term)
+    assert not [m for m in finish(raft) if isinstance(m, VoteRequest)]
+
+    for _ in range(20):
+        raft.tick()
+    assert raft.role is Role.PRE_CANDIDATE

@@ -49,7 +49,9 @@ class Machine(Protocol):
         """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
 
     def content(self) -> Iterable[object]:
-        """The state as rows that are equal on every member that has applied the same."""
+        """The state of this moment as rows that are equal on every member that has applied the
+        same, which are taken while later entries are applied.
+        """
 
     def lead_lost(self) -> None:
         """This member leads no more: forget what only a leader keeps."""

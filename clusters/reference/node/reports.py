@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 MAX_VALUES_BYTES = 8 * 1024 * 1024  # of one key's versions in an answer; half a frame
 
 
-def answer(node: Node, question: AdminQuestion) -> AdminBody:
+async def answer(node: Node, question: AdminQuestion) -> AdminBody:
     """The answer of ``node``: its events since a cursor, one key, or everything it is."""
     if isinstance(question, AskEvents):
         return node.events.since(question.boot, question.cursor)
     if isinstance(question, AskKey):
         return _key_report(node, question.key)
     if isinstance(question, AskStates):
-        return state_report(node, whole=question.whole)
+        return await state_report(node, whole=question.whole)
     return _node_report(node)
 
 

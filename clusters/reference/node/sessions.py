@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from clusters.reference.node import codes
 from clusters.reference.node.clock import Hlc
@@ -58,7 +58,7 @@ class Sessions:
         partitions: int,
         calls: Calls,
         clock: Hlc,
-        admin: Callable[[AdminQuestion], AdminBody],
+        admin: Callable[[AdminQuestion], Awaitable[AdminBody]],
     ) -> None:
         """``origin`` names this start of this node in the ids of its transactions."""
         self._origin, self._partitions = origin, partitions
@@ -88,9 +88,9 @@ class Sessions:
             session.end()
             self._clients -= 1
 
-    def admin(self, question: AdminQuestion) -> AdminBody:
+    async def admin(self, question: AdminQuestion) -> AdminBody:
         """The answer to an admin question."""
-        return self._admin(question)
+        return await self._admin(question)
 
     def begin(self, request: Begin) -> Transaction | Snapshot:
         """A new transaction. Raises ``TxError`` on a kind that there is not."""
@@ -171,7 +171,7 @@ class _Session:
     async def answer(self, request: ClientRequest) -> ClientReply | AdminReply:
         body = request.body
         if isinstance(body, AdminQuestion):
-            return AdminReply(request.id, self._sessions.admin(body))
+            return AdminReply(request.id, await self._sessions.admin(body))
         try:
             return ClientReply(request.id, await self._step(request))
         except TxError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -21,20 +22,30 @@ if TYPE_CHECKING:
 
 MARKS_MAX = 65_536  # of all logs of a node in one answer: about a megabyte
 GROUP_MARKS_MAX = 2048
+ROWS_AT_ONCE = 256  # milliseconds, where others wait for the loop
 _BYTES = 7  # of a digest: fits an int64 of whoever reads it
 _MODULUS = 1 << 8 * _BYTES
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def state_report(node: Node, *, whole: bool) -> StateReport:
-    """Every replica of ``node``; with ``whole`` its content and log too."""
-    groups = node.host.groups.values()
+async def state_report(node: Node, *, whole: bool) -> StateReport:
+    """Every replica of ``node``; with ``whole`` its content and log too. Each replica is told of as
+    it was at one moment; while contents are read the node goes on, and so do its leases.
+    """
+    groups = tuple(node.host.groups.values())
     room = min(GROUP_MARKS_MAX, MARKS_MAX // max(1, len(groups))) if whole else 0
+    replicas = []
+    for group in groups:
+        replica = _replica(node, group, room)
+        if whole:
+            content = await content_digest(group.machine.content())
+            replica = msgspec.structs.replace(replica, content=content)
+        replicas.append(replica)
     return StateReport(
         node=node.config.node,
         member=node.member,
         boot=node.runtime.boot,
-        replicas=tuple(_replica(node, group, room) for group in groups),
+        replicas=tuple(replicas),
     )
 
 
@@ -62,7 +73,6 @@ def _replica(node: Node, group: Group, room: int) -> ReplicaReport:
         acting=primary is not None and primary.serving,
         locks=0 if primary is None else primary.locks.count,
         prepared=0 if replica is None else len(replica.partition.prepared),
-        content=content_digest(group.machine.content()) if room else None,
         log=_marks(group, room) if room else (),
     )
 
@@ -76,9 +86,16 @@ def _marks(group: Group, room: int) -> tuple[LogMark, ...]:
     )
 
 
-def content_digest(rows: Iterable[object]) -> int:
-    """A number that is equal for equal ``rows``, in whatever order they come."""
-    return sum(_digest(_encode(row)) for row in rows) % _MODULUS
+async def content_digest(rows: Iterable[object]) -> int:
+    """A number that is equal for equal ``rows``, in whatever order they come. The loop turns every
+    ``ROWS_AT_ONCE``.
+    """
+    total = 0
+    for number, row in enumerate(rows, 1):
+        total += _digest(_encode(row))
+        if not number % ROWS_AT_ONCE:
+            await asyncio.sleep(0)
+    return total % _MODULUS
 
 
 def _shown(entry: Entry) -> bytes:

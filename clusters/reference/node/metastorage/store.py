@@ -134,7 +134,7 @@ class Metastorage:
 
     def content(self) -> Iterable[object]:
         """Keys with value and revision."""
-        return ((key, held) for key, held in self._keys.items())
+        return list(self._keys.items())
 
     def lead_lost(self) -> None:
         """A leader keeps nothing of its own."""

@@ -8,6 +8,7 @@ against epoch, commit against abort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -114,11 +115,9 @@ class Partition:
         """Newest versions, what is prepared, outcomes. Older versions are left out: when they go
         may differ after a restored snapshot.
         """
-        yield self.epoch, self.max_ts, self.horizon
-        yield from self.prepared.values()
-        yield from self.outcomes.items()
-        for key, versions in self.versions.dump():
-            yield key, versions[-1]
+        head = (self.epoch, self.max_ts, self.horizon)
+        rows = ((key, versions[-1]) for key, versions in self.versions.dump())
+        return chain((head,), list(self.prepared.values()), list(self.outcomes.items()), rows)
 
     def lead_lost(self) -> None:
         """What only a primary keeps is kept by the primary."""
