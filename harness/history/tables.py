@@ -9,7 +9,7 @@ sink merges it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 import numpy as np
@@ -40,6 +40,9 @@ HELD_ROWS = 2 * BATCH_ROWS
 
 NO_COMPLETION = "no-completion"
 """The error code of an operation whose outcome was never recorded."""
+
+
+_TYPES = {type_: type_.value for type_ in OpType}  # an enum is slow to say its value
 
 
 class Contradiction(FiredrillError):
@@ -107,11 +110,16 @@ class Tabulator:
 
     def add(self, record: Record, *, writer: int = 0) -> None:
         """Take the next record. Raises ``Contradiction``."""
+        kind = type(record)
+        if kind is Invoke:
+            self._begin(cast(Invoke, record), writer)
+        elif kind is Complete:
+            self._end(cast(Complete, record), writer)
+        else:
+            self._keep(record)
+
+    def _keep(self, record: Record) -> None:
         match record:
-            case Invoke():
-                self._begin(record, writer)
-            case Complete():
-                self._end(record, writer)
             case FaultTransition():
                 self._faults.add(record)
             case StoreEvent():
@@ -187,7 +195,8 @@ class Tabulator:
         self._last_own[writer] = index
         if self._reindex:
             index = self._next_index
-        self._next_index = max(self._next_index, index + 1)
+        if index >= self._next_index:
+            self._next_index = index + 1
         return index
 
     def _give_older_half(self) -> None:
@@ -262,7 +271,7 @@ def _transactions(rows: list[_Row]) -> pa.Table:
         "txn": [row.txn for row in rows],
         "process": [begin.process for begin in begins],
         "kind": [begin.kind for begin in begins],
-        "type": [end.type.value for end in ends],
+        "type": [_TYPES[end.type] for end in ends],
         "node": [begin.node for begin in begins],
         "attempt": [begin.attempt for begin in begins],
         "server_txn": [end.server_txn for end in ends],
@@ -289,7 +298,7 @@ def _micro_ops(rows: list[_Row], partition_of: PartitionOf | None) -> pa.Table:
         steps = _ops_of(row)
         txns += [row.txn] * len(steps)
         positions += range(len(steps))
-        types += [row.complete.type.value] * len(steps)
+        types += [_TYPES[row.complete.type]] * len(steps)
         ops += steps
         known_empty += [row.complete.type is OpType.OK] * len(steps)
     keys = np.array([op.key for op in ops], dtype=np.int64)
