@@ -62,7 +62,9 @@ def substream(seed: int, purpose: str, *parts: int | str) -> random.Random:
 
     Streams are independent: drawing more from one leaves the others as they were.
     """
-    label = "\x1f".join([str(seed), purpose, *map(str, parts)])
+    label = f"{seed}\x1f{purpose}"
+    for part in parts:
+        label = f"{label}\x1f{part}"
     return random.Random(int.from_bytes(hashlib.sha256(label.encode()).digest()[:16], "big"))
 
 

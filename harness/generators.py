@@ -19,8 +19,8 @@ from harness.records import Complete, Invoke, MicroOp, OpType
 
 def next_process(context: Context, after_slot: int) -> int:
     """The idle process whose slot follows ``after_slot`` in a circle, so that all take turns."""
-    slots = [process % context.concurrency for process in context.free]
-    return context.free[bisect_right(slots, after_slot) % len(slots)]
+    free, count = context.free, context.concurrency
+    return free[bisect_right(free, after_slot, key=lambda process: process % count) % len(free)]
 
 
 @attrs.frozen
