@@ -71,6 +71,7 @@ def replay(
     simulated = plan.cluster.provider == SIMULATED
     view = View(windows=_windows(windows), nodes=lanes, show=show)
     trace = trace or view != View()
+    _refuse_strangers(plan, lanes)
     if trace and not simulated:
         raise UsageError(f"--trace needs a simulated run (its provider is {plan.cluster.provider})")
     if not simulated:
@@ -138,6 +139,15 @@ def _injected(run: RunDirectory) -> dict[int, tuple[float, tuple[str, ...]]]:
         for row in history.faults().to_pylist()
         if row["injecting_ns"] is not None
     }
+
+
+def _refuse_strangers(plan: Plan, lanes: tuple[str, ...]) -> None:
+    from harness.cli.wiring import node_names
+
+    for lane in lanes:
+        if lane not in node_names(plan):
+            known = ", ".join(node_names(plan))
+            raise PlanError("--lane", f"expected one of {known} (got {lane!r})", "flags")
 
 
 def _windows(texts: tuple[str, ...]) -> tuple[tuple[float, float], ...]:

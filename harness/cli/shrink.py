@@ -43,7 +43,7 @@ HEAD_CHARS = 100
     type=click.IntRange(1, 100),
     default=TRIES,
     show_default=True,
-    help="Seeds (of a simulated plan) or repetitions that a candidate has to fail in.",
+    help="Seeds (real nodes: repetitions) in one of which a candidate has to fail.",
 )
 @click.option(
     "--time-budget",
