@@ -38,6 +38,7 @@ def tag() -> str:
     """The image's name: another recipe, another name."""
     parts = [recipe.tag(), artifacts.POM.read_text(), artifacts.MODULES, *_texts(()).values()]
     parts += [artifacts.TRAINER.read_text(), *_training_command()]
+    parts += settings.training_statements()
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
     return f"{alias()}-{digest}"
 
@@ -106,7 +107,7 @@ def _training_command() -> tuple[str, ...]:
 
 
 def _train(client: docker.APIClient, plain: str) -> None:
-    home, java = settings.HOME, _training_command()
+    home, java = settings.HOME, (*_training_command(), "--", *settings.training_statements())
     script = f'python3 {home}/train.py {artifacts.TRAIN_LIMIT_S} "$@" && rm -rf {TRAINING}'
     with doing("making the archive of classes"):
         made = client.create_container(

@@ -44,7 +44,8 @@ def ensure() -> Path:
             str(into),
         )
         trainer = (sys.executable, str(artifacts.TRAINER), str(artifacts.TRAIN_LIMIT_S))
-        artifacts.run(artifacts.TRAIN_LIMIT_S + 30, *trainer, *java)
+        asked = ("--", *settings.training_statements())
+        artifacts.run(artifacts.TRAIN_LIMIT_S + 30, *trainer, *java, *asked)
         shutil.rmtree(work)
 
     return artifacts.made(_name(), make)
@@ -54,4 +55,5 @@ def _name() -> str:
     """Another recipe, another name."""
     texts = (artifacts.POM.read_text(), artifacts.MODULES, settings.LOGGING, *settings.JVM)
     trained = (artifacts.TRAINER.read_text(), settings.training_config(), str(artifacts.root()))
-    return f"home-{artifacts.digest('|'.join((*texts, *trained)).encode())}"
+    asked = settings.training_statements()
+    return f"home-{artifacts.digest('|'.join((*texts, *trained, *asked)).encode())}"

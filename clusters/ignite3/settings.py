@@ -164,6 +164,18 @@ def training_config() -> str:
     )
 
 
+def training_statements() -> tuple[str, ...]:
+    """What that node executes meanwhile: zones, tables and rows need classes of their own, and the
+    planner of SQL some thousand.
+    """
+    return (
+        *statements(Options(partitions=2, replicas=1)),
+        "INSERT INTO ITEMS (K, V) VALUES (1, '[1]'), (2, '[2]')",
+        "UPDATE ITEMS SET V = '[1,2]' WHERE K = 1",
+        "SELECT K, V FROM ITEMS",
+    )
+
+
 def cluster_config(options: Options) -> str:
     """The configuration that the whole cluster shares, given when it is initialised."""
     return f"""\
