@@ -31,9 +31,7 @@ from clusters.reference.node.config import (
     TickMs,
     check,
 )
-from clusters.reference.node.members import member_of
 from clusters.reference.node.placement import partition_of
-from clusters.reference.node.raft import Role, Stage
 from clusters.reference.node.runtime import ConnectionLost, Network
 from clusters.reference.node.sessions import SNAPSHOT
 from clusters.reference.node.tx.primary import STALENESS_S
@@ -43,10 +41,10 @@ from clusters.reference.node.wire.reports import (
     AskEvents,
     AskStatus,
     EventBatch,
-    GroupStatus,
     NodeReport,
 )
 from clusters.reference.node.wire.states import AskStates, ReplicaReport, StateReport
+from clusters.reference.wholeness import missing, roles_of
 from harness.client import READ_WRITE, ErrorMeaning
 from harness.clock import RunClock
 from harness.cluster import Address, Cluster, PortSpec, Program, Provider, PythonTree, Roles
@@ -67,7 +65,6 @@ LOG_FILE = "node.log"
 # A lease that ends, an election and a takeover, each of which may have to be tried again.
 LIVENESS_S = 5.0
 USUAL_REPLICAS = 3  # one may be lost
-METASTORAGE = -1  # its group among the partitions
 NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
 REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
 
@@ -324,109 +321,6 @@ def _state(report: StateReport, replica: ReplicaReport) -> ReplicaState:
     told["recovered"] = Recovered(**msgspec.structs.asdict(replica.recovered))
     told["log"] = tuple(LogMark(mark.index, mark.term, mark.digest) for mark in replica.log)
     return ReplicaState(node=report.node, life=report.member, boot=report.boot, **told)
-
-
-def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
-    """Leaders by their own word, the higher term before the lower; primaries under a lease that
-    holds, the higher epoch first; voters by assignment.
-    """
-    best: dict[int | None, tuple[int, str]] = {}
-    primaries: dict[int, tuple[int, str]] = {}
-    voters: dict[int, tuple[str, ...]] = {}
-    for node in sorted(reports):
-        voters.update(reports[node].assignments)
-        for group in reports[node].groups:
-            if group.role == Role.LEADER:
-                best[group.partition] = max(best.get(group.partition, (0, "")), (group.term, node))
-        for held in reports[node].primaries:
-            if held.serving:
-                known = primaries.get(held.partition, (0, ""))
-                primaries[held.partition] = max(known, (held.epoch, node))
-    return Roles(
-        leaders={p: node for p, (_, node) in best.items() if p is not None},
-        # Where nobody knows the partitions nobody tells anything of them.
-        primaries={p: node for p, (_, node) in primaries.items()} if voters else None,
-        voters=voters,
-        metastorage_leader=best[None][1] if None in best else None,
-    )
-
-
-def missing(
-    reports: Mapping[str, NodeReport],
-    nodes: tuple[str, ...],
-    partitions: int,
-    goals: dict[int, int],
-) -> list[str]:
-    """What keeps the cluster from being whole, in words; nothing when every replica of every
-    partition runs and has applied the partition's goal.
-
-    ``goals`` is kept between calls: what a partition's leader knew to be committed when it was
-    first seen to serve. A goal that moved with the load would never be reached by all at once.
-    """
-    silent = [node for node in nodes if node not in reports]
-    lacking = [f"{node} does not answer" for node in silent]
-    assigned = roles_of(reports).voters
-    members: dict[int, dict[str, GroupStatus]] = {METASTORAGE: {}}
-    members.update({p: {} for p in range(partitions)})
-    for node, report in reports.items():
-        for group in report.groups:
-            number = METASTORAGE if group.partition is None else group.partition
-            members.setdefault(number, {})[node] = group
-    lives = {n: member_of(n, report.incarnation) for n, report in reports.items()}
-    served = frozenset(
-        status.partition
-        for report in reports.values()
-        for status in report.primaries
-        if status.serving
-    )
-    for partition, held in members.items():
-        if partition == METASTORAGE:
-            holders = nodes
-        elif partition in assigned:
-            holders = assigned[partition]
-        else:
-            lacking.append(f"partition {partition} is not assigned")
-            continue
-        running = {n: held.get(n) for n in holders if n not in silent}
-        lacking += _behind(partition, running, goals) or _foreign(partition, running, lives)
-        if partition != METASTORAGE and partition not in served:
-            lacking.append(f"{_name(partition)} has no primary")
-    return lacking
-
-
-def _foreign(
-    partition: int, replicas: Mapping[str, GroupStatus | None], lives: Mapping[str, str]
-) -> list[str]:
-    """What is wrong with the members of a partition that has caught up: a change that goes on, or
-    a former life of a node that was wiped.
-    """
-    leader = max(
-        (status for status in replicas.values() if status is not None and status.serving),
-        key=lambda status: status.term,
-    )
-    name = _name(partition)
-    if leader.stage != Stage.STABLE:
-        return [f"{name} changes its members ({leader.stage})"]
-    return [f"{name} has not taken {n} in" for n in replicas if lives[n] not in leader.members]
-
-
-def _name(partition: int) -> str:
-    return "metastorage" if partition == METASTORAGE else f"partition {partition}"
-
-
-def _behind(
-    partition: int, replicas: Mapping[str, GroupStatus | None], goals: dict[int, int]
-) -> list[str]:
-    leaders = [status for status in replicas.values() if status is not None and status.serving]
-    if not leaders:
-        return [f"{_name(partition)} has no leader"]
-    leader = max(leaders, key=lambda status: status.term)
-    goal = goals.setdefault(partition, leader.commit_index)
-    return [
-        f"{_name(partition)} on {node} has not caught up"
-        for node, status in replicas.items()
-        if status is None or status.term != leader.term or status.applied_index < goal
-    ]
 
 
 def source_hash(directory: Path) -> str:

@@ -18,7 +18,8 @@ from clusters.reference.node.wire.reports import (
     NodeReport,
     PrimaryStatus,
 )
-from clusters.reference.system import REQUIREMENTS, build, missing, roles_of, source_hash
+from clusters.reference.system import REQUIREMENTS, build, source_hash
+from clusters.reference.wholeness import missing, roles_of
 from harness.client import Certainty, classify
 from harness.cluster import Roles
 from harness.errors import PlanError

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from clusters.reference.node.membership import names_of
 from clusters.reference.node.placement import partition_of
 from clusters.reference.node.states import state_report
+from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import Version
 from clusters.reference.node.wire.reports import (
     AdminBody,
@@ -15,6 +16,7 @@ from clusters.reference.node.wire.reports import (
     AskKey,
     KeyReport,
     NodeReport,
+    PrimaryStatus,
 )
 from clusters.reference.node.wire.states import AskStates
 
@@ -49,7 +51,8 @@ def _node_report(node: Node) -> NodeReport:
         assignments={p: names_of(a.members) for p, a in node.assignments.items()},
         groups=tuple(group.status() for group in node.host.groups.values()),
         primaries=tuple(
-            replica.primary.status(
+            _primary_status(
+                replica.primary,
                 node.leases.primary(number),
                 grants[number].epoch if number in grants else 0,
             )
@@ -60,6 +63,26 @@ def _node_report(node: Node) -> NodeReport:
         reachable=node.peers.reachable(),
         log_bytes=node.log.size_bytes,
         bugs=config.bugs,
+    )
+
+
+def _primary_status(primary: Primary, granted: str | None, epoch: int) -> PrimaryStatus:
+    """``granted`` and ``epoch`` as metastorage has it."""
+    partition = primary.partition
+    return PrimaryStatus(
+        partition=primary.number,
+        primary=granted,
+        epoch=epoch,
+        serving=primary.serving,
+        locks=primary.locks.count,
+        waiting=primary.locks.waiting,
+        open=len(primary.footings),
+        prepared=tuple(str(txn) for txn in partition.prepared),
+        outcomes=len(partition.outcomes),
+        keys=len(partition.versions),
+        versions=len(partition.versions) + partition.versions.older,
+        max_ts=partition.max_ts,
+        counters=primary.counters,
     )
 
 

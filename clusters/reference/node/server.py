@@ -77,8 +77,7 @@ class Node:
         self.log = SharedLog(self._disk, fsync="no-fsync" not in config.bugs)
         self.metastorage = Metastorage()
         self.assignments: dict[int, Assignment] = {}
-        # From when it is known who founded the cluster.
-        self._tenure: Tenure | None = None
+        self._tenure: Tenure | None = None  # from when it is known who founded the cluster
         self.replicas: dict[int, Replica] = {}
         self._partitions: dict[str, Partition] = {}  # restored, and not yet started
         self._finishers: dict[int, Finisher] = {}

@@ -18,16 +18,16 @@ from clusters.reference.node.clock import Hlc
 from clusters.reference.node.leases import Leases
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
+from clusters.reference.node.tx.execute import execute
 from clusters.reference.node.tx.footing import Footing, Footings
-from clusters.reference.node.tx.limits import answer_too_large
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.promises import Promises
 from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,
     Execute,
-    Executed,
     Failed,
     Fine,
     Finish,
@@ -45,10 +45,8 @@ from clusters.reference.node.wire.messages import (
     Validate,
     Version,
 )
-from clusters.reference.node.wire.reports import PrimaryStatus
 
 STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
-CEILING_POLL_S = 0.05
 OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
 
 T = TypeVar("T", Committed, Prepared)
@@ -78,10 +76,9 @@ class Primary:
     ) -> None:
         """``propose`` returns what ``Partition.apply`` returned, or ``Failed``."""
         self.number, self.partition, self._group = number, partition, group
-        self.propose, self._clock, self._leases = propose, clock, leases
-        self.epoch = 0
+        self.propose, self.clock, self._leases, self.epoch = propose, clock, leases, 0
         self.spent_epoch = 0  # the last one that was open here: it never opens again
-        self._found_ts, self._opened_s = 0, 0.0
+        self._promises = Promises(clock, leases)
         self.locks = LockTable()
         self.footings = Footings()
         self.on_commit: Callable[[TxnId], None] = lambda txn: None
@@ -105,14 +102,14 @@ class Primary:
 
     async def take_over(self, epoch: int) -> bool:
         """Open under ``epoch``, which was granted; whether it worked."""
-        floor = max(self._clock.now(), self.partition.max_ts)
+        floor = max(self.clock.now(), self.partition.max_ts)
         done = await self.propose(commands.Takeover(epoch, floor), OWN_LIMIT_S)
         if not isinstance(done, Fine) or not self._group.serving:
             self.spent_epoch = epoch  # it may have been applied: it can't be opened again
             return False
-        self._clock.observe(self.partition.max_ts)
-        self.epoch, self._opened_s = epoch, _now_s()
-        self._found_ts = self.partition.written_ts
+        self.clock.observe(self.partition.max_ts)
+        self.epoch = epoch
+        self._promises.opened(self.partition.written_ts)
         self.locks = LockTable()
         self.footings.clear()
         if not planted("locks-not-rebuilt"):
@@ -135,7 +132,7 @@ class Primary:
             return self._refusal()
         if not isinstance(body, Lock):
             return None
-        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
         if body.exclusive or not planted("read-lock-skipped"):
@@ -152,7 +149,7 @@ class Primary:
             case Lock():
                 return await self._lock(body)
             case Execute():
-                return await self._execute(body)
+                return await execute(self, body)
             case Validate():
                 return await self._validate(body)
             case Prepare():
@@ -169,12 +166,12 @@ class Primary:
     # -- steps of a transaction
 
     async def _lock(self, body: Lock) -> Locked | Failed:
-        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
         failed = None
         if body.exclusive or not planted("read-lock-skipped"):
-            failed = await self._acquire(footing, body.key, exclusive=body.exclusive)
+            failed = await self.acquire(footing, body.key, exclusive=body.exclusive)
         return self._locked(footing, body) if failed is None else failed
 
     def _locked(self, footing: Footing, body: Lock) -> Locked:
@@ -182,75 +179,45 @@ class Primary:
         value = None if body.exclusive else self.partition.versions.newest(body.key).value
         return Locked(Hold(self.epoch, footing.number), value)
 
-    async def _execute(self, body: Execute) -> Executed | Failed:
-        """All locks, then all gets, then one command; gets see the puts before them."""
-        footing = self._stand(body.txn, Hold(0, 0), body.limit_ms)
-        if isinstance(footing, Failed):
-            return footing
-        writes: dict[bytes, bytes] = {}
-        values: list[bytes | None] = []
-        for key, value in body.steps:
-            failed = await self._acquire(footing, key, exclusive=value is not None)
-            if failed is not None:
-                self._drop(body.txn)
-                return failed
-            if value is not None:
-                writes[key] = value
-            else:
-                values.append(writes.get(key, self.partition.versions.newest(key).value))
-        failed = answer_too_large(values)
-        if failed is not None:
-            self._drop(body.txn)
-            return failed
-        if not writes:
-            ts = self._clock.now()
-            promised = await self._promised(ts) and not footing.over
-            self._drop(body.txn)
-            if promised:
-                return Executed(tuple(values), ts)
-            return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
-        done = await self._commit(footing, 0, tuple(writes.items()), ())
-        return Executed(tuple(values), done.ts) if isinstance(done, Committed) else done
-
     async def _validate(self, body: Validate) -> Fine | Failed:
-        footing = self._stand(body.txn, body.hold, 0)
+        footing = self.stand(body.txn, body.hold, 0)
         if isinstance(footing, Failed):
             return footing
-        if not await self._promised(body.ts) or footing.over:
+        if not await self.promised(body.ts) or footing.over:
             return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
-        self._drop(body.txn)
+        self.drop(body.txn)
         return Fine()
 
     async def _prepare(self, body: Prepare) -> Prepared | Failed:
-        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
         written = {key for key, _ in body.writes}
         reads = tuple(key for key in self.locks.held(body.txn) if key not in written)
-        footing.propose(self._clock.now())
+        footing.propose(self.clock.now())
         self.locks.settle(body.txn)
         command = commands.Prepare(self.epoch, body.txn, footing.ts, reads, body.writes, body.home)
         return self._came_to(body.txn, await self.propose(command, body.limit_ms / 1000), Prepared)
 
     async def _commit_step(self, body: CommitTx) -> Committed | Failed:
-        footing = self._stand(body.txn, body.hold, body.limit_ms)
+        footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
-        return await self._commit(footing, body.ts, body.writes, body.participants)
+        return await self.commit(footing, body.ts, body.writes, body.participants)
 
-    async def _commit(
+    async def commit(
         self, footing: Footing, ts: int, writes: commands.Writes, participants: tuple[int, ...]
     ) -> Committed | Failed:
         """One command, and the acknowledgement if the lease still holds once it is applied."""
         txn, limit_s = footing.txn, footing.deadline_s - _now_s()
         if limit_s <= 0:
             return Failed(codes.EXPIRED, f"{txn} is over its deadline")
-        self._clock.observe(ts)
-        footing.propose(self._clock.now())
+        self.clock.observe(ts)
+        footing.propose(self.clock.now())
         self.locks.settle(txn)
         command = commands.Commit(self.epoch, txn, footing.ts, writes, participants)
         if planted("released-before-durable"):
-            self._drop(txn)
+            self.drop(txn)
         done = self._came_to(txn, await self.propose(command, limit_s), Committed)
         if isinstance(done, Committed):
             self.counters["commits"] += 1
@@ -266,12 +233,12 @@ class Primary:
         if body.txn in self.partition.prepared or (
             footing is not None and footing.proposed and body.ts
         ):
-            self._clock.observe(body.ts)
+            self.clock.observe(body.ts)
             command = commands.Finish(self.epoch, body.txn, body.ts)
             done = await self.propose(command, OWN_LIMIT_S)
             return done if isinstance(done, Fine | Failed) else self._refusal()
         if footing is not None and not footing.proposed:
-            self._drop(body.txn)
+            self.drop(body.txn)
         return Fine()
 
     async def _resolve(self, txn: TxnId) -> Resolved | Failed:
@@ -290,9 +257,11 @@ class Primary:
         begun to is waited for. No lock is taken, so no writer ever waits for a snapshot.
         """
         fresh_s = _now_s() - STALENESS_S - body.age_ms / 1000
-        if body.ts < self._freshness(fresh_s):
+        if body.ts < self._promises.fresh(fresh_s):
             return Failed(codes.SNAPSHOT_TOO_OLD, f"the snapshot is over {STALENESS_S:g} s old")
-        if not await self._promised(body.ts):
+        if not await self.promised(body.ts):
+            if not self.serving:
+                return self._refusal()
             return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
         give_up_s = _now_s() + min(OUTCOME_WAIT_S, body.limit_ms / 1000)
         while (writer := self.locks.writer(body.key)) is not None:
@@ -316,26 +285,13 @@ class Primary:
             return self.partition.versions.newest(body.key)
         return self.partition.versions.at(body.key, body.ts)
 
-    def _freshness(self, at_s: float) -> int:
-        """Nothing above this timestamp was acknowledged here before ``at_s``."""
-        if at_s < self._opened_s:
-            return self._found_ts
-        return self._leases.clock_at(at_s)
-
-    async def _promised(self, ts: int) -> bool:
-        """From now on no version here is at or below ``ts``, whoever is primary. A successor only
-        knows what the lease says, so ``ts`` must be below its ceiling, which rises as it is
-        renewed.
-        """
-        self._clock.observe(ts)
-        give_up_s = _now_s() + LOCK_WAIT_S
-        while ts > self._leases.ceiling and _now_s() < give_up_s:  # noqa: ASYNC110 (two ends)
-            await asyncio.sleep(CEILING_POLL_S)
-        return self.serving and ts <= self._leases.ceiling
+    async def promised(self, ts: int) -> bool:
+        """From now on no version here is at or below ``ts``, whoever is primary."""
+        return await self._promises.made(ts) and self.serving
 
     # -- footings and locks
 
-    def _stand(self, txn: TxnId, hold: Hold, limit_ms: int) -> Footing | Failed:
+    def stand(self, txn: TxnId, hold: Hold, limit_ms: int) -> Footing | Failed:
         """The footing of ``txn`` here, a new one where it has none yet."""
         footing = self.footings.get(txn)
         shown = 0 if planted("lost-hold-ignored") else hold.number
@@ -349,7 +305,7 @@ class Primary:
                 return Failed(codes.OVERLOADED, f"partition {self.number}: too many transactions")
         return footing
 
-    async def _acquire(self, footing: Footing, key: bytes, *, exclusive: bool) -> Failed | None:
+    async def acquire(self, footing: Footing, key: bytes, *, exclusive: bool) -> Failed | None:
         """Get the lock, or why not."""
         answer, request = self._ask(footing, key, exclusive=exclusive), footing.asked
         if answer is Answer.WAITING:
@@ -385,7 +341,7 @@ class Primary:
             if footing is not None:
                 footing.granted()
 
-    def _drop(self, txn: TxnId) -> None:
+    def drop(self, txn: TxnId) -> None:
         """``txn`` is over here: its locks go to those who wait."""
         footing = self.footings.remove(txn)
         if footing is not None:
@@ -395,7 +351,7 @@ class Primary:
     def _ended(self, txn: TxnId) -> None:
         """The log says that ``txn`` is over."""
         if self.epoch:
-            self._drop(txn)
+            self.drop(txn)
 
     def _came_to(self, txn: TxnId, done: object, wanted: type[T]) -> T | Failed:
         """What a proposal of ``txn`` came to. What was never in the log is over; what may be in it
@@ -405,7 +361,7 @@ class Primary:
             return done
         failed = done if isinstance(done, Failed) else self._refusal()
         if failed.code in (codes.NOT_LEADER, codes.OVERLOADED, codes.TOO_LARGE):
-            self._drop(txn)
+            self.drop(txn)
         elif planted("doubt-called-abort"):
             return Failed(codes.ABORTED, failed.message)
         return failed
@@ -437,26 +393,7 @@ class Primary:
             bound = footing.proposed and not planted("prepared-times-out")
             if not bound and (now_s > footing.deadline_s or silent(footing)):
                 self.counters["expired"] += 1
-                self._drop(footing.txn)
-
-    def status(self, granted: str | None, epoch: int) -> PrimaryStatus:
-        """For admin; ``granted`` and ``epoch`` as metastorage has it."""
-        partition = self.partition
-        return PrimaryStatus(
-            partition=self.number,
-            primary=granted,
-            epoch=epoch,
-            serving=self.serving,
-            locks=self.locks.count,
-            waiting=self.locks.waiting,
-            open=len(self.footings),
-            prepared=tuple(str(txn) for txn in partition.prepared),
-            outcomes=len(partition.outcomes),
-            keys=len(partition.versions),
-            versions=len(partition.versions) + partition.versions.older,
-            max_ts=partition.max_ts,
-            counters=self.counters,
-        )
+                self.drop(footing.txn)
 
 
 def _now_s() -> float:
