@@ -6,7 +6,7 @@ shows decides nothing; without the loss of a majority everything counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 import pyarrow as pa
@@ -41,9 +41,14 @@ def excused(names: Iterable[str], why: str) -> frozenset[str]:
     return frozenset(names) - STILL_COUNTS if why else frozenset()
 
 
+def _only_learns(roles: Collection[str]) -> bool:
+    """Whether who was hit had no vote anywhere, as far as its roles were known."""
+    return bool(roles) and all(role.startswith("learner of ") for role in roles)
+
+
 def _first_out(faults: pa.Table, least: int) -> tuple[int, tuple[str, ...]] | None:
-    """The first moment at which ``least`` nodes were under faults together, and which."""
-    known = windows(faults)
+    """The first moment at which ``least`` nodes that vote were under faults together, and which."""
+    known = [window for window in windows(faults) if not _only_learns(window["roles"] or ())]
     for now in known:
         at_ns = now["start_ns"]
         out = {

@@ -82,6 +82,15 @@ def data_nodes(options: Options, nodes: tuple[str, ...]) -> tuple[str, ...]:
     return nodes[first : len(nodes) - options.gateway_nodes]
 
 
+def blocking(options: Options) -> int:
+    """How many voters of a partition have to be out for the others to be no majority. The release
+    makes voters of twice the quorum less one, and learners of the other replicas.
+    """
+    usual = min(options.replicas, 2) if options.replicas <= 4 else 3
+    voters = min(2 * (options.quorum or usual) - 1, options.replicas)
+    return voters - voters // 2
+
+
 def options_file(jars: tuple[str, ...], library: str = f"{HOME}/lib") -> str:
     """The file of arguments that every node's ``java`` reads; ``jars`` of the directory ``library``
     in the order of the archive's class path.

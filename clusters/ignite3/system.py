@@ -116,6 +116,7 @@ class IgniteSystem:
         the primary under a lease; all other reads are of the past. A highly available zone goes on
         without its majority, and what the others had acknowledged may be gone then.
         """
+        highly = self._options.mode == "HA"
         return Declaration(
             system=self.name,
             mode=self._options.mode,
@@ -128,12 +129,8 @@ class IgniteSystem:
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
             conflicts=CONFLICTS,
-            forgets_without=self._majority if self._options.mode == "HA" else msgspec.UNSET,
+            forgets_without=settings.blocking(self._options) if highly else msgspec.UNSET,
         )
-
-    @property
-    def _majority(self) -> int:
-        return self._options.replicas // 2 + 1
 
     def versions(self) -> dict[str, str]:
         """The release, and the hash of our driver of it."""

@@ -100,3 +100,11 @@ def test_a_store_that_may_forget_is_accused_while_its_majority_stood(tmp_path: P
 
     assert found.outcome == "violation"
     assert found.anomalies["lost-write"].count == 1
+
+
+def test_replicas_that_only_learn_are_no_majority(tmp_path: Path) -> None:
+    learner = Fault("kill", "n2", 40 * MS, 80 * MS, ("n2",), ("learner of partition 1",))
+    voter = Fault("kill", "n3", 40 * MS, 80 * MS, ("n3",), ("follower of partition 1",))
+
+    assert judged(tmp_path / "with a learner", KILL, learner).outcome == "violation"
+    assert judged(tmp_path / "with a voter", KILL, voter).outcome == "unknown"

@@ -89,6 +89,22 @@ def test_a_highly_available_zone_may_forget_once_its_majority_is_out() -> None:
     assert strongly.forgets_without is msgspec.UNSET
 
 
+@pytest.mark.parametrize(
+    ("options", "nodes"),
+    [
+        (Options(replicas=1), 1),
+        (Options(replicas=2), 1),
+        (Options(replicas=3), 2),
+        (Options(replicas=4), 2),  # three voters and a learner
+        (Options(replicas=5), 3),
+        (Options(replicas=7), 3),  # five voters and two learners
+        (Options(replicas=7, quorum=4), 4),
+    ],
+)
+def test_a_majority_is_one_of_voters(options: Options, nodes: int) -> None:
+    assert settings.blocking(options) == nodes
+
+
 def test_only_nodes_that_hold_data_carry_what_the_zone_asks_for() -> None:
     assert "holds = data" in config(Options())
     assert "holds = nothing" in config(Options(), data=False)
