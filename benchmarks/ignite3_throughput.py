@@ -5,7 +5,8 @@ partitions, 3 replicas; each client reads and writes two keys out of 1,000 in on
 transaction, through the same harness code. Nodes and clients share this machine's cores. First a
 calibrator, so that figures of different machines can be read beside each other. Ignite's log is not
 synced unless asked (its own default); the reference store always syncs, so a row with
-``raft.fsync`` stands beside it. Needs ``scripts/prepare-ignite``.
+``raft.fsync`` stands beside it. Where others load the machine, too, read the last column: what all
+nodes together used of CPU for one commit. Needs ``scripts/prepare-ignite``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import click
 from reference_running import calibrate
 
 from clusters.ignite3 import image
+from clusters.providers.docker.daemon import connect
+from clusters.providers.docker.labels import RUN
 from harness import plugins
 from harness.client import READ_WRITE, Client, StoreError
 from harness.cluster import Cluster, System
@@ -34,6 +37,7 @@ KEYS = 1000
 DEADLINE_S = 10.0
 READY_S = 120.0
 CLIENTS = (8, 16)
+RUN_ID = f"throughput-{os.getpid()}"
 
 
 @attrs.frozen
@@ -53,6 +57,12 @@ class Load:
     took_s: list[float]
     failed: int
     seconds: float
+    cpu_s: float
+
+    @property
+    def cpu_ms(self) -> float:
+        """Milliseconds of the nodes' CPU for one commit."""
+        return self.cpu_s * 1e3 / max(1, len(self.took_s))
 
     @property
     def rate(self) -> float:
@@ -65,7 +75,7 @@ class Load:
         p99_s = statistics.quantiles(self.took_s, n=100)[98]
         return (
             f"{self.rate:6.0f} tx/s, p50 {statistics.median(self.took_s) * 1e3:5.1f} ms, "
-            f"p99 {p99_s * 1e3:6.1f} ms, {self.failed} failed"
+            f"p99 {p99_s * 1e3:6.1f} ms, {self.failed} failed, {self.cpu_ms:5.1f} ms of CPU each"
         )
 
 
@@ -85,9 +95,7 @@ async def serving(subject: Subject, directory: Path) -> AsyncIterator[tuple[Syst
     """A cluster of ``subject`` in containers, gone afterwards."""
     undo = directory / "undo"
     undo.mkdir()
-    provider = plugins.load("providers", "docker")(
-        f"throughput-{os.getpid()}", subject.containers, undo
-    )
+    provider = plugins.load("providers", "docker")(RUN_ID, subject.containers, undo)
     system: System = plugins.load("systems", subject.system)(subject.options, NODES, 1)
     try:
         await provider.capabilities()
@@ -97,6 +105,17 @@ async def serving(subject: Subject, directory: Path) -> AsyncIterator[tuple[Syst
         yield system, cluster
     finally:
         await provider.teardown()
+
+
+def nodes_cpu_s() -> float:
+    """Seconds of CPU that the containers of this run have used."""
+    client = connect()
+    try:
+        found = client.containers(filters={"label": f"{RUN}={RUN_ID}"})
+        looks = [client.stats(each["Id"], stream=False, one_shot=True) for each in found]
+    finally:
+        client.close()
+    return sum(look["cpu_stats"]["cpu_usage"]["total_usage"] for look in looks) / 1e9
 
 
 async def transaction(client: Client, draw: random.Random, deadline_s: float) -> None:
@@ -114,7 +133,7 @@ async def transaction(client: Client, draw: random.Random, deadline_s: float) ->
 
 async def load(system: System, cluster: Cluster, *, clients: int, seconds: float) -> Load:
     """``clients`` connections over all nodes, each waiting for its answers."""
-    loop = asyncio.get_running_loop()
+    loop, before_s = asyncio.get_running_loop(), await asyncio.to_thread(nodes_cpu_s)
     until_s, took_s, failures = loop.time() + seconds, list[float](), list[str]()
 
     async def one(number: int) -> None:
@@ -130,7 +149,8 @@ async def load(system: System, cluster: Cluster, *, clients: int, seconds: float
         await client.close()
 
     await together(one(number) for number in range(clients))
-    return Load(took_s, len(failures), seconds)
+    after_s = await asyncio.to_thread(nodes_cpu_s)
+    return Load(took_s, len(failures), seconds, after_s - before_s)
 
 
 async def measured(subject: Subject, warm_s: float, seconds: float) -> list[Load]:
@@ -148,19 +168,21 @@ async def measured(subject: Subject, warm_s: float, seconds: float) -> list[Load
 @click.option("--only", "only", multiple=True, help="a row's label; repeatable")
 def main(runs: int, warm_s: float, seconds: float, only: tuple[str, ...]) -> None:
     """Calibrate, measure, print."""
-    rates: dict[tuple[int, str], list[float]] = {}
+    found: dict[tuple[int, str], list[Load]] = {}
     chosen = [subject for subject in subjects() if not only or subject.label in only]
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as directory:
             print(calibrate(Path(directory)), flush=True)
         for subject in chosen:
-            found = asyncio.run(measured(subject, warm_s, seconds))
-            for clients, each in zip(CLIENTS, found, strict=True):
+            loads = asyncio.run(measured(subject, warm_s, seconds))
+            for clients, each in zip(CLIENTS, loads, strict=True):
                 print(f"{subject.label:<24}{clients:>3} clients  {each}", flush=True)
-                rates.setdefault((clients, subject.label), []).append(each.rate)
-    print(f"median of {runs}, transactions a second:")
-    for (clients, label), every in rates.items():
-        print(f"  {clients:>2} clients  {label:<24}{statistics.median(every):7.0f}")
+                found.setdefault((clients, subject.label), []).append(each)
+    print(f"median of {runs}: transactions a second, ms of the nodes' CPU for each")
+    for (clients, label), every in sorted(found.items()):
+        rate = statistics.median(each.rate for each in every)
+        cpu_ms = statistics.median(each.cpu_ms for each in every)
+        print(f"  {clients:>2} clients  {label:<24}{rate:7.0f}{cpu_ms:9.1f}")
 
 
 if __name__ == "__main__":
