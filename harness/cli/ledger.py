@@ -6,16 +6,25 @@ A result counts for one plan and one state of the code: other code has to be sim
 from __future__ import annotations
 
 import hashlib
+import re
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 import harness
 from harness.cli.seeds import SeedResult
-from harness.history.files import disk_failure
+from harness.errors import FiredrillError
+from harness.history.files import disk_failure, locked
+from harness.history.manifest import RUNNING, read_manifest
+from harness.rundir import RunDirectory
 
 RESULTS_FILE = "campaign.jsonl"
 PACKAGES = ("harness", "workloads", "nemesis", "checkers", "clusters")
+
+
+_RUN_ID = re.compile(r"\d{8}-\d{6}-(?P<name>.+)-[0-9a-f]{4}")
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -59,6 +68,32 @@ class Ledger:
         except OSError as error:
             missing = "the seed's result is not kept"
             raise disk_failure("write", self.path, error, missing) from error
+
+
+def sweep(runs_dir: Path, names: Collection[str], kept: Collection[str]) -> int:
+    """Remove what a campaign that was killed left of runs of these ``names``: directories that
+    nobody writes any more and nobody sealed, but for those ``kept``. Tells how many.
+    """
+    if not runs_dir.is_dir():
+        return 0
+    gone = 0
+    for path in sorted(runs_dir.iterdir()):
+        match = _RUN_ID.fullmatch(path.name)
+        if match and match["name"] in names and str(path) not in kept and _broken_off(path):
+            shutil.rmtree(path, ignore_errors=True)
+            gone += 1
+    return gone
+
+
+def _broken_off(path: Path) -> bool:
+    run = RunDirectory(path)
+    try:
+        if path.is_symlink() or read_manifest(run).state != RUNNING or not run.chunks.is_dir():
+            return False
+        with locked(run.chunks) as alone:
+            return alone
+    except (FiredrillError, OSError):
+        return False
 
 
 def code_digest() -> str:

@@ -13,7 +13,7 @@ import click
 
 from harness.cli import duration
 from harness.cli.campaign import SEED_LIMIT_S, campaign
-from harness.cli.ledger import Ledger, code_digest
+from harness.cli.ledger import Ledger, code_digest, sweep
 from harness.cli.run import naming_source
 from harness.cli.seeds import SeedResult, plan_key
 from harness.cli.session import Session, runs_option, say
@@ -120,6 +120,8 @@ def sim(
     for result in done:
         _announce(result)
     left = [p for p in plans if plan_key(p) not in known]
+    if gone := sweep(store.root, {p.name for p in left}, {r.run for r in known.values()}):
+        say(f"removed {gone} runs that were broken off")
     began_s = time.monotonic()
     in_time = _while_time(left, None if budget_s is None else began_s + budget_s)
     work = campaign(in_time, store.root, keep=keep_runs, seed_limit_s=limit_s, jobs=jobs)

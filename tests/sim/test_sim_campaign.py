@@ -20,6 +20,7 @@ from harness.cli.replay import faults_compared
 from harness.cli.seeds import SeedResult, plan_key
 from harness.cli.sim import seed_plans
 from harness.cli.sums import overall, totals
+from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, load
 from harness.rundir import RunDirectory
@@ -233,6 +234,7 @@ def test_a_campaign_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None
 
     assert done.returncode == 1, done.stderr
     assert "of 3 seeds are known from" in done.stderr
+    assert all(read_manifest(RunDirectory(p)).state != "running" for p in tmp_path.glob("*-sim-*"))
     assert first in done.stdout
     lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
     assert sorted(line.split()[1] for line in lines) == ["0", "1", "2"]
