@@ -11,6 +11,7 @@ import docker
 import pytest
 from docker_runs import NODES, PORTS, Run, named, owned, running
 
+from clusters.providers.docker.attach import log
 from clusters.providers.docker.doctor import _netem, _statistic
 from clusters.providers.docker.provider import build
 from clusters.providers.remote import program
@@ -308,6 +309,9 @@ def test_a_log_that_grows_without_end_keeps_its_end_and_its_offsets(
 
         assert apparent == size
         assert piece.content == b"\nthe end\n"
+        shown = await asyncio.to_thread(lambda: b"".join(log(named("flood"), "n1", follow=False)))
+        assert shown.endswith(b"xxx\nthe end\n")
+        assert b"\0" not in shown
         assert (await _collected(run, "n1")).endswith("xxx\nthe end\n")
 
     _with_run(named("flood"), story, ("n1",))

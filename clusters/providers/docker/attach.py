@@ -19,10 +19,11 @@ from docker.utils.socket import STDERR, frames_iter
 
 from clusters.providers.docker.container import docker_name
 from clusters.providers.docker.daemon import connect, doing
-from clusters.providers.remote.program import LOG_LINK
+from clusters.providers.remote.program import LOG_KEPT_BYTES, LOG_LINK
 from harness.errors import UsageError
 
 BLOCK_BYTES = 1 << 16
+LOG_SHOWN_BYTES = 2 * LOG_KEPT_BYTES  # all that a machine keeps of it
 PROMPT_SHELL = ("sh",)
 
 
@@ -62,7 +63,8 @@ def shell(run_id: str, node: str, argv: Sequence[str]) -> int:
 
 
 def log(run_id: str, node: str, *, follow: bool) -> Iterator[bytes]:
-    """What the program on ``node`` logged so far, and with ``follow`` what it logs from now on.
+    """What the program on ``node`` logged so far, as far as its machine keeps it, and with
+    ``follow`` what it logs from now on.
 
     Raises as ``shell``.
     """
@@ -71,15 +73,21 @@ def log(run_id: str, node: str, *, follow: bool) -> Iterator[bytes]:
         raise UsageError(f"node {node!r}: its container {name} does not run")
     how = ["-F"] if follow else []
     with doing(f"reading the log of {name}"):
-        made = client.exec_create(name, ["tail", "-n", "+1", *how, "--", LOG_LINK])["Id"]
+        argv = ["tail", f"--bytes={LOG_SHOWN_BYTES}", *how, "--", LOG_LINK]
+        made = client.exec_create(name, argv)["Id"]
         stream = client.exec_start(made, socket=True)
         # A program may say nothing for hours: whoever follows it ends that.
         _socket(stream).settimeout(None)
         with contextlib.closing(stream):
             frames = frames_iter(stream, tty=False)  # type: ignore[no-untyped-call]
+            begun = False
             for kind, block in frames:
-                if kind != STDERR:  # tail's own remarks
-                    yield block
+                if kind == STDERR:  # tail's own remarks
+                    continue
+                shown = block if begun else block.lstrip(b"\0")  # holes of a flood
+                begun = begun or bool(shown)
+                if shown:
+                    yield shown
 
 
 def _socket(stream: Any) -> socket.socket:  # noqa: ANN401 (the SDK's, by transport)
