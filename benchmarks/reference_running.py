@@ -65,13 +65,13 @@ class Running:
         return await self.system.connect(self.cluster, nodes[number % len(nodes)], number)
 
     async def cpu_s(self) -> float:
-        """Seconds of CPU that nodes and clients have used: what is left to the machine's other
-        work does not distort it.
+        """Seconds of CPU that the nodes have used: what is left to the machine's other work
+        distorts it least.
         """
         if self.containers:
-            return time.process_time() + await asyncio.to_thread(_containers_cpu_s, self.containers)
+            return await asyncio.to_thread(_containers_cpu_s, self.containers)
         looks = await together(self.provider.probe(node) for node in self.cluster.nodes)
-        return time.process_time() + sum(_cpu_s(look.pid) for look in looks if look.pid)
+        return sum(_cpu_s(look.pid) for look in looks if look.pid)
 
 
 def _cpu_s(pid: int) -> float:
