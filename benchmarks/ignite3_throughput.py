@@ -115,7 +115,8 @@ def nodes_cpu_s() -> float:
         looks = [client.stats(each["Id"], stream=False, one_shot=True) for each in found]
     finally:
         client.close()
-    return sum(look["cpu_stats"]["cpu_usage"]["total_usage"] for look in looks) / 1e9
+    used_ns: int = sum(look["cpu_stats"]["cpu_usage"]["total_usage"] for look in looks)
+    return used_ns / 1e9
 
 
 async def transaction(client: Client, draw: random.Random, deadline_s: float) -> None:
