@@ -34,10 +34,10 @@ class Cause:
     def told(self) -> dict[str, Any]:
         """As an example carries it."""
         who, at_ns = self.reset["node"], self.reset["at_ns"]
-        text = f"{self.reset['text']}, by {who} at {seconds(at_ns)}"
+        text = f"{self.reset['text']} by {who} at {seconds(at_ns)}"
         if self.start is not None:
             after_s = (at_ns - self.start["at_ns"]) / NANOSECONDS
-            text += f", {after_s:.1f} s after it was started at {seconds(self.start['at_ns'])}"
+            text += f", {after_s:.1f} s after its start"
         if self.fault is not None:
             text += f" to heal fault {self.fault['fault']} ({self.fault['kind']})"
         return {

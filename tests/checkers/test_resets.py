@@ -47,8 +47,8 @@ def test_a_lost_write_names_the_reset_and_the_restart_that_led_to_it(tmp_path: P
     assert found["reset"]["node"] == "n1"
     assert found["reset"]["fault"] == 0
     assert found["text"].endswith(
-        "; then forced reset of partition 1 to n1, by n1 at 0.060 s, 0.0 s after it was started at "
-        "0.045 s to heal fault 0 (kill)"
+        "; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.0 s after its start to heal "
+        "fault 0 (kill)"
     )
     table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
     assert table.column("reset_ns").to_pylist() == [60 * MS]
