@@ -65,6 +65,9 @@ LOG_PATTERNS = (
     LogPattern(name="critical", regex=r"Critical system error detected"),
     LogPattern(name="forced-reset", regex=r"Force update metastore pending partitions key"),
     LogPattern(name="stale", regex=r"is stale, node should be restarted"),
+    # A replica whose state machine stopped takes part in nothing until its node is restarted: seen
+    # where a transaction that had committed was recorded as aborted, after a kill and a pause.
+    LogPattern(name="state-machine-error", regex=r"ERROR_TYPE_STATE_MACHINE", breaks=True),
     LogPattern(name="out-of-memory", regex=r"java\.lang\.OutOfMemoryError", breaks=True),
 )
 
