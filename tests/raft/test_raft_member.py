@@ -353,3 +353,22 @@ def test_a_member_that_stands_down_leads_no_more_and_asks_for_no_votes_meanwhile
     for _ in range(20):
         raft.tick()
     assert raft.role is Role.PRE_CANDIDATE
+
+
+def test_a_follower_that_lost_what_it_had_acknowledged_is_told_of_unless_it_was_only_late() -> None:
+    raft = leader(1, 1)
+    finish(raft)
+    last, term = raft.last_index, raft.term
+
+    def replied(*, refused: bool, match: int, hint: int) -> tuple[str, ...]:
+        raft.step(AppendReply("n2", term, refused, match, hint, raft.now))
+        return raft.forgetful()
+
+    assert replied(refused=False, match=last, hint=0) == ()
+    for _ in range(9):
+        assert replied(refused=True, match=last, hint=1) == ()
+    assert replied(refused=False, match=last, hint=0) == ()
+    for _ in range(9):
+        assert replied(refused=True, match=last, hint=1) == ()
+    assert replied(refused=True, match=last, hint=1) == ("n2",)
+    assert replied(refused=False, match=last, hint=0) == ()

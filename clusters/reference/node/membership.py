@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from clusters.reference.node import events
 from clusters.reference.node.group import Group
 from clusters.reference.node.groups import Host
 from clusters.reference.node.members import member_of, name_of, replaced
@@ -84,9 +85,11 @@ class Keeper:
         assignments: Mapping[int, Assignment],
         partitions: Callable[[], Mapping[int, Group]],
         lives: Callable[[], dict[str, str]],
+        event_log: events.EventLog,
     ) -> None:
-        """``lives``: the members as which nodes were last met, by name, this one included."""
-        self._host, self._metastorage = host, metastorage
+        """``lives``: the members as which nodes are met now, by name, this one included."""
+        self._host, self._metastorage, self._events = host, metastorage, event_log
+        self._forgetful: dict[tuple[str, str], None] = {}  # group and member, told of
         self._assignments, self._partitions, self._lives = assignments, partitions, lives
         self._ticks = 0
         self._proposing = False
@@ -96,9 +99,11 @@ class Keeper:
         self._ticks += 1
         if self._ticks % KEEP_EVERY_TICKS:
             return
+        self._tell_forgetful(self._metastorage)
         if self._metastorage.serving:
             self._keep_metastorage()
         for partition, group in self._partitions().items():
+            self._tell_forgetful(group)
             if group.serving and partition in self._assignments:
                 self._steer(group, self._assignments[partition].members)
 
@@ -114,6 +119,16 @@ class Keeper:
             self._proposing = False
 
         self._host.propose(self._metastorage, encode_invoke(invoke), PROPOSAL_LIMIT_S, done)
+
+    def _tell_forgetful(self, group: Group) -> None:
+        """A follower that has lost what it had acknowledged stays out. That must not be silent."""
+        for member in group.raft.forgetful():
+            if (group.name, member) not in self._forgetful:
+                self._forgetful[group.name, member] = None
+                text = f"{name_of(member)} has lost entries of {group.name} that it had: wipe it"
+                self._events.add(
+                    events.STORAGE_ERROR, text, partition=group.partition, term=group.raft.term
+                )
 
     def _steer(self, group: Group, members: tuple[str, ...]) -> None:
         """One step of ``group`` towards ``members``."""

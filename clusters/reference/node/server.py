@@ -241,6 +241,7 @@ class Node:
             assignments=self.assignments,
             partitions=lambda: {p: replica.group for p, replica in self.replicas.items()},
             lives=lambda: {**self.peers.lives(), self.config.node: self.member},
+            event_log=self.events,
         )
         desk = MetaDesk(
             node=self.config.node,
@@ -292,8 +293,6 @@ class Node:
         """A request of a peer."""
         self._switchboard.request(body, reply)
 
-    # Leases and primaries.
-
     def _tick(self) -> None:
         self.peers.beat(self.host.ticks)
         self._stand_down()
@@ -309,14 +308,14 @@ class Node:
         """Lead nothing while this node's clock and those of most others can't follow each other:
         whatever it led, nobody could use, and its lease would put its successors' clocks ahead.
         """
-        why = self.peers.out_of_time()
-        if why is not None:
+        before, self._out_of_time = self._out_of_time, self.peers.out_of_time()
+        if self._out_of_time is not None:
             self.host.stand_down()
-        if why is not None and self._out_of_time is None:
-            self.events.add(events.LEASE_LOST, f"{self.config.node} leads nothing: {why}")
-        elif why is None and self._out_of_time is not None:
+            if before is None:
+                text = f"{self.config.node} leads nothing: {self._out_of_time}"
+                self.events.add(events.LEASE_LOST, text)
+        elif before is not None:
             log.info("the clock fits again: %s may lead", self.config.node)
-        self._out_of_time = why
 
     async def _tend_forever(self) -> None:
         while self._tenure is not None:
@@ -332,15 +331,13 @@ class Node:
         """The leader of metastorage writes the assignments, once."""
         if self.assignments or self._proposing or not self._meta.serving:
             return
-        config = self.config
-        zone = Zone(partitions=config.partitions, replicas=config.replicas, members=config.members)
 
         def done(_: object) -> None:
             self._proposing = False
 
         self._proposing = True
         members = {name_of(member): member for member in self._meta.raft.configuration.voters}
-        data = encode_invoke(first_assignments(zone, members))
+        data = encode_invoke(first_assignments(self._zone(), members))
         self.host.propose(self._meta, data, METASTORAGE_LIMIT_S, done)
 
     def _changed(self, change: Change) -> None:
@@ -358,12 +355,14 @@ class Node:
             if self.member in assignment.members and partition not in self.replicas:
                 self._start_partition(partition, assignment)
 
+    def _zone(self) -> Zone:
+        config = self.config
+        return Zone(partitions=config.partitions, replicas=config.replicas, members=config.members)
+
     def _check_zone(self) -> None:
-        zone, config = zone_of(self.metastorage), self.config
-        mine = Zone(partitions=config.partitions, replicas=config.replicas, members=config.members)
-        if zone != mine:
-            text = f"the configuration says {mine}, the cluster is {zone}"
-            self.host.fail(NodeFailure(text))
+        if (zone := zone_of(self.metastorage)) != (mine := self._zone()):
+            why = f"the configuration says {mine}, the cluster is {zone}"
+            self.host.fail(NodeFailure(why))
 
     def _start_partition(self, number: int, assignment: Assignment) -> None:
         name = f"p{number}"

@@ -72,6 +72,10 @@ class Raft(Voter):
         if self._leadership is not None and term == self.term:
             self._leadership.vouched(follower, tick)
 
+    def forgetful(self) -> tuple[str, ...]:
+        """Followers of this leader that have lost what they had acknowledged."""
+        return () if self._leadership is None else self._leadership.forgetful()
+
     def unpair(self, follower: str) -> None:
         """Nobody vouches for ``follower`` any more: it is sent heartbeats again."""
         if self._leadership is not None:

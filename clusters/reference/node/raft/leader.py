@@ -11,6 +11,8 @@ from clusters.reference.node.raft.progress import Progress
 from clusters.reference.node.raft.status import PeerStatus
 from clusters.reference.node.raft.types import Append, AppendReply, Chunk, ChunkReply, Mark
 
+LOST_AFTER = 10  # refusals without a word that fits: a second of heartbeats
+
 
 class Leadership:
     """Begins with an election and ends with it; a new term starts from nothing.
@@ -154,6 +156,12 @@ class Leadership:
         progress = self._peers.get(name)
         if progress is not None:
             progress.answers = progress.paired = False
+
+    def forgetful(self) -> tuple[str, ...]:
+        """Followers that have lost what they had acknowledged: until they are wiped they count for
+        nothing.
+        """
+        return tuple(name for name, peer in self._peers.items() if peer.lost >= LOST_AFTER)
 
     def quorum_index(self) -> int:
         """The greatest index that is durable on a majority; our own disk counts like another."""

@@ -34,7 +34,9 @@ class Progress:
     until the logs are found to match. With a ``transfer`` no entries are sent at all.
 
     ``answers``: it has answered this leader since its node was last out of reach. ``paired``: its
-    node vouches for it, so that a follower with nothing to learn is sent nothing.
+    node vouches for it, so that a follower with nothing to learn is sent nothing. ``lost``: how
+    often in a row it said that it lacks what it had said to have: it is sent that never again,
+    since who forgets what counted may have voted on it, too.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class Progress:
         "commit_index",
         "heard_tick",
         "inflight",
+        "lost",
         "match_index",
         "next_index",
         "paired",
@@ -51,7 +54,7 @@ class Progress:
     )
 
     def __init__(self, next_index: int) -> None:
-        self.match_index = self.commit_index = 0
+        self.match_index = self.commit_index = self.lost = 0
         self.answers = self.paired = False
         self.next_index = next_index
         self.probing = False
@@ -80,6 +83,7 @@ class Progress:
     def accepted(self, match_index: int) -> None:
         """The follower has everything up to ``match_index`` on its disk."""
         self.match_index = max(self.match_index, match_index)
+        self.lost = 0
         while self.inflight and self.inflight[0] <= match_index:
             self.inflight.popleft()
         if match_index >= self.next_index - 1:
@@ -89,6 +93,8 @@ class Progress:
 
     def refused(self, previous_index: int, hint_index: int) -> None:
         """The follower has no such entry at ``previous_index``; go back to ``hint_index``."""
+        if hint_index < self.match_index:
+            self.lost += 1  # once it may be late: said before what was accepted since
         stale = (
             previous_index != self.next_index - 1
             if self.probing
