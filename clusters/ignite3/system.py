@@ -340,19 +340,19 @@ class IgniteSystem:
         ask = rest.logical_topology
         return most_told(await together(ask(cluster.client[n][REST]) for n in cluster.nodes))
 
-    async def _seen(self, cluster: Cluster) -> frozenset[str]:
-        """Who is talked to; nobody where none answers."""
+    async def _views(self, cluster: Cluster) -> dict[str, frozenset[str] | None]:
+        """Whom each node talks to, by its own word."""
         ask = rest.physical_topology
-        return most_told(await together(ask(cluster.client[n][REST]) for n in cluster.nodes))
+        views = await together(ask(cluster.client[n][REST]) for n in cluster.nodes)
+        return dict(zip(cluster.nodes, views, strict=True))
 
     async def _thrown_out(self, cluster: Cluster, nodes: tuple[str, ...]) -> dict[str, str]:
-        """Those of ``nodes`` that run and serve nobody, with their state by their own word: started
-        and not in the topology, or in whatever state and seen by themselves alone.
-        """
-        members, seen = await self._members(cluster), await self._seen(cluster)
+        """Those of ``nodes`` that run and serve nobody, with their state by their own word."""
+        members, views = await self._members(cluster), await self._views(cluster)
         states = await self._states(cluster, nodes)
+        seen = most_told(tuple(views.values()))
         known = {node: state for node, state in states.items() if state is not None}
-        return {n: state for n, state in known.items() if is_out(n, state, members, seen)}
+        return {n: s for n, s in known.items() if is_out(n, s, members, seen, views.get(n))}
 
     async def _not_whole(self, cluster: Cluster) -> list[str]:
         """What keeps the zone from being available, replica by replica."""

@@ -21,13 +21,25 @@ def most_told(answers: Sequence[frozenset[str] | None]) -> frozenset[str]:
     return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
 
 
-def is_out(node: str, state: str, members: frozenset[str], seen: frozenset[str]) -> bool:
-    """Whether ``node``, in ``state`` by its own word, was thrown out: as the others tell who is in
-    (``members``) and whom they talk to (``seen``).
+def is_out(
+    node: str,
+    state: str,
+    members: frozenset[str],
+    seen: frozenset[str],
+    sees: frozenset[str] | None = None,
+) -> bool:
+    """Whether ``node``, in ``state`` by its own word, was thrown out, or threw others out: who is
+    in, as the others tell (``members``); whom they talk to (``seen``), and whom it ``sees`` itself.
+
+    A node that is started and not in is out. One that still starts is, where the others don't see
+    it, or where it does not see somebody who is in: it refuses that one for good.
     """
     if not members:
         return False
-    return (state == rest.STARTED and node not in members) or bool(seen and node not in seen)
+    if state == rest.STARTED and node not in members:
+        return True
+    blind = state != rest.STARTED and sees is not None and not members <= sees
+    return blind or bool(seen and node not in seen)
 
 
 @attrs.frozen

@@ -252,3 +252,11 @@ def test_who_waits_mends_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(wait())
     assert not lacking
+
+
+def test_a_node_that_refuses_a_member_while_it_starts_never_comes_in() -> None:
+    members, seen = frozenset({"n1", "n2"}), frozenset({"n1", "n2", "n3"})
+
+    assert waiting.is_out("n3", "STARTING", members, seen, frozenset({"n2", "n3"}))
+    assert not waiting.is_out("n3", "STARTING", members, seen, seen)
+    assert not waiting.is_out("n2", "STARTED", members, seen, frozenset({"n2"}))
