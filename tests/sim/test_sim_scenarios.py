@@ -1,0 +1,48 @@
+"""What was shrunk and kept fails as its head says, and only because of its bug."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.cli.campaign import campaign
+from harness.outcome import Outcome
+from harness.plan import Plan, load
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios" / "reference"
+SEEDS = 6  # what a seed means may change with the simulation; a scenario bites under most
+
+
+def buggy() -> list[Path]:
+    files = sorted(SCENARIOS.glob("*.toml"))
+    plans = {path: load(path, seed=1) for path in files}
+    simulated = [path for path, plan in plans.items() if plan.cluster.provider == "sim"]
+    return [path for path in simulated if plans[path].system.options.get("bugs")]
+
+
+def under(plan: Plan, seed: int) -> Plan:
+    return msgspec.structs.replace(plan, seed=seed)
+
+
+def test_some_are_kept() -> None:
+    assert buggy()
+
+
+@pytest.mark.parametrize("path", buggy(), ids=lambda path: path.stem)
+def test_a_shrunk_scenario_fails_and_without_its_bug_it_does_not(
+    path: Path, tmp_path: Path
+) -> None:
+    plan = load(path)
+    sound = load(path, {"system.bugs": []})
+    with closing(campaign([sound], tmp_path)) as found:  # type: ignore[type-var]
+        assert [result.outcome for result in found] == [Outcome.VALID]
+
+    seeds = [plan.seed, *range(1, SEEDS)]
+    with closing(campaign([under(plan, seed) for seed in seeds], tmp_path)) as found:  # type: ignore[type-var]
+        first = next((r for r in found if r.outcome is Outcome.VIOLATION), None)
+
+    assert first is not None
+    assert f"`{next(iter(first.anomalies))}`" in path.read_text()
