@@ -24,7 +24,7 @@ from clusters.ignite3.client import (
 from clusters.ignite3.errors import CONFLICTS, ERRORS
 from clusters.ignite3.journal import Journal, roles_of
 from clusters.ignite3.settings import TABLE, ZONE, Options
-from clusters.ignite3.waiting import Ends, is_out, most_told
+from clusters.ignite3.waiting import Ends, is_out, most_told, strangers
 from harness.capability import Capability
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
@@ -184,6 +184,9 @@ class IgniteSystem:
             batch = nodes[first : first + BATCH]
             await together(provider.start(node) for node in batch)
             await ends.until(partial(self._not_up, cluster, batch))
+        await ends.until(
+            partial(self._not_met, cluster), partial(self._introduce, cluster, provider)
+        )
         system = self._system_nodes(cluster)
         at = cluster.client[system[0]][REST]
         if why := await rest.initialise(at, system, settings.cluster_config(self._options)):
@@ -226,12 +229,7 @@ class IgniteSystem:
         out = tuple(n for n in nodes if n in first and again.get(n) == first[n])
         if not starting:
             out = tuple(n for n in out if first[n] == rest.STARTED)
-
-        async def restart(node: str) -> None:
-            await provider.kill(node)  # it would wait for others that do not hear it
-            await provider.start(node)
-
-        await together(restart(node) for node in out)
+        await together(self._restart(provider, node) for node in out)
         return out
 
     async def connect(self, cluster: Cluster, node: str, process: int) -> IgniteClient:
@@ -325,6 +323,26 @@ class IgniteSystem:
     async def _states(self, cluster: Cluster, nodes: tuple[str, ...]) -> dict[str, str | None]:
         found = await together(rest.node_state(cluster.client[n][REST]) for n in nodes)
         return dict(zip(nodes, found, strict=True))
+
+    async def _not_met(self, cluster: Cluster) -> list[str]:
+        """Nodes that don't see each other: a cluster is made only of those that do."""
+        return [
+            f"{node} is not seen by all"
+            for node in strangers(cluster.nodes, await self._views(cluster))
+        ]
+
+    async def _introduce(self, cluster: Cluster, provider: Provider) -> None:
+        """Start strangers again: on a crowded host nodes throw each other out while they boot, and
+        then refuse each other for good.
+        """
+        found = strangers(cluster.nodes, await self._views(cluster))
+        await asyncio.sleep(THROWN_OUT_STARTING_S if found else 0.0)
+        again = strangers(cluster.nodes, await self._views(cluster)) if found else ()
+        await together(self._restart(provider, node) for node in found if node in again)
+
+    async def _restart(self, provider: Provider, node: str) -> None:
+        await provider.kill(node)  # it would wait for others that do not hear it
+        await provider.start(node)
 
     async def _not_in(self, cluster: Cluster) -> list[str]:
         """Nodes that are not started, or not in the topology."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import attrs
 
@@ -40,6 +40,25 @@ def is_out(
         return True
     blind = state != rest.STARTED and sees is not None and not members <= sees
     return blind or bool(seen and node not in seen)
+
+
+def strangers(nodes: Sequence[str], sees: Mapping[str, frozenset[str] | None]) -> tuple[str, ...]:
+    """Who has to be started again for all to see each other, before there is a cluster: those that
+    one of the nodes before them does not see, or that don't see it. Who does not tell whom it sees
+    is taken at no word.
+    """
+    met: list[str] = []
+    for node in nodes:
+        mine = sees.get(node)
+        apart = [
+            other
+            for other in met
+            if (mine is not None and other not in mine)
+            or ((theirs := sees.get(other)) is not None and node not in theirs)
+        ]
+        if not apart:
+            met.append(node)
+    return tuple(node for node in nodes if node not in met)
 
 
 @attrs.frozen

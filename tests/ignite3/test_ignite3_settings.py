@@ -260,3 +260,14 @@ def test_a_node_that_refuses_a_member_while_it_starts_never_comes_in() -> None:
     assert waiting.is_out("n3", "STARTING", members, seen, frozenset({"n2", "n3"}))
     assert not waiting.is_out("n3", "STARTING", members, seen, seen)
     assert not waiting.is_out("n2", "STARTED", members, seen, frozenset({"n2"}))
+
+
+def test_before_there_is_a_cluster_those_start_again_that_one_before_them_does_not_see() -> None:
+    everyone, nodes = frozenset(FIVE), FIVE
+    alone = frozenset({"n3"})
+
+    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone)) == ()
+    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone) | {"n3": alone}) == ("n3",)
+    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone) | {"n4": None}) == ()
+    without = everyone - {"n5"}
+    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone) | {"n1": without}) == ("n5",)

@@ -1,0 +1,77 @@
+"""A real node of the release as a process here: its client does what drills rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusters.ignite3 import artifacts, local
+from clusters.ignite3.system import build
+from clusters.providers.process.provider import Options, ProcessProvider
+from harness import plugins
+from harness.clock import RunClock
+from harness.cluster import felt
+from harness.conform.bench import Bench
+from harness.conform.result import Mark, Result
+from harness.conform.suite import conform
+
+READY_S = 90.0
+SMALL = {"partitions": 2, "storage_mib": 64, "heap_mib": 384}
+CHECKS = (
+    *("options", "partitions", "serves", "transactions", "identity", "kinds", "roles"),
+    *("contention", "lost answer", "lost connection", "deadlines", "codes"),
+)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> None:
+    """Jars, a Java runtime and the archive of classes; the client's driver."""
+    if lacking := artifacts.lacking_tools():
+        text = f"needs a JDK and Maven: {'; '.join(lacking)}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(text)
+        pytest.skip(text)
+    artifacts.driver()
+    local.ensure()
+
+
+async def checked(directory: Path, options: Mapping[str, object]) -> dict[str, Result]:
+    """The checks on one node, and who is left is killed."""
+    undo = directory / "undo"
+    undo.mkdir()
+    provider, nodes = ProcessProvider(directory.name, Options(), undo), ("n1",)
+
+    def another(given: Mapping[str, object]) -> Any:
+        return build({**SMALL, **options, **given}, nodes, 1)
+
+    system = another({})
+    able = felt(await provider.capabilities(), system, provider)
+    try:
+        bench = Bench(
+            system=system,
+            provider=provider,
+            cluster=await provider.provision(nodes, system.ports),
+            clock=RunClock(asyncio.get_running_loop()),
+            build=another,
+            faults={"kill": plugins.load("faults", "kill")()},
+            able=able,
+            ready_s=READY_S,
+        )
+        return {result.name: result async for result in conform(bench, CHECKS)}
+    finally:
+        await provider.teardown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("prepared")
+@pytest.mark.parametrize("access", ["key-value", "sql"])
+def test_a_real_node_conforms_by_rows_and_by_sql(tmp_path: Path, access: str) -> None:
+    found = asyncio.run(checked(tmp_path, {"access": access}))
+
+    assert list(found) == [name for name in CHECKS if name in found]
+    assert not [result for result in found.values() if result.mark is not Mark.HOLDS]
