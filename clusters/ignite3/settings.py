@@ -51,8 +51,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     too, unless ``system_apart`` keeps them from it. ``mode`` is the zone's consistency mode, strong
     or highly available. ``quorum`` of ``None`` is the release's own choice. ``reset_timeout_s`` is
     its ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, as it comes.
-    ``rpc_timeout_ms`` bounds how long the end of a transaction waits for a replica that is gone,
-    and its locks with it: with the release's own they were seen to stand for 57 to 64 s.
+    ``rpc_timeout_ms`` is how long the end of a transaction waits for a replica that is gone. With
+    the release's own its locks were seen to stand for 57 to 64 s; with 10 s some of those that had
+    lost their majority stood for good.
     """
 
     release: Literal["3.1.0"] = RELEASE
