@@ -30,7 +30,12 @@ def test_coordinators_killed_among_transfers_leave_no_lock_and_no_half_transacti
                     asyncio.ensure_future(bank.transfers(victim, 10 * number + slot))
                     for slot in range(8)
                 ]
-                await asyncio.sleep(random.Random(number).uniform(0.3, 0.6))
+                goal = bank.commits + random.Random(number).randrange(10, 50)
+
+                async def reached(goal: int = goal) -> bool:
+                    return bank.commits >= goal
+
+                await eventually(reached, "money moves")
                 await running.processes.kill(victim)
                 survivors = tuple(name for name in names if name != victim)
                 pending += len(await bank.prepared_by(victim, survivors))
