@@ -67,7 +67,7 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
     history = load(run)
     name, example = _proof(run)
     story = _story(run, history, name, example)
-    stretches = list(view.windows) or _stretches(story, _partitions(history, example))
+    stretches = list(view.windows) or stretches_of(story, _partitions(history, example))
     stretches = merged(stretches, 0.0 if view.windows else APART_S)
     decoder = msgspec.json.Decoder()
     with (run.root / TRACE).open("rb") as lines:
@@ -171,20 +171,17 @@ def _partitions(history: History, example: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name for p in sorted(found) for name in (f"p{p}", f"partition {p}"))
 
 
-def _stretches(story: Story, partitions: tuple[str, ...]) -> Stretches:
+def stretches_of(story: Story, partitions: tuple[str, ...]) -> Stretches:
     """Around the operations, the beginning of the fault before them, and, from first to last, the
-    moments at which the store told of their partition; the first of them, if they are too many.
+    moments at which the store told of their partition; those that tell most, if they are too many.
+    Where replicas were found out and no operation, the moments of the nodes that are named.
     """
-    from results.broken_axis import merged
-
     if not story.operations:
-        first_s = min((fault.start_s for fault in story.faults), default=AROUND_S)
-        return [(max(0.0, first_s - AROUND_S), first_s + AROUND_S)]
+        return _moments_of_nodes(story)
     proofs = [_around(op.start_s, op.end_s) for op in story.operations]
     first_s = min(op.start_s for op in story.operations)
     last_s = max(op.end_s for op in story.operations)
     begun = [fault.start_s for fault in story.faults if fault.start_s <= first_s]
-    wanted = [*proofs, *(_around(at_s, at_s, MOMENT_S) for at_s in begun[-1:])]
     ends = [fault.end_s for fault in story.faults if first_s < fault.end_s < last_s]
     told = sorted(
         (happening.rank, happening.at_s)
@@ -192,7 +189,25 @@ def _stretches(story: Story, partitions: tuple[str, ...]) -> Stretches:
         if first_s < happening.at_s < last_s
         and any(f" {name} " in f" {_words(happening.text)}" for name in partitions)
     )
-    for at_s in (*(at_s for _, at_s in told), *ends):
+    wanted = [*proofs, *(_around(at_s, at_s, MOMENT_S) for at_s in begun[-1:])]
+    return _with_room_for(wanted, [*(at_s for _, at_s in told), *ends])
+
+
+def _moments_of_nodes(story: Story) -> Stretches:
+    begun = [fault.start_s for fault in story.faults]
+    first_s = min(begun, default=AROUND_S)
+    words = _words(" ".join(story.title[1:])).split()
+    told = sorted((h.rank, h.at_s) for h in story.happenings if h.node in words)
+    ends = [fault.end_s for fault in story.faults]
+    moments = [*(at_s for _, at_s in told), *ends, *begun]
+    return _with_room_for([(max(0.0, first_s - AROUND_S), first_s + MOMENT_S)], moments)
+
+
+def _with_room_for(wanted: Stretches, moments: Iterable[float]) -> Stretches:
+    """``wanted``, and around as many of ``moments`` as there is room for, in their order."""
+    from results.broken_axis import merged
+
+    for at_s in moments:
         more = merged([*wanted, _around(at_s, at_s, MOMENT_S)], APART_S)
         if len(more) <= STRETCHES_MAX:
             wanted = list(more)
