@@ -28,7 +28,7 @@ def under(plan: Plan, seed: int) -> Plan:
 
 
 def test_some_are_kept() -> None:
-    assert buggy()
+    assert len(buggy()) >= 2
 
 
 @pytest.mark.parametrize("path", buggy(), ids=lambda path: path.stem)
@@ -45,4 +45,4 @@ def test_a_shrunk_scenario_fails_and_without_its_bug_it_does_not(
         first = next((r for r in found if r.outcome is Outcome.VIOLATION), None)
 
     assert first is not None
-    assert f"`{next(iter(first.anomalies))}`" in path.read_text()
+    assert any(f"`{name}`" in path.read_text() for name in first.anomalies)
