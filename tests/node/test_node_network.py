@@ -13,6 +13,7 @@ from clusters.reference.client import ReferenceClient
 from clusters.reference.node import codes
 from clusters.reference.node.clock import Hlc, span
 from clusters.reference.node.link import FRAME_BYTES, Link, in_frames
+from clusters.reference.node.members import member_of
 from clusters.reference.node.pairs import Heartbeats
 from clusters.reference.node.peers import Peers, Reply
 from clusters.reference.node.raft.types import Append, Entry, Message
@@ -163,11 +164,12 @@ class Talkative:
         reply(Version(b"x" * body.ts, 1))
 
 
-def talkative() -> Peers:
+def talkative(*peers: str) -> Peers:
+    nowhere = ("127.0.0.1", 1)
     return Peers(
         node="n1",
         incarnation="1",
-        addresses={"n2": ("127.0.0.1", 1)},  # type: ignore[dict-item]  # never dialed
+        addresses=dict.fromkeys(peers or ("n2",), nowhere),  # type: ignore[arg-type]  # not dialed
         network=TcpNetwork(),
         rng=random.Random(1),
         clock=Hlc(wall_ns=lambda: 0, monotonic_s=lambda: 0.0),
@@ -269,3 +271,47 @@ def test_small_messages_share_a_frame_and_large_ones_do_not() -> None:
         *small,
     ]
     assert list(in_frames(())) == []
+
+
+class Up:
+    """A connection that leads somewhere."""
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+
+
+def test_who_was_met_on_a_link_that_is_down_is_not_said_to_live() -> None:
+    async def body() -> None:
+        peers = talkative("n2", "n3")
+        for link in peers.links.values():
+            link.up(Up(), "life1")  # type: ignore[arg-type]  # it is only kept and closed
+        peers.links["n2"].down("silent")
+
+        assert peers.lives() == {"n3": member_of("n3", "life1")}
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("up", "refusing", "why"),
+    [
+        (("n2", "n3", "n4", "n5"), ("n2", "n3"), None),
+        (("n2", "n3", "n4", "n5"), ("n2", "n3", "n4"), "ahead of n2, n3, n4"),
+        (("n2", "n3"), ("n2",), "ahead of n2"),  # who is not there does not count on its side
+        (("n2",), (), None),
+        ((), (), None),
+    ],
+)
+def test_a_clock_that_no_majority_follows_is_out_of_time(
+    up: tuple[str, ...], refusing: tuple[str, ...], why: str | None
+) -> None:
+    async def body() -> str | None:
+        peers = talkative("n2", "n3", "n4", "n5")
+        for name in up:
+            peers.links[name].up(Up(), "life1")  # type: ignore[arg-type]
+        for name in refusing:
+            peers.links[name].refuses_clock = True
+        return peers.out_of_time()
+
+    said = asyncio.run(body())
+    assert said is None if why is None else why in (said or "")
