@@ -22,6 +22,7 @@ from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
 from clusters.reference.node.wire import frames
 from clusters.reference.node.wire.frames import encode
 from clusters.reference.node.wire.messages import (
+    BadMessage,
     Codec,
     Failed,
     Hello,
@@ -315,3 +316,48 @@ def test_a_clock_that_no_majority_follows_is_out_of_time(
 
     said = asyncio.run(body())
     assert said is None if why is None else why in (said or "")
+
+
+def test_what_is_sent_in_a_batch_leaves_together_at_its_end() -> None:
+    async def body() -> None:
+        network = TcpNetwork()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            host, port = server.getsockname()
+            connection = await network.dial(host, port, 5.0)
+            far, _ = server.accept()
+            with far:
+                far.setblocking(False)
+                with network.batch:
+                    connection.send(b"one")
+                    connection.send(b"two")
+                    with pytest.raises(BlockingIOError):
+                        far.recv(100)
+                far.settimeout(5.0)  # the loop does not turn meanwhile
+                assert far.recv(100) == encode(b"one") + encode(b"two")
+            connection.close()
+
+    asyncio.run(body())
+
+
+def test_who_takes_each_frame_gets_what_came_before_and_ends_it_by_an_error() -> None:
+    taken = list[bytes]()
+
+    def take(payload: bytes) -> None:
+        if payload == b"bad":
+            raise BadMessage("bad")
+        taken.append(payload)
+
+    async def serve(connection: Connection) -> None:
+        assert await connection.recv() == b"hello"
+        with pytest.raises(BadMessage):
+            await connection.each(take)
+
+    async def body(port: int) -> None:
+        connection = await TcpNetwork().dial("127.0.0.1", port, 5.0)
+        for payload in (b"hello", b"1", b"2", b"bad", b"3"):
+            connection.send(payload)
+        with pytest.raises(ConnectionLost):
+            await connection.recv()
+        assert taken == [b"1", b"2"]
+
+    with_server(serve, body)

@@ -129,6 +129,9 @@ def in_frames(
     messages: tuple[tuple[str, Message], ...],
 ) -> Iterator[tuple[tuple[str, Message], ...]]:
     """``messages`` in order, cut so that none of the parts is much over ``FRAME_BYTES``."""
+    if len(messages) == 1:
+        yield messages
+        return
     start = size = 0
     for position, (_, message) in enumerate(messages):
         if isinstance(message, Append):

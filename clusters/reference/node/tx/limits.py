@@ -31,14 +31,15 @@ class Limits:
     def __init__(self, txn: TxnId, limit_s: float) -> None:
         """``limit_s`` from now on it is given up."""
         self.txn = txn
-        self._deadline_s = asyncio.get_running_loop().time() + limit_s
+        self._now_s = asyncio.get_running_loop().time
+        self._deadline_s = self._now_s() + limit_s
         self._keys: dict[bytes, int] = {}
         self._bytes = 0
         self._read_bytes = 0
 
     def left_s(self) -> float:
         """Seconds left. Raises ``TxError`` where there are none."""
-        left_s = self._deadline_s - asyncio.get_running_loop().time()
+        left_s = self._deadline_s - self._now_s()
         if left_s <= 0:
             raise error(codes.EXPIRED, f"{self.txn} is over its deadline")
         return left_s
