@@ -98,6 +98,10 @@ _FIGURE_8: Overrides = {
         {"at_s": 4.8, "kind": "kill", "target": "n1", "hold_s": 5.5},
     ],
 }
+_SLOW_DISKS = [
+    {"at_s": 0.5 + 3.0 * number, "kind": "disk-slow", "target": f"{node} at 500 ms", "hold_s": 2.6}
+    for number, node in enumerate(("n1", "n2", "n3"))
+]
 _ONE_FAST_CLOCK = [{"at_s": 0.1, "kind": "clock-fast", "target": "n1 at 3 %", "hold_s": 8.0}]
 
 OWN: Mapping[str, Overrides] = {
@@ -116,6 +120,15 @@ OWN: Mapping[str, Overrides] = {
     "in-doubt-aborted": _WIDE | _mix("partition", "disk-slow") | {"nemesis.overlap": 2},
     "last-entry-dropped": _mix("kill"),
     "lease-past-end": _LONG_PAUSES,
+    # A commit on a slow disk holds its locks for longer than anybody waits.
+    "lock-timeout-ignored": _WIDE
+    | {
+        "workload.key_count": 10,
+        "drive.duration_s": 10.0,
+        "drive.rate_per_s": 120.0,
+        "drive.concurrency": 20,
+        "nemesis.schedule": _SLOW_DISKS,
+    },
     "locks-not-rebuilt": _WIDE | _mix("kill"),
     "lost-hold-ignored": _WIDE | _mix("kill", "pause"),
     "no-fsync": _mix("kill"),
