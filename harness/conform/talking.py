@@ -265,11 +265,14 @@ async def deadlines(bench: Bench) -> str:
         async with relayed(bench.cluster, node) as relay:
             client = await bench.connect(node, relay.cluster)
             tx = await _begun(bench, client) if name != "begin()" else None
+            if tx is not None:  # of an empty one a client may know the end by itself
+                await tx.write(bench.number(), 1)
             relay.mute()
             if tx is None:
                 await _cancelled(bench, name, _begun(bench, client))
             else:
-                await _cancelled(bench, name, tx.commit() if name == "commit()" else tx.read(0))
+                key = bench.number()
+                await _cancelled(bench, name, tx.commit() if name == "commit()" else tx.read(key))
             await bench.close(client)
     async with relayed(bench.cluster, node) as relay:
         relay.mute()
