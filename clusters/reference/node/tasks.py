@@ -30,11 +30,15 @@ async def all_of(parts: Iterable[Coroutine[None, None, T]]) -> list[T]:
     are cancelled and waited for. A single one needs no task.
     """
     every = list(parts)
-    if len(every) == 1:
-        return [await every[0]]
+    if len(every) < 2:
+        return [await part for part in every]
     work = [asyncio.ensure_future(part) for part in every]
     try:
-        return [await task for task in work]
+        await asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION)
+        for task in work:
+            if task.done():
+                task.result()
+        return [task.result() for task in work]
     finally:
         for task in work:
             task.cancel()

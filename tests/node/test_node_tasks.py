@@ -1,0 +1,69 @@
+"""Running things side by side, and waiting for one answer, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from clusters.providers.sim.loop import simulate
+from clusters.reference.node.tasks import all_of, within
+
+
+class Wrong(Exception):
+    """What a part raises here."""
+
+
+def test_all_parts_answer_in_their_order_whoever_is_first() -> None:
+    async def part(number: int) -> int:
+        await asyncio.sleep(10 - number)
+        return number
+
+    async def scenario() -> tuple[list[int], list[int], list[int]]:
+        return (
+            await all_of(part(n) for n in range(4)),
+            await all_of([part(7)]),
+            await all_of(part(n) for n in range(0)),
+        )
+
+    assert simulate(scenario()) == ([0, 1, 2, 3], [7], [])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_where_one_part_raises_the_others_are_ended_before_it_is_told(first: bool) -> None:
+    ended = list[str]()
+
+    async def long() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            ended.append("long")
+
+    async def wrong() -> None:
+        await asyncio.sleep(1)
+        raise Wrong
+
+    async def scenario() -> None:
+        with pytest.raises(Wrong):
+            await all_of([wrong(), long()] if first else [long(), wrong()])
+        assert ended == ["long"]
+
+    simulate(scenario())
+
+
+@pytest.mark.parametrize(("answered_s", "expected"), [(1.0, "answer"), (3.0, "late")])
+def test_an_answer_counts_if_it_comes_in_time(answered_s: float, expected: str) -> None:
+    async def scenario() -> tuple[str, float]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+
+        def come() -> None:
+            if not answer.done():
+                answer.set_result("answer")
+
+        loop.call_later(answered_s, come)
+        begun_s = loop.time()
+        return await within(2.0, answer, "late"), loop.time() - begun_s
+
+    found, took_s = simulate(scenario())
+    assert (found, took_s) == (expected, pytest.approx(min(answered_s, 2.0)))
