@@ -12,6 +12,7 @@ from clusters.reference.node.raft import (
     NotLeader,
     Role,
 )
+from clusters.reference.node.raft.progress import Progress
 
 ELECTION_TICKS = 10
 
@@ -362,3 +363,17 @@ def test_without_the_bug_the_same_leader_acknowledges_nothing() -> None:
 
     assert net.data("n1") == []
     assert net.leader() != "n1"
+
+
+def test_a_follower_that_lost_what_it_had_said_is_not_asked_again_with_each_answer() -> None:
+    progress = Progress(12)
+    progress.accepted(10)
+    progress.refused(11, 3)
+    assert progress.may_send(16)
+    progress.sent(11)
+
+    progress.refused(10, 3)  # it had said that it has 10
+
+    assert not progress.may_send(16)
+    progress.accepted(11)
+    assert progress.may_send(16)

@@ -102,8 +102,11 @@ class Progress:
         )
         if stale or self.transfer is not None:
             return
+        asked = self.next_index if self.probing else None
         self.next_index = max(min(hint_index + 1, previous_index), self.match_index + 1)
-        self.probing, self.waiting = True, False
+        # With nothing lower to try the next heartbeat asks again. To answer each answer would never
+        # end, and every heartbeat would begin one more such exchange.
+        self.probing, self.waiting = True, self.next_index == asked
         self.inflight.clear()
 
     def begin_transfer(self, mark: Mark) -> None:
