@@ -18,7 +18,6 @@ from harness.cli.ground import SIMULATED, Ground, prepare
 from harness.cli.guard import ReaperGuard
 from harness.cli.run import naming_source
 from harness.cli.session import Session, runs_option, say
-from harness.cli.wiring import build_fault, build_system, named, node_names, with_provider
 from harness.clock import RunClock
 from harness.cluster import Cluster, System, felt
 from harness.conform.bench import Bench
@@ -75,6 +74,8 @@ def conform_command(
     A line a check, as it ends. Exit code 0: everything that could be tried holds; 1: something does
     not, and a directory with the results and the nodes' logs is left.
     """
+    from harness.cli.wiring import build_system, named, with_provider  # heavy
+
     known = tuple(check.name for check in SUITE)
     if unknown := [name for name in chosen if name not in known]:
         raise UsageError(f"--check: expected one of {', '.join(known)} (got {unknown[0]!r})")
@@ -137,6 +138,7 @@ async def _bench(plan: Plan, ground: Ground) -> Bench:
     import asyncio
 
     from checkers.models import DECIDED
+    from harness.cli.wiring import build_fault, build_system, node_names
 
     system = build_system(plan, ground.system_extras)
     nodes = node_names(plan)
