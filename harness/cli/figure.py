@@ -16,11 +16,11 @@ from harness.checking import Anomaly, Verdict
 from harness.cli.ground import TRACE
 from harness.cli.seeds import CRASHES
 from harness.clock import NS_PER_S
-from harness.history.load import History, load
 from harness.records import EventKind
 from harness.rundir import RunDirectory
 
 if TYPE_CHECKING:
+    from harness.history.load import History
     from results.spacetime import Story
 
 DIAGRAM = "trace.svg"
@@ -60,6 +60,7 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
     """Write the diagram beside the trace of ``run``; where it is, the stretches of time in it, and
     how many messages had no room.
     """
+    from harness.history.load import load
     from results.broken_axis import merged
     from results.families import USUAL
     from results.spacetime import draw
