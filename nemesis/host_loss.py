@@ -13,7 +13,9 @@ def host_loss() -> nodes.NodeFault:
     program.
     """
     needs = frozenset({Capability.HOST_LOSS})
-    return nodes.NodeFault(kind="host-loss", needs=needs, verbs=HostLoss(), silences=True)
+    return nodes.NodeFault(
+        kind="host-loss", needs=needs, verbs=HostLoss(), silences=True, ends=True
+    )
 
 
 class HostLoss:

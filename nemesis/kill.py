@@ -11,7 +11,7 @@ from nemesis import nodes
 def kill() -> nodes.NodeFault:
     """SIGKILL the program on the targets; healing starts it again."""
     needs = frozenset({Capability.KILL})
-    return nodes.NodeFault(kind="kill", needs=needs, verbs=Kill())
+    return nodes.NodeFault(kind="kill", needs=needs, verbs=Kill(), ends=True)
 
 
 class Kill:

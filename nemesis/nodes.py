@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -10,9 +11,12 @@ import msgspec
 
 from harness.capability import Capability
 from harness.cluster import NodeStatus, Provider, Roles
+from harness.errors import FiredrillError, HarnessError
 from harness.faults import Proof, Scene, Victims
 from harness.tasks import together
 from nemesis import targets
+
+LOOK_LIMIT_S = 3.0  # before a strike, which has to come in time all the same
 
 
 class Verbs(Protocol):
@@ -33,7 +37,8 @@ class NodeFault:
     """A ``harness.faults.Fault`` that acts on nodes, on all targets at once: one after the other
     would let the store react in between.
 
-    ``silences``: the proof of its effect asks the targets, too, and none may answer.
+    ``silences``: the proof of its effect asks the targets, too, and none may answer. ``ends``: it
+    ends programs, and has no effect where none ran.
     """
 
     kind: str
@@ -41,6 +46,7 @@ class NodeFault:
     verbs: Verbs
     aims: tuple[str, ...] = ()
     silences: bool = False
+    ends: bool = False
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and one with a strength: these kinds have none."""
@@ -54,8 +60,15 @@ class NodeFault:
         return None if hit is None else Victims(nodes=hit.nodes, roles=hit.roles)
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Break all targets."""
+        """Break all targets. Raises ``HarnessError`` where the kind ends programs and one had
+        ended before.
+        """
+        dead: list[str] = []
+        if self.ends:  # all are looked at before the first is struck: they are struck together
+            dead = await together(_dead(scene.provider, node) for node in victims.nodes)
         await together(self.verbs.strike(scene.provider, node) for node in victims.nodes)
+        if any(dead):
+            raise HarnessError("; ".join(filter(None, dead)))
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows every target broken, and none answers where the kind silences."""
@@ -103,6 +116,16 @@ async def start_stopped(provider: Provider, node: str) -> None:
     """Start the program unless it runs."""
     if not (await provider.probe(node)).running:
         await provider.start(node)
+
+
+async def _dead(provider: Provider, node: str) -> str:
+    """That the program of ``node`` is seen not to run; empty where it runs, or a look fails."""
+    try:
+        async with asyncio.timeout(LOOK_LIMIT_S):
+            look = await provider.probe(node)
+    except (TimeoutError, FiredrillError):
+        return ""
+    return "" if look.running else f"{node} was dead before {look.exit_text}".rstrip()
 
 
 async def probe(scene: Scene, victims: Victims) -> list[NodeStatus]:

@@ -14,7 +14,7 @@ def restart() -> nodes.NodeFault:
     It stays down for as long as the fault holds.
     """
     needs = frozenset({Capability.KILL})
-    return nodes.NodeFault(kind="restart", needs=needs, verbs=Restart())
+    return nodes.NodeFault(kind="restart", needs=needs, verbs=Restart(), ends=True)
 
 
 class Restart:

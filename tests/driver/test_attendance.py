@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow.parquet as pq
+import pytest
 
 from clusters.providers.sim.loop import simulate
 from harness.attendance import Attendance, attended
@@ -29,6 +31,7 @@ class Machines:
         self.looks = 0
         self.slow_s = slow_s
         self.silent = False
+        self.late = False  # a start comes up and does not return in time
 
     def crash(self, node: str, text: str) -> None:
         self.dead[node] = text
@@ -37,6 +40,8 @@ class Machines:
         await asyncio.sleep(self.slow_s)
         self.boots[node] = self.boots.get(node, 0) + 1
         self.dead.pop(node, None)
+        if self.late:
+            raise HarnessError(f"{node}: no answer in time")
         return self.status(node)
 
     async def kill(self, node: str) -> NodeStatus:
@@ -123,6 +128,61 @@ def test_an_end_just_before_somebody_starts_the_node_again_is_seen_all_the_same(
         await provider.start("n1")
 
     assert [event.node for event in exits(story)] == ["n1"]
+
+
+@pytest.mark.parametrize("verb", ["kill", "stop", "lose"])
+def test_an_end_just_before_a_fault_ends_the_node_is_seen_all_the_same(verb: str) -> None:
+    async def story(provider: Provider, machines: Machines) -> None:
+        await asyncio.sleep(50)
+        machines.crash("n1", "panic: log corrupt")
+        await getattr(provider, verb)("n1")
+        await provider.start("n1")
+
+    (event,) = exits(story, Machines(slow_s=0.5))
+
+    assert (event.node, event.boot) == ("n1", "b1")
+    assert event.text.endswith("panic: log corrupt")
+
+
+def test_a_node_whose_start_came_up_too_late_for_who_asked_is_attended_again() -> None:
+    async def story(provider: Provider, machines: Machines) -> None:
+        await provider.kill("n1")
+        machines.late = True
+        with contextlib.suppress(HarnessError):
+            await provider.start("n1")
+        assert (await provider.probe("n1")).running, "so the next heal starts nothing"
+        machines.crash("n1", "exited with 1")
+
+    (event,) = exits(story)
+
+    assert (event.node, event.boot) == ("n1", "b2")
+
+
+def test_a_start_that_fails_leaves_what_a_late_kill_ends_to_the_kill() -> None:
+    async def story(provider: Provider, machines: Machines) -> None:
+        machines.slow_s = 100.0
+        for verb in (provider.stop, provider.start):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await verb("n2")
+        machines.slow_s = 0.0
+        machines.dead.pop("n2")  # nothing has landed yet
+        await asyncio.sleep(5)
+        machines.crash("n2", "killed by SIGKILL")
+
+    assert exits(story) == []
+
+
+def test_the_pause_after_a_round_of_slow_looks_has_a_limit() -> None:
+    machines = Machines(slow_s=9.0)
+
+    async def story(_: Provider, machines: Machines) -> None:
+        await asyncio.sleep(12)
+        machines.looks = 0
+
+    exits(story, machines)
+
+    assert machines.looks >= 2 * 2, "every 24 s, not every three minutes"
 
 
 def test_every_end_of_a_node_is_told() -> None:
