@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import attrs
@@ -41,12 +41,15 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen(kw_only=True)
 class Scene:
-    """What a fault may look at and act through."""
+    """What a fault may look at and act through. ``damaged`` tells the nodes that others than the
+    fault that is injected destroy at that moment.
+    """
 
     provider: Provider
     system: System
     cluster: Cluster
     clock: RunClock
+    damaged: Callable[[], tuple[str, ...]] = tuple
 
 
 @attrs.frozen(kw_only=True)
@@ -72,7 +75,8 @@ class Fault(Protocol):
     prove_healed. Network faults do not cut or shape links by themselves: they return a grudge or
     shapes from ``resolve``, and the nemesis keeps the union of what is active in force, so that
     faults overlap without undoing each other. ``aims`` are the targets of a random mix; empty
-    where the usual ones do.
+    where the usual ones do. Of kinds with a true attribute ``destroys`` one is injected at a time:
+    what it spares it finds by looking, and ``Scene.damaged`` tells it whom the others hit.
     """
 
     kind: str

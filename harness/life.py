@@ -35,7 +35,7 @@ from harness.tasks import together
 
 EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
 ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
-HEAL_LIMIT_S = 60.0
+HEAL_LIMIT_S = 90.0
 COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
 TEARDOWN_LIMIT_S = 60.0
 KEEP_LIMIT_S = 30.0

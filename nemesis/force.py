@@ -21,7 +21,8 @@ _SILENCING = frozenset({Capability.FREEZE, Capability.HOST_LOSS})
 class Active:
     """A fault that may be in force: from before its injection until its heal is proven.
 
-    ``mending``: its heal has begun, so its links are no longer to be cut or shaped.
+    ``mending``: its heal has begun, so its links are no longer to be cut or shaped. ``struck``: its
+    injection has begun.
     """
 
     number: int
@@ -29,6 +30,18 @@ class Active:
     fault: Fault
     victims: Victims
     mending: bool = False
+    struck: bool = False
+
+    @property
+    def destroys(self) -> bool:
+        """Whether it takes from nodes what they had promised to keep."""
+        return bool(getattr(self.fault, "destroys", False))
+
+
+def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:
+    """Nodes that faults other than ``one`` destroy, from their strikes to their proven heals."""
+    others = [other for other in active if other is not one and other.struck and other.destroys]
+    return tuple(sorted({node for other in others for node in other.victims.nodes}))
 
 
 def grudge(active: Iterable[Active]) -> Grudge:

@@ -161,6 +161,7 @@ async def _endangered(scene: Scene, victims: Victims) -> str:
     """Why the victims must keep what they have; empty where they need not."""
     looks = await together(scene.provider.probe(node) for node in scene.cluster.nodes)
     away = [look.node for look in looks if not look.running or look.paused or look.frozen]
+    away.extend(scene.damaged())
     roles = await scene.system.roles(scene.cluster)
     if not roles.voters:
         return "nobody tells who votes"

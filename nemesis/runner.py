@@ -8,8 +8,10 @@ and the union of all that is in force is what the provider is told.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import attrs
@@ -42,8 +44,10 @@ class Limits:
     verb_s: float = 15.0
     # Until an injected fault shows: beyond it the fault has no effect. Two of the slowest looks.
     proof_s: float = 20.0
+    # For a system that takes thrown out nodes back: each is restarted.
+    readmit_s: float = 25.0
     # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (twice:
-    # cut and heal) it stays below what the life cycle grants to heal everything.
+    # cut and heal) and readmit_s it stays below what the life cycle grants to heal everything.
     healed_s: float = 25.0
     # Asking who leads; a cluster in trouble is slow to tell, and counting targets don't need it.
     roles_s: float = 2.0
@@ -101,7 +105,7 @@ class Nemesis:
         self._limits = limits or Limits()
         self._streams = _streams(self._schedule, seed)
         self._active: dict[int, Active] = {}
-        self._cutting = asyncio.Lock()
+        self._cutting, self._destroying = asyncio.Lock(), asyncio.Lock()
         self._trouble: dict[tuple[int, str], str] = {}
 
     @property
@@ -229,7 +233,14 @@ class Nemesis:
         )
         await self._call("the undo journal", self._journal.intend(intent))
         await self._enforce(scene, victims)
-        await self._call("inject", active.fault.inject(scene, victims))
+        await self._call("inject", self._strike(scene, active))
+
+    async def _strike(self, scene: Scene, active: Active) -> None:
+        """Two that destroy at once would each find the other's victims whole."""
+        async with self._destroying if active.destroys else contextlib.nullcontext():
+            active.struck = True
+            damaged = partial(force.damaged, active, self._active.values())  # a view: as it is then
+            await active.fault.inject(attrs.evolve(scene, damaged=damaged), active.victims)
 
     async def _mend(self, scene: Scene, active: Active, *, final: bool) -> bool:
         """Heal and prove it; whether that worked. Where it fails, the fault stays active for the
@@ -239,15 +250,13 @@ class Nemesis:
         if final or not active.mending:
             self._note(scene, active, FaultState.HEALING)
         active.mending = True
-        loop = asyncio.get_running_loop()
         try:
             await self._enforce(scene, active.victims)
             await self._call("heal", active.fault.heal(scene, active.victims))
-            ends_s = loop.time() + self._limits.healed_s
             await self._readmit(scene, active)
             proof = await self._until(
                 lambda: active.fault.prove_healed(scene, force.own(active, self._active.values())),
-                max(0.0, ends_s - loop.time()),
+                self._limits.healed_s,
             )
         except _Failed as failure:
             proof = Proof(holds=False, text=str(failure))
@@ -266,7 +275,7 @@ class Nemesis:
         system = scene.system
         if isinstance(system, Readmits):
             work = system.readmit(scene.cluster, scene.provider, active.victims.nodes)
-            if back := await self._call("readmit", work, self._limits.healed_s):
+            if back := await self._call("readmit", work, self._limits.readmit_s):
                 text = f"fault {active.number}: {', '.join(back)} had been thrown out, restarted"
                 self._write(Note(at_ns=scene.clock.now_ns(), text=text))
 
@@ -319,12 +328,9 @@ class Nemesis:
     async def _look(self, look: Callable[[], Awaitable[Proof]]) -> Proof:
         """One look; one that fails or takes too long shows nothing."""
         try:
-            async with asyncio.timeout(self._limits.look_s):
-                return await look()
-        except TimeoutError:
-            return Proof(holds=None, text=f"a look took longer than {self._limits.look_s:g} s")
-        except Exception as error:
-            return Proof(holds=None, text=f"the look failed: {_reason(error)}")
+            return await self._call("a look", look(), self._limits.look_s)
+        except _Failed as failure:
+            return Proof(holds=None, text=str(failure))
 
     async def _call(self, what: str, work: Awaitable[T], limit_s: float | None = None) -> T:
         """The result of ``work`` within a deadline. Raises ``_Failed`` for whatever goes wrong: a

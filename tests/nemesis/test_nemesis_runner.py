@@ -9,7 +9,7 @@ import pytest
 from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 
 from harness.capability import Capability
-from harness.cluster import Cluster, Provider, Roles
+from harness.cluster import Cluster, NodeStatus, Provider, Roles
 from harness.errors import HarnessError, MissingCapability
 from harness.faults import PlannedFault
 from harness.life import HEAL_LIMIT_S
@@ -171,6 +171,46 @@ def test_a_node_that_was_thrown_out_is_taken_back_before_its_heal_is_proven() ->
     in_virtual_time(scenario)
 
 
+def test_a_readmission_that_takes_its_time_leaves_the_proof_all_of_its_own() -> None:
+    class Slow(World):
+        async def readmit(
+            self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
+        ) -> tuple[str, ...]:
+            await asyncio.sleep(Limits().readmit_s - 0.5)
+            self.silent.remove("n2")
+            return nodes
+
+    async def scenario() -> None:
+        stage = Stage(pause("n2"), world=Slow())
+        stage.world.silent.append("n2")
+        stage.world.pace_s = 3.0
+
+        await stage.run()
+
+        assert stage.states() == WHOLE_LIFE
+        healing_ns = stage.last(0, FaultState.HEALING).at_ns
+        assert stage.last(0, FaultState.HEALED).at_ns - healing_ns < 60e9, "at the first try"
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("how", [TimeoutError("the store's own limit"), OSError("no route")])
+def test_a_look_that_fails_says_so_in_the_words_of_who_looked(how: Exception) -> None:
+    class Blind(World):
+        async def probe(self, node: str) -> NodeStatus:
+            raise how
+
+    async def scenario() -> None:
+        stage = Stage(pause("n2"), world=Blind())
+
+        await stage.run()
+
+        text = stage.last(0, FaultState.UNPROVEN).text
+        assert f"a look failed: {type(how).__name__}: {how}" in text
+
+    in_virtual_time(scenario)
+
+
 def test_a_node_that_was_not_thrown_out_stays_the_process_that_it_is() -> None:
     async def scenario() -> None:
         stage = Stage(pause("n2"), world=Stubborn())
@@ -236,6 +276,23 @@ def test_a_fault_without_effect_is_unproven_and_trouble(fault: PlannedFault, ver
         assert len(stage.nemesis.trouble) == 1
         assert f"fault 0 ({fault.kind} n1): no effect:" in stage.nemesis.trouble[0]
         assert "after 20 s" in stage.nemesis.trouble[0]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("kind", ["kill", "restart", "host-loss"])
+def test_what_ends_programs_has_no_effect_on_one_that_had_ended_before(kind: str) -> None:
+    async def scenario() -> None:
+        stage = Stage(PlannedFault(at_s=1, kind=kind, target="n1,n2", hold_s=1))
+        stage.world.running["n1"] = False
+
+        await stage.run()
+
+        assert stage.states() == ["planned", "injecting", "unproven", "healing", "healed"]
+        assert stage.nemesis.trouble == (
+            f"fault 0 ({kind} n1,n2): not injected: inject failed: n1 was dead before",
+        )
+        assert stage.world.running["n1"], "mended all the same"
 
     in_virtual_time(scenario)
 
@@ -488,7 +545,7 @@ def test_a_world_that_answers_shows_what_is_in_force() -> None:
 def test_the_limits_of_healing_fit_into_what_the_life_cycle_grants() -> None:
     limits = Limits()
 
-    assert 2 * limits.verb_s + limits.healed_s < HEAL_LIMIT_S
+    assert 2 * limits.verb_s + limits.readmit_s + limits.healed_s < HEAL_LIMIT_S
 
 
 def test_a_history_that_takes_no_more_ends_the_nemesis_in_its_words() -> None:

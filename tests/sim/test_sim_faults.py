@@ -64,6 +64,16 @@ def test_a_disk_is_not_destroyed_while_it_would_take_the_majority_along(tmp_path
     assert "0 bytes are on the disk of n2" in wiped["proof"]
 
 
+def test_two_that_destroy_at_the_same_moment_never_take_a_majority_together(
+    tmp_path: Path,
+) -> None:
+    rows = faults_of(tmp_path / "run", ("wipe", "n1", 1.0, 0.5), ("wipe", "n2", 1.0, 0.5))
+
+    first, second = sorted(rows, key=lambda row: int(row["injected_ns"]))
+    assert [row["state"] for row in rows] == ["healed", "healed"]
+    assert first["healed_ns"] < second["injected_ns"]
+
+
 @pytest.mark.parametrize(
     ("fault", "target", "said"),
     [

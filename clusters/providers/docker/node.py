@@ -21,6 +21,7 @@ class Node:
     address: str
     lane: Lane
     hand: Lane
+    wiring: Lane
     session: Session
     launch: program.Launch | None = None
     process: program.Process | None = None

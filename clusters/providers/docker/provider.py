@@ -128,6 +128,7 @@ class DockerProvider:
                 address=address,
                 lane=Lane(node),
                 hand=Lane(node, threads=1),
+                wiring=Lane(node, threads=1),
                 session=Session(node, endpoint),
             )
         await together(
@@ -351,6 +352,7 @@ class DockerProvider:
         for node in self._every:
             node.lane.close()
             node.hand.close()
+            node.wiring.close()
         self._nodes.clear()
         self._machines = None
 

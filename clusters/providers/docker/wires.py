@@ -43,20 +43,28 @@ class Wires:
             await self._apply_everywhere()
 
     async def apply(self, node: Node) -> None:
-        """Give one machine the rules and delays that are in force now."""
+        """Give one machine the rules and delays that are in force when its turn comes: one that
+        nobody awaits any longer must not bring back what was healed meanwhile.
+        """
         addresses = {name: at.address for name, at in self._nodes.items()}
-        drops = rules.drops_at(node.name, self._grudge, self._shapes, addresses)
-        await node.lane.call(
-            "applying the cut", CUT_LIMIT_S, rules.apply, node.session, drops, CONTROL_PORT
-        )
-        wanted = delays.delays_at(node.name, self._shapes, addresses)
-        if wanted or node.delayed:
+        await node.wiring.call("applying the cut", CUT_LIMIT_S, self._set_rules, node, addresses)
+        if node.delayed or delays.delays_at(node.name, self._shapes, addresses):
             node.delayed = True  # also where only a part of it worked
-            peer = next(other.address for other in self._nodes.values() if other is not node)
-            await node.lane.call(
-                "applying delays", DELAY_LIMIT_S, delays.apply, node.session, wanted, peer
+            wanted = await node.wiring.call(
+                "applying delays", DELAY_LIMIT_S, self._set_delays, node, addresses
             )
-            node.delayed = bool(wanted)
+            node.delayed = wanted
+
+    def _set_rules(self, node: Node, addresses: Mapping[str, str]) -> None:
+        drops = rules.drops_at(node.name, self._grudge, self._shapes, addresses)
+        rules.apply(node.session, drops, CONTROL_PORT)
+
+    def _set_delays(self, node: Node, addresses: Mapping[str, str]) -> bool:
+        """Whether any are in force now."""
+        wanted = delays.delays_at(node.name, self._shapes, addresses)
+        peer = next(address for name, address in addresses.items() if name != node.name)
+        delays.apply(node.session, wanted, peer)
+        return bool(wanted)
 
     async def probe(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
         """Send datagrams over each of ``wanted`` and tell what arrived, where a control did."""
