@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from clusters.reference import hunts
 from clusters.reference.node import bugs
+from harness.cli import selftest
 from harness.cli.canary import sing
 from harness.cli.seeds import SeedResult, run_seed
-from harness.cli.selftest import counted, plan_of, summed
+from harness.cli.selftest import Found, Summary, counted, decided, plan_of, summed
 from harness.outcome import Outcome
+from harness.plan import Plan
 from harness.rundir import RunDirectory
 
 NODE = Path(bugs.__file__).parent
@@ -84,14 +88,19 @@ def test_a_sound_run_is_clean_and_falsified_it_is_not(tmp_path: Path) -> None:
     assert {"lost-write", "diverged-replicas"} <= set(heard.after)
 
 
-def test_the_median_counts_the_seeds_of_each_finding() -> None:
-    def result(seed: int, *names: str) -> SeedResult:
-        outcome = Outcome.VIOLATION if names else Outcome.VALID
-        anomalies = dict.fromkeys(names, 1)
-        return SeedResult(
-            key="", seed=seed, name="", workload="", outcome=outcome, anomalies=anomalies
-        )
+def result(seed: int, *names: str, outcome: Outcome | None = None, run: str = "") -> SeedResult:
+    return SeedResult(
+        key="",
+        seed=seed,
+        name="",
+        workload="",
+        outcome=outcome or (Outcome.VIOLATION if names else Outcome.VALID),
+        anomalies=dict.fromkeys(names, 1),
+        run=run,
+    )
 
+
+def test_the_median_counts_the_seeds_of_each_finding() -> None:
     found = summed(
         "no-fsync",
         [result(4, "lost-write"), result(1), result(2, "node-exit"), result(3, "G0", "lost-write")],
@@ -101,3 +110,84 @@ def test_the_median_counts_the_seeds_of_each_finding() -> None:
 
     assert (found.tries, found.median) == ((3, 1), 2)  # that a node died of it does not count
     assert found.names == {"lost-write": 2, "G0": 1}
+
+
+def test_which_seeds_count_does_not_depend_on_which_end_first() -> None:
+    ended = [result(4, "G0"), result(3, "G0"), result(2), result(1, "G0"), result(5, "G0")]
+
+    for order in (ended, sorted(ended, key=lambda each: each.seed)):
+        counting = decided(iter(order), 2, 50, 1)
+        assert [each.seed for each in counting] == [1, 2, 3]
+        assert summed("no-fsync", counting, 2, 1).tries == (1, 2)
+    missed = [result(seed) for seed in (3, 1, 2, 4)]
+    assert [each.seed for each in decided(iter(missed), 2, 3, 1)] == [1, 2, 3]
+
+
+def test_a_seed_that_came_to_no_verdict_is_told_apart_from_one_that_shows_nothing() -> None:
+    ended = [result(1, outcome=Outcome.HARNESS_ERROR), result(2, outcome=Outcome.UNKNOWN)]
+    found = summed("no-fsync", ended, 1, 1)
+
+    assert (found.broken, found.unknown) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("clean", "anomalies", "rings", "code"),
+    [
+        (Outcome.VALID, {}, True, 0),
+        (Outcome.UNKNOWN, {}, True, Outcome.UNKNOWN.exit_code),
+        (Outcome.HARNESS_ERROR, {}, True, Outcome.HARNESS_ERROR.exit_code),
+        (Outcome.UNKNOWN, {}, False, Outcome.HARNESS_ERROR.exit_code),
+        (Outcome.UNKNOWN, {"G0": 1}, True, Outcome.VIOLATION.exit_code),
+    ],
+)
+def test_a_sound_node_that_was_hardly_observed_was_not_found_clean(
+    clean: Outcome, anomalies: dict[str, int], rings: bool, code: int, tmp_path: Path
+) -> None:
+    found = Found(bug="no-fsync", seeds=1, tries=(1,), names={"lost-write": 1}, unknown=0)
+    summary = Summary(
+        bugs=(found,),
+        clean_seeds=100,
+        clean_outcome=clean,
+        clean_unknown=0,
+        clean_broken=0,
+        clean_anomalies=anomalies,
+        canary_rings=rings,
+    )
+
+    assert selftest._conclude(summary, tmp_path) == code
+
+
+def test_a_hunt_leaves_the_runs_of_others_alone_and_of_its_own_the_first_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = ["20261121-180000-my-no-fsync-1-abcd", "20261121-180000-no-fsync-2-abcd"]
+    for name in theirs:
+        (tmp_path / name).mkdir()
+
+    @contextmanager
+    def two_findings(plans: object, root: Path, jobs: object) -> Iterator[Iterator[SeedResult]]:
+        ours = [root / f"20261121-190000-no-fsync-{seed}-ffff" for seed in (1, 2, 3)]
+        for run in ours:
+            run.mkdir()
+        ends = zip((1, 2), ours, strict=False)
+        yield (result(seed, "lost-write", run=str(run)) for seed, run in ends)
+
+    monkeypatch.setattr(selftest, "drilled", two_findings)
+    found = selftest.hunt("no-fsync", tmp_path, 2, 50, 1, None)
+
+    assert Path(found.run) == tmp_path / "20261121-190000-no-fsync-1-ffff"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*theirs, Path(found.run).name]
+
+
+def test_the_sound_node_is_judged_by_all_its_seeds_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def seeds(plans: Iterator[Plan], root: Path, jobs: object) -> Iterator[Iterator[SeedResult]]:
+        yield (result(plan.seed, outcome=Outcome.UNKNOWN) for plan in plans)
+
+    monkeypatch.setattr(selftest, "drilled", seeds)
+    found = Found(bug="no-fsync", seeds=1, tries=(1,), names={}, unknown=0)
+    summary = selftest._with_clean([found], True, tmp_path, range(1, 4), None)
+
+    assert (summary.clean_outcome, summary.clean_unknown) == (Outcome.UNKNOWN, 3)
