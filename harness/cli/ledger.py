@@ -18,6 +18,7 @@ from harness.cli.seeds import SeedResult
 from harness.errors import FiredrillError
 from harness.history.files import disk_failure, locked
 from harness.history.manifest import RUNNING, read_manifest
+from harness.outcome import Outcome
 from harness.rundir import RunDirectory
 
 RESULTS_FILE = "campaign.jsonl"
@@ -41,7 +42,9 @@ class Ledger:
         self._code = code
 
     def known(self) -> dict[str, SeedResult]:
-        """What this code came to before, by ``plan_key``. A torn last line does not count."""
+        """What this code came to before, by ``plan_key``. A torn last line does not count, and no
+        seed that came to no verdict: mostly that was the machine's doing, so it is tried again.
+        """
         try:
             lines = self.path.read_bytes().splitlines()
         except FileNotFoundError:
@@ -54,7 +57,8 @@ class Ledger:
                 line = msgspec.json.decode(text, type=_Line)
             except msgspec.DecodeError:
                 continue  # of another version, or torn: the seed is simulated again
-            if line.code == self._code:
+            broken = line.result.outcome is Outcome.HARNESS_ERROR
+            if line.code == self._code and not broken:
                 found[line.result.key] = line.result
         return found
 

@@ -17,7 +17,7 @@ from harness.cli import campaign as campaigns
 from harness.cli.campaign import campaign
 from harness.cli.ledger import Ledger
 from harness.cli.replay import faults_compared
-from harness.cli.seeds import SeedResult, plan_key
+from harness.cli.seeds import SeedResult, failed, plan_key
 from harness.cli.sim import seed_plans
 from harness.cli.sums import overall, totals
 from harness.history.manifest import read_manifest
@@ -155,6 +155,17 @@ def test_a_ledger_knows_what_this_code_came_to_and_nothing_else(tmp_path: Path) 
         file.write(b'{"code": "code-1", "result": {"torn')
 
     assert Ledger(tmp_path, "code-1").known() == {"k1": one}
+
+
+def test_a_seed_that_came_to_no_verdict_is_tried_again(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, "code-1")
+    ledger.add(failed(small(1), "no end within 120 s", None, 120.0))
+    assert ledger.known() == {}
+
+    whole = result(1, Outcome.VALID, key=plan_key(small(1)))
+    ledger.add(whole)
+    ledger.add(failed(small(1), "it died (signal 9)", None, 1.0))  # of --again
+    assert ledger.known() == {whole.key: whole}
 
 
 def result(seed: int, outcome: Outcome, **more: object) -> SeedResult:
