@@ -39,6 +39,8 @@ MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
 DEFAULT_MIX = ("kill", "partition")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}$"  # it becomes part of a directory's name
 
+RIVALS = {"nemesis.mix": "schedule", "nemesis.schedule": "mix"}
+ONE_OF_RIVALS = "expected a mix or a schedule, not both"
 PLUGIN_NAMES = ("system.name", "workload.name")
 _TOML_TIMES = (datetime.datetime, datetime.date, datetime.time)
 _LimitS = Annotated[float, Meta(gt=0, le=MAX_LIMIT_S)]
@@ -198,7 +200,8 @@ def resolved(plan: Plan, schedule: Sequence[PlannedFault]) -> Plan:
 
 
 def _overridden(table: dict[str, Any], path: str, value: object) -> dict[str, Any]:
-    """Mix and schedule are one choice: the override of one takes the other away. The options of a
+    """Mix and schedule are one choice: an override that names faults of one takes the other away,
+    and one that names none takes nothing. The options of a
     system or workload are its own: the override of the name takes those of another away.
     """
     head = path.partition(".")[0]
@@ -206,9 +209,8 @@ def _overridden(table: dict[str, Any], path: str, value: object) -> dict[str, An
     if path in PLUGIN_NAMES and isinstance(owner, dict) and owner.get("name") != value:
         table = {name: part for name, part in table.items() if name != head}
     table = planfile.override(table, path, msgspec.to_builtins(value, builtin_types=_TOML_TIMES))
-    rival = {"nemesis.mix": "schedule", "nemesis.schedule": "mix"}.get(path)
-    if rival:
-        table["nemesis"].pop(rival, None)
+    if path in RIVALS and value:
+        table["nemesis"].pop(RIVALS[path], None)
     return table
 
 
@@ -241,7 +243,7 @@ def _check_drivers(plan: Plan) -> None:
 def _check_faults(plan: Plan) -> None:
     """What the types of the schedule can't say."""
     if plan.nemesis.mix and plan.nemesis.schedule:
-        raise PlanError("nemesis.mix", "expected a mix or a schedule, not both")
+        raise PlanError("nemesis.mix", ONE_OF_RIVALS)
     for number, fault in enumerate(plan.nemesis.schedule):
         path = f"nemesis.schedule[{number}]"
         if not 0 <= fault.at_s < plan.drive.duration_s:

@@ -15,7 +15,7 @@ from harness.cli.drill import Budget, Keep, Wishes, one
 from harness.cli.repeat import MAX_REPEAT, Bounds, series
 from harness.cli.session import Session, executor_option, runs_option
 from harness.errors import MissingCapability, PlanError
-from harness.plan import MAX_SEED, Plan, load, override
+from harness.plan import MAX_SEED, ONE_OF_RIVALS, RIVALS, Plan, load, override
 from results.store import RunStore
 
 SCHEDULE_FORM = "AT_S:KIND:TARGET[:HOLD_S]"
@@ -118,7 +118,10 @@ def overrides(flags: dict[str, Any]) -> dict[str, object]:
         "nemesis.schedule": [planned(text) for text in flags["schedule"]] or None,
     }
     given = {path: value for path, value in named.items() if value is not None}
-    return given | dict(override(text) for text in flags["sets"])
+    given |= dict(override(text) for text in flags["sets"])
+    if all(given.get(path) for path in RIVALS):
+        raise PlanError("nemesis.mix", ONE_OF_RIVALS)
+    return given
 
 
 @contextmanager

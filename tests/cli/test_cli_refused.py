@@ -27,3 +27,18 @@ def test_a_port_that_is_taken_is_refused_before_there_is_a_run(
     assert code == 255
     assert f"port {port} on 127.0.0.1 is taken" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "mix", [("--fault", "pause"), ("--set", "nemesis.mix=['pause']")], ids=["flag", "set"]
+)
+def test_flags_that_name_faults_of_a_mix_and_of_a_schedule_are_refused(
+    mix: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = ("--schedule", "1:kill:n1:1")
+
+    code = execute(["run", "--provider", "sim", *schedule, *mix, "--runs-dir", str(tmp_path)])
+
+    assert code == 254
+    assert "expected a mix or a schedule, not both" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

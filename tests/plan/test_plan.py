@@ -149,6 +149,18 @@ def test_overrides_win_and_flags_that_were_not_given_do_nothing() -> None:
     assert plan.check.min_ok == 7
 
 
+def test_an_override_that_names_no_fault_takes_none_away() -> None:
+    schedule = [msgspec.to_builtins(FAULT)]
+
+    both = loads("seed = 1", {"nemesis.schedule": schedule, "nemesis.mix": []})
+    assert (both.nemesis.mix, both.nemesis.schedule) == ((), (FAULT,))
+
+    mixed = loads("seed = 1\n[nemesis]\nmix = ['pause']", {"nemesis.schedule": []})
+    assert mixed.nemesis.mix == ("pause",)
+
+    assert loads("seed = 1", {"nemesis.mix": []}).nemesis.mix == ()
+
+
 def test_an_override_of_the_mix_replaces_a_schedule_and_the_other_way_round() -> None:
     scheduled = dumps(resolved(loads(FULL), [FAULT]))
 
