@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 
+import msgspec
+
 from harness import orders
 from harness.clock import NS_PER_S, RunClock
 from harness.cluster import Cluster
@@ -24,11 +26,14 @@ from harness.errors import HarnessError
 from harness.orders import Order, Word
 from harness.pulse import Strain
 from harness.records import OpType
+from harness.stop import SETTLE_LIMIT_S, end
 from harness.tasks import together
 
 ENLIST_LIMIT_S = 30.0  # an interpreter starts, and imports what the run needs
 LATE_LIMIT_S = 15.0  # after ``until_ns``, beyond the deadline of an operation
+HALT_LIMIT_S = SETTLE_LIMIT_S - 1.0  # whoever ends a drive waits no longer for it than that
 LEAVE_LIMIT_S = 10.0
+_BLOCK_BYTES = 1 << 16
 
 Observe = Callable[[OpType, str | None], None]
 
@@ -77,10 +82,13 @@ class Member:
 
     async def _hear(self) -> Word:
         assert self.process.stdout is not None, "it was started with a pipe"  # noqa: S101
-        text = await self.process.stdout.readline()
-        if not text.endswith(b"\n"):
-            raise Lost(f"{self}: {_how_it_ended(await self.process.wait())}")
-        return orders.WORDS.decode(text)
+        try:
+            text = await self.process.stdout.readline()
+            if text.endswith(b"\n"):
+                return orders.WORDS.decode(text)
+        except (ValueError, msgspec.DecodeError) as error:  # a line too long, or none of ours
+            raise Lost(f"{self}: what it says can't be read: {error}") from error
+        raise Lost(f"{self}: {_how_it_ended(await self.process.wait())}")
 
     def _count(self, counts: Sequence[tuple[OpType, str | None, int]]) -> None:
         for type_, error, count in counts:
@@ -98,21 +106,23 @@ class Member:
             self.process.stdin.close()
 
     async def leave(self) -> None:
-        """Let it end; after the limit it is killed."""
+        """Let it end; after the limit, and whatever else goes wrong, it is killed."""
         self.hang_up()
         try:
-            async with asyncio.timeout(LEAVE_LIMIT_S):
-                while await self._read_on():
-                    pass
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_LIMIT_S):
+                    while await self._read_on():
+                        pass
+                    await self.process.wait()
+        finally:
+            if self.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self.process.kill()
                 await self.process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
-            await self.process.wait()
 
     async def _read_on(self) -> bytes:
         assert self.process.stdout is not None, "it was started with a pipe"  # noqa: S101
-        return await self.process.stdout.readline()
+        return await self.process.stdout.read(_BLOCK_BYTES)
 
     def __str__(self) -> str:
         return f"driver process {self.number} (pid {self.process.pid})"
@@ -218,28 +228,30 @@ class Crew:
         """Have every order carried out; whether all of them were done. One that is lost ends the
         others, and so does cancellation.
         """
-        tasks = [asyncio.ensure_future(member.ask(order, limit_s)) for member, order in work]
+        tasks = {
+            asyncio.ensure_future(member.ask(order, limit_s)): member for member, order in work
+        }
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             if not all(task.done() for task in tasks):
                 for member, _ in work:
                     member.send(orders.Halt())
-                await asyncio.wait(tasks, timeout=LEAVE_LIMIT_S)
-        return self._came_to(tasks)
+                await asyncio.wait(tasks, timeout=HALT_LIMIT_S)
+            done = [await self._over(task, member) for task, member in tasks.items()]
+        return all(done)
 
-    def _came_to(self, tasks: Sequence[asyncio.Future[bool]]) -> bool:
-        done = True
-        for task in tasks:
-            if not task.done():
-                task.cancel()
-                done = False
-            elif isinstance(error := task.exception(), Lost):
-                self._trouble.append(f"{error}; nothing after that is judged")
-                done = False
-            else:
-                done &= task.result()
-        return done
+    async def _over(self, task: asyncio.Future[bool], member: Member) -> bool:
+        """Whether the order was done, once nobody reads any more what ``member`` answers."""
+        if not task.done():
+            await end(task)
+            self._trouble.append(f"{member}: went on {HALT_LIMIT_S:g} s after it was told to end")
+        if task.cancelled() or not task.done():
+            return False
+        if isinstance(error := task.exception(), Lost):
+            self._trouble.append(f"{error}; nothing after that is judged")
+            return False
+        return task.result()
 
     def _limit_s(self, until_ns: int) -> float:
         return max(0.0, (until_ns - self._clock.now_ns()) / NS_PER_S) + self._late_s

@@ -102,6 +102,8 @@ class Driver:
             self._deadlines.clear()
             self._show_completed()
             self._driving = False
+            if self._failure is not None:  # the last records could not be written
+                raise self._failure
 
     def open_operations(self) -> tuple[Invoke, ...]:
         """Invocations without a completion yet, in the order of their invocation."""

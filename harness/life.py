@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from harness.attendance import Attendance, attended
@@ -34,6 +35,7 @@ from harness.stop import SETTLE_LIMIT_S, Stop, end
 from harness.tasks import together
 
 EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
+POLL_LIMIT_S = 30.0  # nodes that don't answer are skipped well before
 ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
 HEAL_LIMIT_S = 90.0
 COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
@@ -170,6 +172,7 @@ class Life:
         load = self._load(cluster)
         watches = {
             "watching the store": asyncio.ensure_future(self._watch(cluster)),
+            "watching the room": asyncio.ensure_future(self._watch_room()),
             "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
         }
         if self.pulse is not None:
@@ -186,7 +189,7 @@ class Life:
             self.stop.over = True
             for what, watch in watches.items():
                 await self._end(what, watch)
-            await load.close()
+            await self._attempt("ending the load", COLLECT_LIMIT_S, load.close())
             self.trouble.extend(load.trouble)
             self.enter("collect")
             looks = self.attendance.look(cluster.nodes)
@@ -252,26 +255,29 @@ class Life:
             self.trouble.append(f"final reads: not every key was read within {limit_s:g} s")
 
     async def _watch(self, cluster: Cluster) -> None:
-        """Fetch the store's events and show the active faults, until cancelled."""
-        loop = asyncio.get_running_loop()
-        look_s = loop.time() + ROOM_POLL_S
+        """Fetch the store's events, sample its states and show the active faults, until cancelled.
+        What fails or hangs once is trouble once, and asked for again.
+        """
+        polls = {"fetching events": partial(self._fetch_events, cluster)}
+        if self.states is not None:
+            polls["sampling states"] = partial(self.states.sample, cluster)
+        failed: dict[str, None] = {}
         while True:
-            await self._fetch_events(cluster)
-            if loop.time() >= look_s:
-                self._watch_room()
-                look_s = loop.time() + ROOM_POLL_S
-            if self.states is not None:
-                await self.states.sample(cluster)
+            for what, poll in polls.items():
+                if not await self._attempt(what, POLL_LIMIT_S, poll(), tell=what not in failed):
+                    failed[what] = None
             self.progress.faults(self.nemesis.active())
             await asyncio.sleep(EVENT_POLL_S)
 
-    def _watch_room(self) -> None:
+    async def _watch_room(self) -> None:
         """End a run that outgrows its directory. A walk over some hundred files takes a few
         milliseconds.
         """
-        if full := over_cap(self.plan, self.run.root):
-            self.progress.note(full)
-            self.stop.ask(full)
+        while True:
+            await asyncio.sleep(ROOM_POLL_S)
+            if full := over_cap(self.plan, self.run.root):
+                self.progress.note(full)
+                self.stop.ask(full)
 
     async def _fetch_events(self, cluster: Cluster) -> None:
         for event in await self.system.events(cluster, self.clock):
@@ -313,18 +319,22 @@ class Life:
         elif not task.cancelled() and (error := task.exception()):
             self.trouble.append(f"{what} broke off: {error}")
 
-    async def _attempt(self, what: str, limit_s: float, work: Coroutine[Any, Any, None]) -> bool:
-        """Await ``work``; when it fails or outlasts its limit, that is trouble, and the run goes
-        on. Whether it was done.
+    async def _attempt(
+        self, what: str, limit_s: float, work: Coroutine[Any, Any, None], *, tell: bool = True
+    ) -> bool:
+        """Await ``work``; when it fails or outlasts its limit, that is trouble (unless it is not to
+        be told), and the run goes on. Whether it was done.
         """
         try:
             async with asyncio.timeout(limit_s):
                 await work
             return True
         except TimeoutError:
-            self.trouble.append(f"{what}: not done within {limit_s:g} s")
+            text = f"{what}: not done within {limit_s:g} s"
         except FiredrillError as error:
-            self.trouble.append(f"{what}: {error}")
+            text = f"{what}: {error}"
+        if tell:
+            self.trouble.append(text)
         return False
 
     def _deadline(self, limit_s: float) -> float:

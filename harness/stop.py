@@ -43,7 +43,7 @@ class Stop:
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of ``work``, or ``None`` as soon as the end is asked for (work is
-        cancelled).
+        cancelled). Raises what ``work`` raises, also where that is how it ends when cancelled.
         """
         task = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._event.wait())
@@ -52,10 +52,12 @@ class Stop:
             if task.done():
                 return task.result()
             self.cut_short = True
-            return None
         finally:
             await end(task)
             await end(asked)
+        if task.done() and not task.cancelled() and (error := task.exception()):
+            raise error
+        return None
 
 
 async def end(task: asyncio.Future[Any]) -> None:

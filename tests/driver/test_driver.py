@@ -28,6 +28,7 @@ from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Limit, Repeat, Stagger, UntilOk
 from harness.records import Complete, Invoke, MicroOp, Note, OpType, Record
 from harness.slots import BACKOFF_FIRST_S
+from harness.stop import Stop
 from harness.workload import Workload, WorkloadSetting, whole
 from workloads.list_append import build
 
@@ -395,6 +396,21 @@ def test_a_history_that_cannot_be_written_ends_the_drive_and_nothing_more_is_sen
         assert len(written) == 4
         assert r.store.commits == 2
         assert r.driver.open_operations() == ()
+
+    run(main())
+
+
+def test_a_disk_that_refuses_the_last_records_of_a_drive_that_is_ended_is_not_passed_over() -> None:
+    async def main() -> None:
+        def write(records: Sequence[Record]) -> None:
+            if any(isinstance(record, Complete) for record in records):
+                raise HarnessError("chunk 0: no space left")
+
+        r = rig(write=write, latency_s=1.0)
+        stop = Stop()
+        asyncio.get_running_loop().call_later(0.5, stop.ask)
+        with pytest.raises(HarnessError, match="no space left"):
+            await stop.unless(r.drive(Repeat(READ_7)))
 
     run(main())
 

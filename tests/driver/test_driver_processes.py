@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from harness import crew, orders
 from harness.clock import NS_PER_S, RunClock
 from harness.cluster import Address, Cluster
 from harness.crew import Crew
@@ -25,6 +26,7 @@ from harness.promise import Declaration
 from harness.pulse import Strain
 from harness.records import Complete, Invoke, OpType, PhaseMark, Record
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.stop import SETTLE_LIMIT_S, Stop
 
 COMMAND = (sys.executable, "-m", "harness.cli.driving")
 NOBODY = Address(host="127.0.0.1", port=1)
@@ -99,7 +101,7 @@ def rigged(path: Path, scene: Scene) -> Rig:
         writer = ChunkWriter(run.chunks, reserve_bytes=0)
         writer.append(PhaseMark(name="drive", at_ns=clock.now_ns()))
         seen: list[OpType] = []
-        crew = Crew(
+        members = Crew(
             command=COMMAND,
             count=2,
             plan=run.plan,
@@ -109,11 +111,11 @@ def rigged(path: Path, scene: Scene) -> Rig:
             op_deadline_s=1.0,
             observe=lambda type_, _error: seen.append(type_),
         )
-        rig = Rig(crew, clock, run, seen)
+        rig = Rig(members, clock, run, seen)
         try:
             await scene(rig)
         finally:
-            await crew.close()
+            await members.close()
             writer.close()
         return rig
 
@@ -190,6 +192,44 @@ def test_without_their_run_they_end_and_what_they_recorded_stays_whole(tmp_path:
         invoked = sum(isinstance(r, Invoke) for r in records)
         assert invoked == sum(isinstance(r, Complete) for r in records) > 0
     assert all(stream.torn is None for stream in _read(rig.run.chunks))
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ("", "went on 0.1 s after it was told to end"),
+        ("print('no word of ours', flush=True)", "what it says can't be read"),
+        ("print('x' * (1 << 17), flush=True)", "what it says can't be read"),
+    ],
+)
+def test_one_that_does_not_halt_is_trouble_and_is_killed(
+    says: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = (
+        "import sys, time; sys.stdin.readline(); "
+        f'print(\'{{"type":"ready"}}\', flush=True); {says or "pass"}; time.sleep(60)'
+    )
+    monkeypatch.setattr(crew, "HALT_LIMIT_S", 0.1)
+    monkeypatch.setattr(crew, "LEAVE_LIMIT_S", 0.1)
+    monkeypatch.setattr(orders, "MAX_LINE_BYTES", 1 << 16)
+
+    async def scene(rig: Rig) -> None:
+        rig.crew.command = (sys.executable, "-c", deaf)
+        await rig.crew.enlist()
+        stop = Stop()
+        asyncio.get_running_loop().call_later(0.2, stop.ask)
+        await stop.unless(rig.crew.drive(rig.clock.now_ns() + 60 * NS_PER_S))
+
+    rig = rigged(tmp_path, scene)
+
+    assert any(expected in text for text in rig.crew.trouble), rig.crew.trouble
+    for pid in rig.crew.pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_what_ends_drives_waits_longer_than_a_halted_one_may_take() -> None:
+    assert crew.HALT_LIMIT_S < SETTLE_LIMIT_S
 
 
 def _read(chunks: Path) -> list[object]:

@@ -112,7 +112,22 @@ def test_a_watch_over_the_store_that_fails_is_trouble(
 
     monkeypatch.setattr(ReferenceSystem, "events", events)
     _, manifest = drill(PLAN, tmp_path / "run")
-    assert manifest.trouble == ("watching the store broke off: no such kind of event",)
+    assert manifest.trouble == ("fetching events: no such kind of event",)
+    assert asked > 5, "once that it can't be asked is no reason to ask no more"
+
+
+def test_a_store_that_hangs_when_it_is_asked_for_events_does_not_hold_the_watch_over_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def events(self: ReferenceSystem, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
+        await asyncio.sleep(10_000)
+        return []
+
+    monkeypatch.setattr(ReferenceSystem, "events", events)
+    monkeypatch.setattr("harness.life.over_cap", lambda plan, root: "the run outgrew its room")
+    monkeypatch.setattr("harness.life.ROOM_POLL_S", 1.0)
+    _, manifest = drill(PLAN, tmp_path / "run")
+    assert "the run outgrew its room" in manifest.trouble
 
 
 def test_a_node_that_does_not_start_leaves_none_behind_that_still_starts(
