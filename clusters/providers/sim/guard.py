@@ -3,36 +3,62 @@
 Sockets and children are seen by an audit hook; threads, the machine's clocks and entropy are
 functions, which are replaced as long as the simulation goes on. The loop's own verbs refuse by
 themselves (``loop``).
+
+Some ways stay open, since nobody can stand in them: ``datetime.now()`` and its like, which read the
+clock in C, generators that a library keeps in C (``numpy.random``), and a function of the machine
+that somebody took out of its module before (``from time import time``). In the project's own
+sources a test looks for the first and the last.
 """
 
 from __future__ import annotations
 
+import _thread
 import os
 import random
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Thread, get_ident
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 _EVENTS = {
     "socket.__new__": "a socket",
     "socket.getaddrinfo": "a name server",
+    "socket.gethostbyname": "a name server",
+    "socket.gethostbyaddr": "a name server",
+    "socket.getnameinfo": "a name server",
     "subprocess.Popen": "a child process",
     "os.posix_spawn": "a child process",
     "os.fork": "a child process",
+    "os.forkpty": "a child process",
+    "os.system": "a child process",
+    "os.exec": "another program",
 }
-_CLOCKS = (
-    *("time", "time_ns", "monotonic", "monotonic_ns"),
-    *("perf_counter", "perf_counter_ns", "sleep"),
+CLOCKS = frozenset(
+    {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "sleep"}
+    | {"process_time", "process_time_ns", "thread_time", "thread_time_ns"}
+    | {"clock_gettime", "clock_gettime_ns"}
 )
-_DRAWS = (
-    *("random", "randint", "randrange", "choice", "choices", "shuffle", "sample", "uniform"),
-    *("expovariate", "getrandbits", "seed"),
+# With so many arguments they only compute; with fewer they ask the clock.
+CALENDAR = {"gmtime": 1, "localtime": 1, "ctime": 1, "asctime": 1, "strftime": 2}
+# Whatever draws from the one generator that the module keeps for everybody.
+DRAWS = frozenset(
+    name
+    for name in dir(random)
+    if isinstance(getattr(getattr(random, name), "__self__", None), random.Random)
 )
-# They stamp what they write for people, and decide nothing by it.
-_LET_PASS = frozenset({"logging", "tempfile", "threading"})
+ENTROPY = frozenset({"urandom", "getrandom"})
+IDENTIFIERS = frozenset({"uuid1", "uuid4", "getnode"})
+# They stamp what they write for people, and decide nothing by it; and a library in C may seed a
+# generator of its own when it is loaded.
+_LET_PASS = frozenset({"logging", "tempfile", "threading", "importlib"})
+_BETWEEN = frozenset({"random", "secrets"})  # they pass on what somebody else asks for
+
+Stand = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
+"""What a call with these arguments reaches outside, if anything."""
 
 _inside: list[tuple[int, Callable[[str], NoReturn]]] = []
 _hooked: list[bool] = []
@@ -45,9 +71,9 @@ def sealed(refuse: Callable[[str], NoReturn]) -> Iterator[None]:
         sys.addaudithook(_audit)  # there is no way to take it away; outside the block it is idle
         _hooked.append(True)
     with ExitStack() as stack:
-        for owner, name, what in _replaced():
+        for owner, name, reached in list(_replaced()):
             stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, _stand_in(owner, name, what, refuse))
+            setattr(owner, name, _stand_in(owner, name, reached, refuse))
         _inside.append((get_ident(), refuse))
         stack.callback(_inside.pop)
         yield
@@ -59,25 +85,69 @@ def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
         _inside[-1][1](what)
 
 
-def _replaced() -> Iterator[tuple[object, str, str]]:
-    """What is replaced: where it stands, its name, and what an error calls it."""
-    for module, names in ((time, _CLOCKS), (random, _DRAWS), (os, ("urandom", "getrandom"))):
-        for name in names:
-            yield module, name, f"{module.__name__}.{name}"
-    yield Thread, "start", "a thread"
+def _replaced() -> Iterator[tuple[object, str, Stand]]:
+    """What is replaced: where it stands, its name, and what tells if a call reaches outside."""
+    families: tuple[tuple[ModuleType, frozenset[str]], ...] = (
+        (time, CLOCKS),
+        (random, DRAWS),
+        (os, ENTROPY),
+        (uuid, IDENTIFIERS),
+    )
+    for module, names in families:
+        for name in sorted(names):
+            if hasattr(module, name):
+                yield module, name, _always(f"{module.__name__}.{name}")
+    for name, count in CALENDAR.items():
+        yield time, name, _unless_given(f"time.{name}", count)
+    yield random, "_urandom", _always("os.urandom")  # of SystemRandom, and of secrets
+    yield random.Random, "seed", _unseeded
+    yield Thread, "start", _always("a thread")
+    yield _thread, "start_new_thread", _always("a thread")
+
+
+def _always(what: str) -> Stand:
+    return lambda arguments, named: what
+
+
+def _unless_given(what: str, count: int) -> Stand:
+    """For a function that asks the clock where the time, its last argument, is not given."""
+
+    def reached(arguments: tuple[Any, ...], named: dict[str, Any]) -> str | None:
+        return None if len(arguments) >= count and arguments[count - 1] is not None else what
+
+    return reached
+
+
+def _unseeded(arguments: tuple[Any, ...], named: dict[str, Any]) -> str | None:
+    """A stream without a seed takes it from the machine. The first argument is the stream."""
+    seed = arguments[1] if len(arguments) > 1 else named.get("a")
+    return "random.Random() without a seed" if seed is None else None
 
 
 def _stand_in(
-    owner: object, name: str, what: str, refuse: Callable[[str], NoReturn]
+    owner: object, name: str, reached: Stand, refuse: Callable[[str], NoReturn]
 ) -> Callable[..., Any]:
     """``owner.name`` for others than this thread, and for those that may; refused to all else."""
     real = getattr(owner, name)
     here = get_ident()
 
     def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 (any of them)
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if get_ident() == here and caller.partition(".")[0] not in _LET_PASS:
+        what = reached(args, named)
+        if what is not None and get_ident() == here and _caller() not in _LET_PASS:
             refuse(what)
         return real(*args, **named)
 
     return call
+
+
+def _caller() -> str:
+    """The package that asks a stand-in."""
+    frame = sys._getframe(2)
+    while (name := _package(frame)) in _BETWEEN and frame.f_back is not None:
+        frame = frame.f_back
+    return name
+
+
+def _package(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]
