@@ -67,7 +67,7 @@ def materialise(
             at_s = round(first_s + number * (hold_s + quiet_s) + slack_s, 3)
             target = next(aim[kind])
             faults.append(PlannedFault(at_s=at_s, kind=kind, target=target, hold_s=this_hold_s))
-    return tuple(faults[:FAULTS_LIMIT])
+    return _all_of(faults)
 
 
 def _each_for_itself(
@@ -97,7 +97,15 @@ def _each_for_itself(
             fault = PlannedFault(at_s=round(at_s, 3), kind=kind, target=node, hold_s=this_hold_s)
             faults.append(fault)
             at_s += this_hold_s + quiet_s * stream.uniform(2 - _HOLD_MOST, _HOLD_MOST)
-    return tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.target)))[:FAULTS_LIMIT]
+    return _all_of(sorted(faults, key=lambda fault: (fault.at_s, fault.target)))
+
+
+def _all_of(faults: Sequence[PlannedFault]) -> tuple[PlannedFault, ...]:
+    """``faults``, unless they are more than a plan holds: the rest of a night would be quiet."""
+    if len(faults) > FAULTS_LIMIT:
+        many = f"at most {FAULTS_LIMIT} faults fit into a plan (got {len(faults)})"
+        raise PlanError("drive.duration_s", f"{many}; drive shorter, hold or pause longer")
+    return tuple(faults)
 
 
 def check_schedule(

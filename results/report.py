@@ -23,7 +23,7 @@ from results.material import gather
 from results.page import Page, page
 
 LIMIT_BYTES = 2_000_000  # a page that opens at once, and that goes into a mail
-LEAN_FAULTS, LEAN_EXAMPLES = 60, 1
+LEAN_FAULTS, LEAN_EXAMPLES, LEAN_LINES = 60, 1, 20
 CELL_CHARS = 600  # of any one text; what a checker or a node says in more is in the files
 
 
@@ -33,7 +33,7 @@ def write_report(run: RunDirectory) -> Path:
     Raises ``MalformedHistory`` where the run holds no sealed or recovered history.
     """
     content = page(gather(run))
-    for leaner in (_whole, _fewer_rows, _fewer_drawings, _no_picture):
+    for leaner in (_whole, _fewer_rows, _fewer_drawings, _no_picture, _no_lists):
         content = leaner(content)
         encoded = render(content).encode("utf-8", "backslashreplace")
         if len(encoded) <= LIMIT_BYTES:
@@ -59,6 +59,19 @@ def _fewer_drawings(content: Page) -> Page:
 def _no_picture(content: Page) -> Page:
     told = "The plot is left out: it would make this page larger than a page should be."
     return attrs.evolve(content, picture=None, picture_notes=(told,))
+
+
+def _no_lists(content: Page) -> Page:
+    """What stands in files beside the page anyhow."""
+    return attrs.evolve(
+        content,
+        plan_lines=content.plan_lines[:LEAN_LINES],
+        plan_more=content.plan_more + len(content.plan_lines[LEAN_LINES:]),
+        events=content.events[:LEAN_LINES],
+        events_more=content.events_more + len(content.events[LEAN_LINES:]),
+        logs=content.logs[:LEAN_LINES],
+        nodes=(),
+    )
 
 
 def render(content: Page) -> str:

@@ -87,7 +87,7 @@ class RunStore:
         doomed = self.root / f".{run.root.name}.removing"
         try:
             run.root.rename(doomed)
-            shutil.rmtree(doomed)
+            shutil.rmtree(doomed, onerror=_unless_gone)
             link = self.root / LATEST
             if link.is_symlink() and not link.exists():
                 link.unlink()
@@ -96,6 +96,18 @@ class RunStore:
         except OSError as error:
             reason = error.strerror or str(error)
             raise HarnessError(f"cannot remove run {run.root}: {reason}") from error
+
+    def broken_off(self) -> tuple[RunDirectory, ...]:
+        """What deletions that were broken off left; ``finish`` is all that can be done with it."""
+        return tuple(RunDirectory(path) for path in sorted(self.root.glob(".*.removing")))
+
+    def finish(self, run: RunDirectory) -> None:
+        """Delete what is left of one of ``broken_off``. Raises ``HarnessError``."""
+        try:
+            shutil.rmtree(run.root, onerror=_unless_gone)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise HarnessError(f"cannot remove {run.root}: {reason}") from error
 
     def runs(self) -> tuple[RunDirectory, ...]:
         """Every run of the store, oldest first; nothing where there is no store."""
@@ -145,6 +157,12 @@ class RunStore:
         temporary = self.root / f".{LATEST}-{path.name}"
         temporary.symlink_to(path.name)
         os.replace(temporary, self.root / LATEST)
+
+
+def _unless_gone(_: object, __: object, failure: tuple[object, BaseException, object]) -> None:
+    """Somebody else may finish the same deletion."""
+    if not isinstance(failure[1], FileNotFoundError):
+        raise failure[1]
 
 
 def _is_run(path: Path) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import enum
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 import attrs
 
@@ -106,12 +106,12 @@ class _Drill:
     wishes: Wishes
     judged: tuple[Verdict, Outcome] | None = None
     kept: bool = False
+    begun: RunDirectory | None = None
 
     def drive(self, plan: Plan, store: RunStore, stop: Stop) -> RunDirectory:
         """Everything up to the sealed history; with ``keep`` up to the verdict."""
         from harness.cli.wiring import run_plan
 
-        known = store.runs()
         with choose(sys.stderr, plan.drive.duration_s) as display:
             hint = (
                 "what the run left is removed in the background; "
@@ -120,14 +120,14 @@ class _Drill:
             keeping = None if self.wishes.keep is Keep.NEVER else self._keeping(display, stop)
             try:
                 with stopping(stop, display.note, hint):
-                    return run_plan(plan, store.root, display, stop, keeping)
+                    return run_plan(plan, store.root, display, stop, keeping, begun=self._begun)
             except FiredrillError as error:
-                self._broke_off(store, known)
+                self._broke_off(store)
                 if stop.cut_short and not stop.reason:
                     raise Interrupted(f"interrupted: {error}") from error
                 raise
             except Exception:
-                self._broke_off(store, known)
+                self._broke_off(store)
                 raise
 
     def judge(self, run: RunDirectory) -> tuple[Verdict, Outcome]:
@@ -156,13 +156,14 @@ class _Drill:
 
         return keep
 
-    def _broke_off(self, store: RunStore, known: Iterable[RunDirectory]) -> None:
+    def _begun(self, run: RunDirectory) -> None:
+        self.begun = run
+
+    def _broke_off(self, store: RunStore) -> None:
         """Remember the run that this command began, if it came that far."""
-        before = frozenset(known)
-        new = [run for run in store.runs() if run not in before]
-        self.session.run = new[0] if new else None
-        if self.kept and new:
-            _tell_kept(new[0], store)
+        self.session.run = self.begun if self.begun and self.begun.root.is_dir() else None
+        if self.kept and self.session.run:
+            _tell_kept(self.session.run, store)
 
 
 def _tell_kept(run: RunDirectory, store: RunStore) -> None:

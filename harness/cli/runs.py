@@ -87,6 +87,17 @@ def prune(
     every = {run.root.name: run for run in store.runs()}
     known = [_known(run) for run in every.values()]
     freed = count = failures = 0
+    for left in store.broken_off():
+        freed += used_bytes(left.root)
+        if not dry_run:
+            try:
+                store.finish(left)
+            except HarnessError as error:
+                say(str(error))
+                failures += 1
+                continue
+        name = left.root.name.removeprefix(".").removesuffix(".removing")
+        click.echo(f"{'would finish' if dry_run else 'finished'} removing {name}")
     for chosen in to_prune(known, rule, datetime.now(UTC)):
         run = every[chosen.run_id]
         size = used_bytes(run.root)

@@ -48,9 +48,12 @@ def run_plan(
     keep: Keep | None = None,
     *,
     trace: bool = False,
+    begun: Callable[[RunDirectory], None] | None = None,
 ) -> RunDirectory:
     """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
     With ``trace`` a simulated run keeps every message and disk operation.
+
+    ``begun`` is told the directory as soon as there is one.
 
     What can be refused is refused before anything starts, and then leaves no directory behind.
     Raises ``UsageError`` for that and ``HarnessError`` when the environment fails on the way.
@@ -69,6 +72,8 @@ def run_plan(
     require_room(plan, runs_dir)
     store = RunStore(runs_dir)
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
+    if begun:
+        begun(run)
     try:
         _run(plan, run, faults, progress, stop, keep, trace=trace)
     except FiredrillError:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import execute
+from harness.rundir import RunDirectory
+from results.store import RunStore
 
 
 def test_a_port_that_is_taken_is_refused_before_there_is_a_run(
@@ -42,3 +44,22 @@ def test_flags_that_name_faults_of_a_mix_and_of_a_schedule_are_refused(
     assert code == 254
     assert "expected a mix or a schedule, not both" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_breaks_off_is_never_taken_for_another_that_began_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = RunStore(tmp_path)
+
+    def broken(*_: object, **__: object) -> None:
+        others.append(store.create("of-somebody-else", 0, bytes(2)))
+        raise RuntimeError("a bug")
+
+    others: list[RunDirectory] = []
+    monkeypatch.setattr("harness.cli.wiring._run", broken)
+
+    assert execute(["run", "--provider", "sim", "--runs-dir", str(tmp_path)]) == 255
+
+    (own,) = [run.root for run in store.runs() if run != others[0]]
+    assert (own / "traceback.txt").exists()
+    assert list(others[0].root.iterdir()) == []

@@ -225,3 +225,9 @@ def test_what_breaks_for_itself_does_so_whoever_else_does() -> None:
 def test_a_drive_too_short_for_one_fault_of_each_is_refused() -> None:
     with pytest.raises(PlanError, match="one fault needs"):
         mix(duration_s=12.0, among=("n2",))
+
+
+@pytest.mark.parametrize("among", [(), ("n1", "n2")])
+def test_a_night_of_more_faults_than_a_plan_holds_is_refused(among: tuple[str, ...]) -> None:
+    with pytest.raises(PlanError, match=r"at most 10000 faults fit into a plan \(got [12]\d{4}\)"):
+        mix(duration_s=24_000.0, hold_s=1.0, quiet_s=1.0, among=among)

@@ -34,7 +34,7 @@ from harness.rundir import RunDirectory
 from results import faults
 from results import page as pages
 from results.material import gather
-from results.report import write_report
+from results.report import LEAN_LINES, write_report
 
 HOSTILE = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>\x1b[31m\u202e\0'
 SMALL = {"duration_s": 30.0, "rate_per_s": 20.0, "breaks": BREAKS[:2]}
@@ -422,3 +422,22 @@ def many_cycles(names: int) -> Verdict:
     example = {"text": "a cycle of many", "txns": txns, "keys": list(range(12)), "cycle": steps}
     anomalies = {f"G{n}": Anomaly(count=5, examples=(example,) * 5) for n in range(names)}
     return msgspec.structs.replace(violation(), anomalies=anomalies, reasons=())
+
+
+def test_lists_that_are_too_long_by_themselves_go_last_and_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(tmp_path / "run")
+    writer = ChunkWriter(run.chunks)
+    for _ in range(pages.EVENTS_MAX):
+        writer.append(_event("&<>" * 100))
+    writer.close()
+    seal(run, partition_of=None)
+    report(run, valid())
+    limit = run.report.stat().st_size // 2
+    monkeypatch.setattr("results.report.LIMIT_BYTES", limit)
+
+    page = report(run)
+
+    assert run.report.stat().st_size < limit
+    assert f"and {pages.EVENTS_MAX - LEAN_LINES} more in events.parquet" in page.text

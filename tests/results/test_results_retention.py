@@ -131,3 +131,21 @@ def test_the_list_tells_runs_apart_and_says_what_they_came_to(
     assert head.split()[:2] == ["run", "outcome"]
     assert first.split()[:2] == [judged.root.name, "violation"]
     assert "no history" in second
+
+
+def test_prune_finishes_a_removal_that_was_broken_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = tmp_path / ".20260528-202640-drill-0001.removing"
+    (left / "history").mkdir(parents=True)
+    (left / "history" / "big").write_bytes(bytes(3 << 20))
+    prune = ["runs", "prune", "--runs-dir", str(tmp_path), "--keep-last", "1"]
+
+    assert execute([*prune, "--dry-run"]) == 0
+    assert left.exists()
+    assert execute(prune) == 0
+
+    assert list(tmp_path.iterdir()) == []
+    told = capsys.readouterr().out
+    assert "finished removing 20260528-202640-drill-0001" in told
+    assert "0 of 0 runs removed, 3 MiB" in told

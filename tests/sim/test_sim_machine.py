@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.fabric import Fabric, Weather
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Machine, track_tasks
-from clusters.providers.sim.network import HostNetwork
+from clusters.providers.sim.network import HostNetwork, SimConnection
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, FrameError
 from harness.cluster import Program
@@ -403,3 +403,33 @@ def test_one_seed_is_one_course_of_events_and_another_seed_another() -> None:
 
     assert simulate(main(1)) == simulate(main(1))
     assert simulate(main(1)) != simulate(main(2))
+
+
+def test_the_network_forgets_connections_that_are_over() -> None:
+    async def main() -> int:
+        pair = Pair()
+        (await pair.connected()).close()
+        for _ in range(50):
+            (await pair.a.dial("b", PORT, 1.0)).close()
+        await asyncio.sleep(5)
+        return len(pair.fabric.open)
+
+    assert simulate(main()) == 0
+
+
+@pytest.mark.parametrize("how", ["cut", "one way", "lost", "whole"])
+def test_a_reset_of_the_weather_is_a_packet_that_no_cut_lets_through(how: str) -> None:
+    async def main() -> bool:
+        pair = Pair()
+        pair.fabric.weather = Weather(resets_per_s=10.0)
+        connection = cast(SimConnection, await pair.connected())
+        if how == "lost":
+            pair.fabric.silence("b")
+        links = {"cut": (("a", "b"), ("b", "a")), "one way": (("b", "a"),)}
+        pair.fabric.cut(links.get(how, ()))
+        breaking = asyncio.ensure_future(pair.fabric.break_connections())
+        await asyncio.sleep(5)
+        breaking.cancel()
+        return connection.alive
+
+    assert simulate(main()) is (how != "whole")

@@ -188,13 +188,17 @@ class Fabric:
     # Resets.
 
     async def break_connections(self) -> None:
-        """Reset open connections at the weather's rate, until cancelled."""
+        """Reset open connections at the weather's rate, until cancelled. Of those alone whose both
+        ends can hear of it: a reset is a packet, too.
+        """
         stream = substream(self._seed, "sim-resets")
         while self.weather.resets_per_s > 0:
             await asyncio.sleep(stream.expovariate(self.weather.resets_per_s))
-            self.open = {one: None for one in self.open if one.alive}
-            if self.open:
-                stream.choice(list(self.open)).reset()
+            if heard := [one for one in self.open if self._both_ways(one.link)]:
+                stream.choice(heard).reset()
+
+    def _both_ways(self, link: Link) -> bool:
+        return self.passes(link) and self.passes((link[1], link[0]))
 
 
 def true_loop() -> SimLoop:

@@ -96,6 +96,11 @@ class SimConnection:
         return self._lost is None
 
     @property
+    def link(self) -> Link:
+        """From here to there."""
+        return self._link
+
+    @property
     def peer(self) -> str:
         """The other host."""
         return self._there
@@ -207,6 +212,7 @@ class SimConnection:
     def _end(self, reason: str) -> None:
         if self._lost is None:
             self._lost = reason
+            self._fabric.open.pop(self, None)
             self._wake()
 
     def _wake(self) -> None:
