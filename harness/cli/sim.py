@@ -17,10 +17,11 @@ from harness.cli.ledger import Ledger, code_digest, sweep
 from harness.cli.run import naming_source
 from harness.cli.seeds import SeedResult, plan_key
 from harness.cli.session import Session, runs_option, say
-from harness.cli.sums import overall, totals
+from harness.cli.sums import MAX_UNKNOWN_SHARE, overall, totals
 from harness.clock import substream
+from harness.errors import PlanError
 from harness.outcome import EXIT_INTERRUPTED, Outcome
-from harness.plan import MAX_SEED, Plan, load, override
+from harness.plan import MAX_SEED, ONE_OF_RIVALS, RIVALS, Plan, load, override
 from harness.text import inert
 from results.store import RunStore
 
@@ -68,6 +69,13 @@ FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"
 )
 @click.option("--keep-runs", is_flag=True, help="Keep the runs of valid seeds, too.")
 @click.option("--again", is_flag=True, help="Simulate also the seeds whose results are known.")
+@click.option(
+    "--max-unknown",
+    type=click.FloatRange(0, 1),
+    default=MAX_UNKNOWN_SHARE,
+    show_default=True,
+    help="The share of seeds that may show nothing; with more the campaign is unknown.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Seeds at once (as many as cores).")
 @click.option(
     "--limit",
@@ -98,6 +106,7 @@ def sim(
     sets: tuple[str, ...],
     keep_runs: bool,
     again: bool,
+    max_unknown: float,
     jobs: int | None,
     limit_s: float,
     budget_s: float | None,
@@ -128,7 +137,9 @@ def sim(
     finished = _simulate(work, ledger, done, len(left))
     if finished and len(done) < seeds:
         click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
-    return _conclude(done, time.monotonic() - began_s, store, interrupted=not finished)
+    for line in totals(done, time.monotonic() - began_s):
+        click.echo(line)
+    return _conclude(overall(done, max_unknown), store, interrupted=not finished)
 
 
 def _while_time(plans: Iterable[Plan], ends_s: float | None) -> Iterator[Plan]:
@@ -153,16 +164,16 @@ def seed_plans(
         if turns:
             own["workload.name"] = turns[seed % len(turns)]
         plan = load(path, given | own)
-        own |= {"name": f"{plan.name}-{seed}", "nemesis.mix": _some_kinds(plan)}
+        own["name"] = f"{plan.name}-{seed}"
+        if plan.nemesis.mix:
+            own["nemesis.mix"] = _some_kinds(plan)
         plans.append(load(path, given | own))
     return plans
 
 
-def _some_kinds(plan: Plan) -> list[str] | None:
-    """A few kinds of the plan's mix, drawn by its seed; none where the plan has a schedule."""
+def _some_kinds(plan: Plan) -> list[str]:
+    """A few kinds of the plan's mix, drawn by its seed."""
     mix = plan.nemesis.mix
-    if not mix:
-        return None
     stream = substream(plan.seed, "sim-kinds")
     count = stream.randint(1, min(MOST_KINDS, len(mix)))
     return sorted(stream.sample(sorted(mix), count))
@@ -180,13 +191,21 @@ def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
 
 
 def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
-    """The plan's keys that flags name; later ``--set`` win."""
+    """The plan's keys that flags name; later ``--set`` win. Raises ``PlanError``."""
     given: dict[str, object] = {}
     if faults:
         given["nemesis.mix"] = [kind.strip() for text in faults for kind in text.split(",")]
     if bugs:
         given["system.bugs"] = list(bugs)
-    return given | dict(override(text) for text in sets)
+    given |= dict(override(text) for text in sets)
+    if all(given.get(path) for path in RIVALS):
+        raise PlanError("nemesis.mix", ONE_OF_RIVALS)
+    for path, only in FIXED.items():
+        if given.get(path, only) != only:
+            raise PlanError(path, f"expected {only!r}: seeds are simulated (got {given[path]!r})")
+    if "seed" in given:
+        raise PlanError("seed", f"expected --seed for the first (got {given['seed']!r})")
+    return given
 
 
 def _simulate(
@@ -221,12 +240,7 @@ def _announce(result: SeedResult) -> None:
         click.echo(f"  firedrill replay {shlex.quote(result.run)}")
 
 
-def _conclude(
-    done: Sequence[SeedResult], wall_s: float, store: RunStore, *, interrupted: bool
-) -> int:
-    for line in totals(done, wall_s):
-        click.echo(line)
-    outcome = overall(done)
+def _conclude(outcome: Outcome, store: RunStore, *, interrupted: bool) -> int:
     if interrupted:
         click.echo("interrupted: the same command goes on where it was")
         return outcome.exit_code if outcome is Outcome.VIOLATION else EXIT_INTERRUPTED

@@ -14,13 +14,15 @@ from harness.roles import ROLES
 MAX_UNKNOWN_SHARE = 0.02
 
 
-def overall(results: Sequence[SeedResult]) -> Outcome:
-    """The outcome of all seeds together: a few that can't tell are no reason to doubt the rest."""
+def overall(results: Sequence[SeedResult], max_unknown: float = MAX_UNKNOWN_SHARE) -> Outcome:
+    """The outcome of all seeds together: a few that can't tell, a share of ``max_unknown``, are no
+    reason to doubt the rest.
+    """
     counts = Counter(result.outcome for result in results)
     for outcome in (Outcome.VIOLATION, Outcome.HARNESS_ERROR):
         if counts[outcome]:
             return outcome
-    if not results or counts[Outcome.UNKNOWN] > MAX_UNKNOWN_SHARE * len(results):
+    if not results or counts[Outcome.UNKNOWN] > max_unknown * len(results):
         return Outcome.UNKNOWN
     return Outcome.VALID
 

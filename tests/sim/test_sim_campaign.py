@@ -18,8 +18,9 @@ from harness.cli.campaign import campaign
 from harness.cli.ledger import Ledger
 from harness.cli.replay import faults_compared
 from harness.cli.seeds import SeedResult, failed, plan_key
-from harness.cli.sim import seed_plans
+from harness.cli.sim import _given, seed_plans
 from harness.cli.sums import overall, totals
+from harness.errors import PlanError
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, load
@@ -179,6 +180,8 @@ def test_a_few_seeds_that_show_nothing_are_let_pass_and_a_violation_never_is() -
     assert overall([]) is Outcome.UNKNOWN
     assert overall([*valid, result(99, Outcome.UNKNOWN)]) is Outcome.VALID
     assert overall([*valid[:9], result(99, Outcome.UNKNOWN)]) is Outcome.UNKNOWN
+    assert overall([*valid[:9], result(99, Outcome.UNKNOWN)], 0.25) is Outcome.VALID
+    assert overall([*valid[:2], result(99, Outcome.UNKNOWN)], 0.25) is Outcome.UNKNOWN
     assert overall([*valid, result(99, Outcome.VIOLATION)]) is Outcome.VIOLATION
     assert overall([*valid, result(99, Outcome.HARNESS_ERROR)]) is Outcome.HARNESS_ERROR
 
@@ -208,6 +211,35 @@ def test_seeds_take_turns_among_workloads_and_take_a_few_kinds_each() -> None:
     assert all(1 <= len(plan.nemesis.mix) <= 4 for plan in plans)
     assert len({kind for plan in plans for kind in plan.nemesis.mix}) > 10
     assert seed_plans(None, {}, (), range(20)) == plans
+
+
+def test_a_mix_of_nothing_is_no_fault_and_takes_no_schedule_away() -> None:
+    schedule = 'nemesis.schedule=[{at_s=1.0, kind="kill", target="all", hold_s=0.5}]'
+    none = _given((), (), ["nemesis.mix=[]"])
+    both = _given((), (), [schedule, "nemesis.mix=[]"])
+
+    assert [plan.nemesis.mix for plan in seed_plans(None, none, (), range(2))] == [(), ()]
+    for flags in (both, _given((), (), [schedule])):
+        (plan,) = seed_plans(None, flags, (), range(1))
+        assert (plan.nemesis.mix, len(plan.nemesis.schedule)) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    ("faults", "sets", "key"),
+    [
+        (["kill"], ['nemesis.schedule=[{at_s=1.0, kind="kill", target="n1"}]'], "nemesis.mix"),
+        ([], ["cluster.provider=docker"], "cluster.provider"),
+        ([], ["check.executor=spark"], "check.executor"),
+        ([], ["seed=5"], "seed"),
+    ],
+)
+def test_flags_that_would_count_for_nothing_are_refused(
+    faults: list[str], sets: list[str], key: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        _given(faults, (), sets)
+    assert refused.value.path == key
+    assert _given((), (), ["cluster.provider=sim"]) == {"cluster.provider": "sim"}
 
 
 def sim(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -250,6 +282,24 @@ def test_a_campaign_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None
     lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
     assert sorted(line.split()[1] for line in lines) == ["0", "1", "2"]
     assert done.stdout.count("  firedrill replay ") == 3
+
+
+@pytest.mark.parametrize(
+    ("campaign", "hunts", "code"),
+    [(0, 0, 0), (1, 255, 1), (1, 2, 1), (255, 1, 1), (2, 0, 2), (0, 2, 2), (2, 255, 255)],
+)
+def test_a_night_ends_with_the_worst_of_what_it_found(
+    campaign: int, hunts: int, code: int, tmp_path: Path
+) -> None:
+    script = tmp_path / ".ci" / "nightly"
+    firedrill = tmp_path / ".venv" / "bin" / "firedrill"
+    for file in (script, firedrill):
+        file.parent.mkdir(parents=True)
+    script.write_bytes((Path(__file__).parents[2] / ".ci" / "nightly").read_bytes())
+    firedrill.write_text(f'#!/bin/sh\n[ "$1" = sim ] && exit {campaign}\nexit {hunts}\n')
+    firedrill.chmod(0o755)
+
+    assert subprocess.run(["bash", script], timeout=20).returncode == code
 
 
 def test_no_seed_begins_after_the_time_is_over(tmp_path: Path) -> None:
