@@ -46,6 +46,7 @@ class Controller:
         }
         cpu = _cpu(rows, length)
         told |= {} if cpu is None else {"cpu_share": round(cpu, 4)}
+        told |= _memory(rows)
         reasons = tuple(_reasons(told))
         return Part(
             outcome=Outcome.UNKNOWN if reasons else Outcome.VALID, reasons=reasons, controller=told
@@ -62,6 +63,15 @@ def _cpu(rows: pa.Table, length: Ints) -> float | None:
     """The share of one core over the whole time; ``None`` where it was not measured."""
     shares = rows.column("cpu_share").drop_null().to_numpy()
     return float(np.average(shares, weights=length)) if len(shares) == len(length) else None
+
+
+def _memory(rows: pa.Table) -> dict[str, Any]:
+    """The controller's memory when driving began, at most, and at the end; bytes."""
+    resident = rows.column("resident_bytes").drop_null().to_numpy()
+    if not len(resident):
+        return {}
+    first, most, last = int(resident[0]), int(resident.max()), int(resident[-1])
+    return {"resident_bytes": {"first": first, "most": most, "last": last}}
 
 
 def _reasons(told: dict[str, Any]) -> list[str]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 NS_PER_S = 1_000_000_000
 
@@ -55,6 +57,15 @@ class RunClock:
 def cpu_s() -> float:
     """Seconds of CPU that this process has used, all of its threads, in user and kernel mode."""
     return time.process_time()
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM now (Linux; elsewhere the most that ever was)."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(pages) * resource.getpagesize()
 
 
 def substream(seed: int, purpose: str, *parts: int | str) -> random.Random:

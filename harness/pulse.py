@@ -1,5 +1,5 @@
-"""Whether the controller itself kept up: how late its loop ran, and how much CPU it used; and with
-it the processes that drive clients for it.
+"""Whether the controller itself kept up: how late its loop ran, how much CPU and memory it used;
+and with it the processes that drive clients for it.
 
 A controller that gets no CPU times operations out, injects faults late and sees gaps that were its
 own. The figures go into ``controller.parquet``, one row a second, so that an analysis can refuse to
@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.clock import NS_PER_S, RunClock
+from harness.clock import NS_PER_S, RunClock, resident_bytes
 from harness.history.files import disk_failure, sha256
 from harness.rundir import RunDirectory
 
@@ -28,11 +28,13 @@ SCHEMA = pa.schema(
         pa.field("length_ns", pa.int64(), nullable=False),
         pa.field("late_ns", pa.int64(), nullable=False),
         pa.field("cpu_share", pa.float64(), nullable=True),
+        pa.field("resident_bytes", pa.int64(), nullable=True),
     ]
 )
 """``late_ns``: how much later than asked for a loop woke up, at worst, in the ``length_ns`` from
 ``at_ns`` on; ``cpu_share``: seconds of CPU a second, of all threads and of the driver processes;
-null where time is virtual."""
+``resident_bytes``: memory of the controller alone, at the end of the row. Both are null where time
+is virtual."""
 
 
 class Strain(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,7 @@ class Pulse:
                     "length_ns": length_ns,
                     "late_ns": strain.late_ns,
                     "cpu_share": share,
+                    "resident_bytes": resident_bytes() if self._measures_cpu else None,
                 }
             )
             begun_ns = now_ns
@@ -125,9 +128,12 @@ class Pulse:
 
 
 def read_pulse(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
-    """``run.controller`` as far as the run's manifest vouches for it; else empty."""
+    """``run.controller`` as far as the run's manifest vouches for it; else empty.
+
+    What an older run did not measure is null.
+    """
     path = run.controller
     expected = checksums.get(path.name)
     if expected is None or not path.exists() or sha256(path) != expected:
         return SCHEMA.empty_table()
-    return pq.read_table(path)
+    return pa.concat_tables([SCHEMA.empty_table(), pq.read_table(path)], promote_options="default")

@@ -101,5 +101,13 @@ def controller(verdict: Verdict | None) -> str:
     late = told.get("late_share", 0.0)
     return (
         f"The controller's loop was late by {stall} at worst (at about {at} s), and by more than "
-        f"250 ms in {late:.1%} of the drive phase.{cpu}"
+        f"250 ms in {late:.1%} of the drive phase.{cpu}{_memory(told)}"
     )
+
+
+def _memory(told: Mapping[str, Any]) -> str:
+    resident = told.get("resident_bytes")
+    if not isinstance(resident, Mapping):
+        return ""
+    first, most, last = (resident.get(key, 0) / 2**20 for key in ("first", "most", "last"))
+    return f" Its memory went from {first:,.0f} to {last:,.0f} MiB, {most:,.0f} at most."

@@ -106,6 +106,16 @@ def test_a_controller_that_kept_up_is_told_and_changes_nothing() -> None:
     assert part.controller["late_share"] == 0.0
 
 
+def test_the_memory_of_a_controller_is_told_from_where_driving_began() -> None:
+    table = pulse(*((i, 0.01, 0.3) for i in range(40)))
+    grown = pa.array([(50 + i) << 20 for i in range(40)])
+    part = judged(table.set_column(4, SCHEMA.field("resident_bytes"), grown))
+
+    first, last = 60 << 20, 89 << 20
+    assert part.controller["resident_bytes"] == {"first": first, "most": last, "last": last}
+    assert "resident_bytes" not in judged(table).controller
+
+
 def test_one_long_stall_makes_a_run_inconclusive() -> None:
     calm = [(10.0 + i, 0.01, 0.3) for i in range(30)]
 

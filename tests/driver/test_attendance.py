@@ -242,6 +242,9 @@ def test_the_pulse_writes_a_row_a_second_that_the_manifest_vouches_for(tmp_path:
     assert len(rows) == 10
     assert all(row["late_ns"] < 1e6 for row in rows)
     assert all(0.4 < row["cpu_share"] <= 1 for row in rows)
+    assert all(1 << 20 < row["resident_bytes"] < 1 << 40 for row in rows), (
+        "this process has some memory"
+    )
     assert read_pulse(run, {}).num_rows == 0
     assert pq.read_table(run.controller).num_rows == 10
 
@@ -266,4 +269,4 @@ def test_a_loop_that_is_held_up_shows_how_long(tmp_path: Path) -> None:
     rows = read_pulse(run, simulate(main())).to_pylist()
 
     assert 3.9e9 < max(row["late_ns"] for row in rows) < 4.1e9
-    assert all(row["cpu_share"] is None for row in rows)
+    assert all(row["cpu_share"] is None and row["resident_bytes"] is None for row in rows)
