@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import importlib
 import logging
 import os
 import random
@@ -15,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,22 @@ def test_what_only_computes_is_let_pass() -> None:
 
     assert simulate(main()) == (time.gmtime(0), "1970", random.Random(8).random())
     assert random.Random().random() != random.Random().random()
+
+
+def test_a_module_may_look_at_the_machine_while_it_is_loaded_and_not_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loaded_late.py").write_text(
+        "import time\n\ndef zone():\n    return time.localtime()\n\nzone()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def main() -> None:
+        importlib.import_module("loaded_late").zone()
+
+    with pytest.raises(OutsideWorld, match=r"time\.localtime"):
+        simulate(main())
+    assert sys.modules.pop("loaded_late").zone()
 
 
 def test_a_name_for_a_file_may_be_drawn_by_whoever_makes_files() -> None:

@@ -52,10 +52,9 @@ DRAWS = frozenset(
 )
 ENTROPY = frozenset({"urandom", "getrandom"})
 IDENTIFIERS = frozenset({"uuid1", "uuid4", "getnode"})
-# They stamp what they write for people, and decide nothing by it; and a library in C may seed a
-# generator of its own when it is loaded, as `dateutil` (behind pandas, which pyarrow loads late)
-# asks for the year.
-_LET_PASS = frozenset({"logging", "tempfile", "threading", "importlib", "dateutil"})
+# They stamp what they write for people, and decide nothing by it.
+_LET_PASS = frozenset({"logging", "tempfile", "threading"})
+_LOOP, _IMPORT = "clusters.providers.sim.loop", "importlib._bootstrap"
 _BETWEEN = frozenset({"random", "secrets"})  # they pass on what somebody else asks for
 
 Stand = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
@@ -134,21 +133,32 @@ def _stand_in(
 
     def call(*args: Any, **named: Any) -> Any:  # noqa: ANN401 (any of them)
         what = reached(args, named)
-        if what is not None and get_ident() == here and _caller() not in _LET_PASS:
+        if what is not None and get_ident() == here and not _let_pass(sys._getframe(1)):
             refuse(what)
         return real(*args, **named)
 
     return call
 
 
-def _caller() -> str:
-    """The package that asks a stand-in."""
-    frame = sys._getframe(2)
-    while (name := _package(frame)) in _BETWEEN and frame.f_back is not None:
+def _let_pass(frame: FrameType | None) -> bool:
+    """Whether who asks a stand-in, from ``frame``, may: by its package, or since a module is being
+    loaded, which seeds a generator or asks for the year once and for all (``numpy.random``,
+    ``dateutil``: what writes tables loads them late).
+    """
+    while _package(frame) in _BETWEEN:
+        frame = frame.f_back if frame else None
+    if _package(frame) in _LET_PASS:
+        return True
+    while frame is not None and _module(frame) != _LOOP:
+        if _module(frame) == _IMPORT:
+            return True
         frame = frame.f_back
-    return name
+    return False
 
 
-def _package(frame: FrameType) -> str:
-    name: str = frame.f_globals.get("__name__", "")
-    return name.partition(".")[0]
+def _package(frame: FrameType | None) -> str:
+    return _module(frame).partition(".")[0]
+
+
+def _module(frame: FrameType | None) -> str:
+    return str(frame.f_globals.get("__name__", "")) if frame else ""

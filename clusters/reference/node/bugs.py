@@ -1,8 +1,10 @@
 """Planted bugs: mistakes that a real engineer makes, off by default, to prove that they are found.
 
-Each is one line, at the place where the mistake would be made: it asks ``planted`` for its name.
-What is switched on counts for the node that did it and for every task that comes of it, so that
-nodes of one process may have different bugs.
+Each is one condition, at the place where the mistake would be made. Most ask ``planted`` for their
+name there, also in the raft core; where code takes such choices as values anyway, who builds it
+asks instead (``ack-before-quorum``, ``commit-before-quorum``, ``no-fsync``). What is switched on
+counts for the node that did it and for every task that comes of it, so that nodes of one process
+may have different bugs.
 """
 
 from __future__ import annotations
