@@ -1,7 +1,8 @@
 """The undo journal: what is about to be broken stands on the disk before it is.
 
-A controller that dies leaves its faults in force. Whoever cleans up after it reads here what they
-were; an entry goes away only once its heal is proven.
+A controller that dies leaves its faults in force. They go with the machines that whoever cleans up
+removes, so what stands here is for a person, and for machines that outlive a run; an entry goes
+away only once its heal is proven.
 """
 
 from __future__ import annotations
