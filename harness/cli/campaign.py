@@ -44,6 +44,7 @@ class _Child:
     pipe: int
     plan: Plan
     began_s: float
+    others: frozenset[Path]  # runs of that name that were there before
     said: bytearray = attrs.field(factory=bytearray)
 
 
@@ -112,7 +113,7 @@ def _result(child: _Child, runs_dir: Path, limit_s: float) -> SeedResult:
     try:
         return msgspec.json.decode(bytes(child.said), type=SeedResult)
     except msgspec.DecodeError:
-        run = next(iter(sorted(runs_dir.glob(f"*-{child.plan.name}-????"), reverse=True)), None)
+        run = _newest(child.plan, runs_dir, child.others)
         reason = f"no end within {limit_s:g} s" if late else f"it died ({status})"
         return failed(child.plan, reason, run, wall_s)
 
@@ -132,15 +133,32 @@ def _begin(plan: Plan, runs_dir: Path, keep: bool, limit_s: float) -> _Child:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    others = frozenset(_runs_of(plan, runs_dir))
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _live(plan, runs_dir, keep, limit_s, writer)
+        _live(plan, runs_dir, others, keep, limit_s, writer)
     os.close(writer)
-    return _Child(pid=pid, pipe=reader, plan=plan, began_s=time.monotonic())
+    return _Child(pid=pid, pipe=reader, plan=plan, began_s=time.monotonic(), others=others)
 
 
-def _live(plan: Plan, runs_dir: Path, keep: bool, limit_s: float, writer: int) -> None:
+def _runs_of(plan: Plan, runs_dir: Path) -> list[Path]:
+    return sorted(runs_dir.glob(f"*-{plan.name}-????"))
+
+
+def _newest(plan: Plan, runs_dir: Path, others: frozenset[Path]) -> Path | None:
+    """The run that the child of ``plan`` made, if it came to that."""
+    return max((run for run in _runs_of(plan, runs_dir) if run not in others), default=None)
+
+
+def _live(
+    plan: Plan,
+    runs_dir: Path,
+    others: frozenset[Path],
+    keep: bool,
+    limit_s: float,
+    writer: int,
+) -> None:
     """The whole life of a child. Never returns."""
     code = 1
     try:
@@ -153,7 +171,7 @@ def _live(plan: Plan, runs_dir: Path, keep: bool, limit_s: float, writer: int) -
             result = run_seed(plan, runs_dir, keep=keep)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            run = next(iter(sorted(runs_dir.glob(f"*-{plan.name}-????"), reverse=True)), None)
+            run = _newest(plan, runs_dir, others)
             result = failed(plan, text, run, time.monotonic() - began_s)
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(msgspec.json.encode(result))

@@ -181,6 +181,7 @@ def _some_kinds(plan: Plan) -> list[str]:
 
 def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
     """What would refuse every seed is told once, before any. Raises ``UsageError``."""
+    from clusters.providers.sim.provider import build
     from harness.cli.wiring import build_system, build_workload, named
 
     kinds = dict.fromkeys(kind for plan in plans for kind in plan.nemesis.mix)
@@ -188,6 +189,8 @@ def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
         named("nemesis.mix", "faults", kind)
     for plan in {plan.workload.name: plan for plan in plans}.values():
         build_workload(plan, build_system(plan))
+    for plan in plans[:1]:
+        build("none", {"seed": plan.seed, **plan.cluster.options}, Path())
 
 
 def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:

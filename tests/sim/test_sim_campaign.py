@@ -122,6 +122,24 @@ def test_a_child_that_dies_or_does_not_end_is_a_result(
     assert found[3].reasons == ("ValueError: no more",)
 
 
+def test_a_seed_that_made_no_run_is_not_told_with_the_run_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "20261121-180000-small-1-abcd").mkdir()
+    (tmp_path / "20261121-180000-small-2-abcd").mkdir()
+    made = tmp_path / "20261121-180001-small-2-0000"
+
+    def broken(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
+        if plan.seed == 2:
+            made.mkdir()
+        raise ValueError("no more")
+
+    monkeypatch.setattr(campaigns, "run_seed", broken)
+    found = results(small(1), small(2), into=tmp_path)
+
+    assert [found[seed].run for seed in (1, 2)] == ["", str(made)]
+
+
 def test_closing_a_campaign_ends_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +270,8 @@ def test_what_would_refuse_every_seed_is_told_before_any(tmp_path: Path) -> None
         (("--faults", "kil"), "unknown fault 'kil'"),
         (("--bug", "nonesuch"), "nonesuch"),
         (("--set", "drive.duratoin_s=3"), "duratoin_s"),
+        (("--set", "cluster.options.nope=1"), "cluster.options.nope: unknown key"),
+        (("--set", "cluster.options.weather.loss=-1"), "cluster.options.weather.loss"),
     ):
         done = sim(*flags, "--runs-dir", tmp_path)
         assert done.returncode == 254, done.stderr

@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import msgspec
+from msgspec import Meta
 
 from clusters.providers.sim.loop import SimLoop
 from clusters.providers.sim.trace import Trace
@@ -39,17 +40,22 @@ PINGS = 400  # of a measurement of one link
 ROUND_TRIP_LIMIT_S = 10.0  # a measurement waits no longer for an answer
 
 
+MAX_RESETS_PER_S = 1_000.0  # many more than connections that any cluster of ours opens
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
 class Weather(msgspec.Struct, frozen=True, kw_only=True):
     """What befalls packets everywhere, all the time: shares of packets; ``duplicate`` is a share of
     the messages that nobody answers, ``slow`` one of the links; ``resets_per_s`` are open
     connections that break, in the whole network.
     """
 
-    loss: float = 0.0
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    slow: float = 0.0
-    resets_per_s: float = 0.0
+    loss: Share = 0.0
+    duplicate: Share = 0.0
+    reorder: Share = 0.0
+    slow: Share = 0.0
+    resets_per_s: Annotated[float, Meta(ge=0, le=MAX_RESETS_PER_S)] = 0.0
 
 
 class Fabric:
