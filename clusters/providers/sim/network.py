@@ -15,10 +15,10 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from clusters.providers.sim.fabric import Fabric, true_loop
-from clusters.providers.sim.trace import Row
+from clusters.providers.sim.trace import Row, Trace
 from clusters.reference.node.runtime import Connection, ConnectionLost, Listener
 from clusters.reference.node.wire.frames import check_size
 from harness.cluster import Link
@@ -115,10 +115,11 @@ class SimConnection:
             self.drop(f"send queue over {PIPE_BYTES} bytes")
             raise ConnectionLost(f"{self._there}: {self._lost}")
         self._unread_bytes += len(payload)
-        if self._fabric.trace is None:
+        if (trace := self._fabric.trace) is None:
             self._pipe.push(partial(other._arrive, payload))
         else:
-            self._pipe.push(partial(other._arrive_traced, payload, true_loop().true_time()))
+            number = trace.sent(self._link, true_loop().true_time(), payload)
+            self._pipe.push(partial(other._arrive_traced, payload, trace, number))
         if (after_s := self._fabric.copy_after_s(payload)) is not None:
             true_loop().call_truly(
                 self._fabric.latency_s(self._link) + after_s,
@@ -202,11 +203,8 @@ class SimConnection:
             if self._waiter is not None:
                 self._wake()
 
-    def _arrive_traced(self, payload: bytes, sent_s: float) -> None:
-        did: Literal["message", "lost"] = "message" if self._lost is None else "lost"
-        link = (self._link[1], self._link[0])
-        if self._fabric.trace is not None:
-            self._fabric.trace.message(did, link, sent_s, true_loop().true_time(), payload)
+    def _arrive_traced(self, payload: bytes, trace: Trace, number: int) -> None:
+        trace.came(number, lost=self._lost is not None, at_s=true_loop().true_time())
         self._arrive(payload)
 
     def _end(self, reason: str) -> None:

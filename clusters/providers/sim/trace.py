@@ -1,10 +1,10 @@
 """The trace of a simulated run: every message and every disk operation, in the order in which they
-ended.
+ended; at the end stand the messages that never came, and how much had no room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -20,14 +20,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message (``to`` is its receiver, ``from_s`` when it was sent) or one disk operation.
 
     ``did`` is ``message``, ``copy`` (of one, which came twice), ``lost`` (its connection was over
-    when it arrived), ``reset``, or the disk's verb; ``what`` names the message or the file; all
+    when it arrived), ``never`` (a cut held it to the end of the run, or the machine that would send
+    it again was gone; ``at_s`` is when it was sent), ``reset``, ``left-out`` (``what`` says how
+    many rows had no room), or the disk's verb; ``what`` names the message or the file; all
     times are true seconds.
     """
 
     at_s: float
     from_s: float
     node: str
-    did: Literal["message", "copy", "lost", "reset"] | Verb
+    did: Literal["message", "copy", "lost", "never", "reset", "left-out"] | Verb
     what: str = ""
     to: str = ""
     size_bytes: int = 0
@@ -40,27 +42,49 @@ class Trace:
     def __init__(self, describe: Callable[[bytes], str]) -> None:
         self._describe = describe
         self.rows: list[Row] = []
+        self._left_out = 0
+        # What was sent and has not come, by a number that its sender keeps.
+        self._under_way: dict[int, tuple[tuple[str, str], float, bytes]] = {}
+        self._sent = 0
+
+    def sent(self, link: tuple[str, str], sent_s: float, payload: bytes) -> int:
+        """A frame goes over ``link``; the number by which ``came`` tells that it arrived."""
+        self._sent += 1
+        self._under_way[self._sent] = (link, sent_s, payload)
+        return self._sent
+
+    def came(self, number: int, *, lost: bool, at_s: float) -> None:
+        """The frame that ``sent`` numbered came to the end of its link."""
+        link, sent_s, payload = self._under_way.pop(number)
+        self.message("lost" if lost else "message", link, sent_s, at_s, payload)
 
     def message(
         self,
-        did: Literal["message", "copy", "lost"],
+        did: Literal["message", "copy", "lost", "never"],
         link: tuple[str, str],
         sent_s: float,
         at_s: float,
         payload: bytes,
     ) -> None:
         """A frame came to the end of ``link``."""
-        what = self._describe(payload)
-        self._add(
-            Row(
-                at_s=at_s,
-                from_s=sent_s,
-                node=link[0],
-                to=link[1],
-                did=did,
-                what=what,
-                size_bytes=len(payload),
-            )
+        self._add(self._row(did, link, sent_s, at_s, payload))
+
+    def _row(
+        self,
+        did: Literal["message", "copy", "lost", "never"],
+        link: tuple[str, str],
+        sent_s: float,
+        at_s: float,
+        payload: bytes,
+    ) -> Row:
+        return Row(
+            at_s=at_s,
+            from_s=sent_s,
+            node=link[0],
+            to=link[1],
+            did=did,
+            what=self._describe(payload),
+            size_bytes=len(payload),
         )
 
     def add(self, row: Row) -> None:
@@ -70,10 +94,20 @@ class Trace:
     def _add(self, row: Row) -> None:
         if len(self.rows) < MAX_ROWS:
             self.rows.append(row)
+        else:
+            self._left_out += 1
 
     def write(self, path: Path) -> None:
         """One JSON object a line."""
         encoder = msgspec.json.Encoder()
         with path.open("wb") as file:
-            for row in self.rows:
+            for row in (*self.rows, *self._ends()):
                 file.write(encoder.encode(row) + b"\n")
+
+    def _ends(self) -> Iterator[Row]:
+        for link, sent_s, payload in self._under_way.values():
+            yield self._row("never", link, sent_s, sent_s, payload)
+        if self._left_out:
+            last_s = self.rows[-1].at_s if self.rows else 0.0
+            what = f"{self._left_out} rows after this had no room"
+            yield Row(at_s=last_s, from_s=last_s, node="", did="left-out", what=what)
