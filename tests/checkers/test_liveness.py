@@ -89,7 +89,7 @@ def test_a_partition_that_commits_nothing_in_calm_is_named() -> None:
     assert list(found) == [LIVENESS]
     (example,) = found[LIVENESS].examples
     assert "partition 0 committed nothing within 5 s" in example["text"]
-    assert "5 operations were tried" in example["text"]
+    assert "at least 4 transactions were tried" in example["text"]
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,26 @@ def test_what_comes_too_early_or_too_late_does_not(also: Op) -> None:
     assert list(verdict([*SILENT, *SERVED, also])) == [LIVENESS]
 
 
+def test_what_began_too_late_to_end_within_the_bound_was_not_tried() -> None:
+    last: list[Op] = [(14.1 + i / 10, 15.05 + i / 10, 0, "append", "info") for i in range(8)]
+
+    assert verdict(last + SERVED) == {}
+    assert list(verdict([*last, *SILENT[:3], *SERVED])) == [LIVENESS]
+
+
+def test_steps_of_one_transaction_are_one_try() -> None:
+    steps: list[Op] = [(10.5, 11.4, 0, "append", "info")] * 6
+
+    assert verdict(steps + SERVED) == {}
+
+
 def test_reads_do_not_hide_that_no_write_passes() -> None:
     many = [(10.5 + i / 10, 11.4 + i / 10, 0, "append", "fail") for i in range(25)]
     read: Op = (14.0, 14.9, 0, "r", "ok")
 
     (example,) = verdict([*many, read])[LIVENESS].examples
 
-    assert "25 writes were tried" in example["text"]
+    assert "25 transactions that write were tried" in example["text"]
 
 
 def test_who_gave_way_to_another_was_served() -> None:
