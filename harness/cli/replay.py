@@ -11,6 +11,7 @@ from harness.cli.ground import SIMULATED, TRACE
 from harness.cli.session import Session, runs_option, say
 from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
+from harness.history.files import sha256
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, load
@@ -78,6 +79,7 @@ def replay(
         ended = one(session, plan, store, Wishes(report=not no_report))
         click.echo(faults_compared(old, ended.run))
         return ended.code
+    read_manifest(old)  # what can't be compared is told before it is simulated
     new, outcome = _again(session, plan, store, trace, not no_report)
     if trace:
         _draw(new, view)
@@ -102,6 +104,8 @@ def compared(old: RunDirectory, new: RunDirectory) -> str:
     """Whether the two histories are the same, in a sentence that says why not."""
     from harness.cli.seeds import digest
 
+    if harmed := _damaged(old):
+        return f"nothing to compare: {old.root.name} is damaged ({', '.join(harmed)})"
     if digest(old) == digest(new):
         return f"the same history as {old.root.name}, byte for byte"
     before, now = read_manifest(old).versions, read_manifest(new).versions
@@ -110,6 +114,15 @@ def compared(old: RunDirectory, new: RunDirectory) -> str:
     ]
     why = f"other versions: {', '.join(other)}" if other else "the versions are the same"
     return f"NOT the same history as {old.root.name} ({why})"
+
+
+def _damaged(run: RunDirectory) -> list[str]:
+    """The files of ``run`` that are not what its manifest vouches for."""
+    return [
+        name
+        for name, expected in sorted(read_manifest(run).checksums.items())
+        if not (run.root / name).is_file() or sha256(run.root / name) != expected
+    ]
 
 
 def faults_compared(old: RunDirectory, new: RunDirectory) -> str:

@@ -16,7 +16,7 @@ import pytest
 from harness.cli import campaign as campaigns
 from harness.cli.campaign import campaign
 from harness.cli.ledger import Ledger
-from harness.cli.replay import faults_compared
+from harness.cli.replay import compared, faults_compared
 from harness.cli.seeds import SeedResult, failed, plan_key
 from harness.cli.sim import _given, seed_plans
 from harness.cli.sums import overall, totals
@@ -87,11 +87,14 @@ def test_what_fails_is_kept_and_named_and_a_replay_is_the_same_byte_for_byte(
         for row in rows
         if row["did"] == "message"
     )
-    told = faults_compared(RunDirectory(Path(found.run)), RunDirectory(again))
+    old = RunDirectory(Path(found.run))
+    told = faults_compared(old, RunDirectory(again))
     count = int(told.split()[0])
     assert count >= 1
     assert told.startswith(f"{count} of {count} faults of ")
     assert f"at most 0.00 s off; {count} of them met" in told
+    (again / "history" / "transactions.parquet").write_bytes(b"junk")
+    assert "is damaged (history/transactions.parquet" in compared(RunDirectory(again), old)
     svg = (again / "trace.svg").read_text()
     assert svg.count("<line") > 20
     assert "kill of all" in svg
