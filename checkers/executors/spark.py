@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,6 +137,7 @@ def session(master: str, scratch: Path) -> Iterator[SparkSession]:
     home = java_home(find_java(), scratch)
     # Without it, workers are whatever python3 PATH holds, which lacks our packages.
     with _environment({"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(home)}):
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
@@ -155,7 +156,10 @@ def session(master: str, scratch: Path) -> Iterator[SparkSession]:
         except PySparkException as error:
             raise HarnessError(f"Spark lost the analysis: {_gist(error)}") from error
         finally:
-            spark.stop()
+            # A signal to the whole process group ends the JVM as well: what is to be told then is
+            # the interruption, not that a session that is gone can't be stopped.
+            with suppress(Py4JError, OSError):
+                spark.stop()
 
 
 def _gist(error: Exception) -> str:

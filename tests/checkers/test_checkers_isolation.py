@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +133,18 @@ def test_tables_in_memory_go_to_spark_too() -> None:
     ).verdict
 
     assert on_spark == judged(LOST_WRITE)
+
+
+def interrupted_with_its_jvm(scratch: Path) -> None:
+    """As a signal to the whole process group does it."""
+    with spark.session("local[1]", scratch) as begun:
+        jvm = int(begun.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
+        os.kill(jvm, signal.SIGKILL)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore:Unable to cleanly shutdown Spark JVM")
+def test_an_interruption_that_ends_the_jvm_as_well_is_told_as_one(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_with_its_jvm(tmp_path)
