@@ -29,7 +29,7 @@ from harness.checking import Anomaly
 LIVENESS = "liveness"
 STEP_NS = 50_000_000  # what is tried or acknowledged within a step counts as at its end
 MIN_TRIES = 3  # one or two transactions fail for their own reasons: locks, deadlines
-MIN_WRITES = 20  # where reads commit, a few writes may still meet what only writes meet
+MIN_WRITES = 10  # where reads commit, a few writes may still meet what only writes meet
 TOO_LATE = 0.2  # of the bound: what is begun in this last part of it had no time
 TRIES = "liveness.tries"
 
