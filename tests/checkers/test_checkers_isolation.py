@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,16 +135,24 @@ def test_tables_in_memory_go_to_spark_too() -> None:
     assert on_spark == judged(LOST_WRITE)
 
 
-def interrupted_with_its_jvm(scratch: Path) -> None:
-    """As a signal to the whole process group does it."""
-    with spark.session("local[1]", scratch) as begun:
-        jvm = int(begun.sparkContext._jvm.ProcessHandle.current().pid())  # type: ignore[union-attr]
-        os.kill(jvm, signal.SIGKILL)
+# In a process of its own: one whose JVM is dead makes no other session. As a signal to the whole
+# process group does it, the JVM goes first.
+INTERRUPTED = """
+import os, signal, sys
+from pathlib import Path
+from checkers.executors import spark
+try:
+    with spark.session("local[1]", Path(sys.argv[1])) as begun:
+        os.kill(int(begun.sparkContext._jvm.ProcessHandle.current().pid()), signal.SIGKILL)
         raise KeyboardInterrupt
+except BaseException as error:
+    print("ended by", type(error).__name__)
+"""
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("ignore:Unable to cleanly shutdown Spark JVM")
 def test_an_interruption_that_ends_the_jvm_as_well_is_told_as_one(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        interrupted_with_its_jvm(tmp_path)
+    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    assert ended.stdout == "ended by KeyboardInterrupt\n", ended.stderr
