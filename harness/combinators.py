@@ -62,6 +62,10 @@ class Cycle:
     times: int | None = None
     now: Generator | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if self.times is not None and self.times < 0:
+            raise UsageError(f"cycle: expected 0 times or more, found {self.times}")
+
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         left = self.times
@@ -89,6 +93,10 @@ class FlipFlop:
 
     parts: tuple[Generator, ...]
     turn: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if not self.parts:
+            raise UsageError("flip-flop: expected at least one part, found none")
 
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""
@@ -150,6 +158,10 @@ class Delay:
     inner: Generator
     next_ns: int | None = None
 
+    def __attrs_post_init__(self) -> None:
+        if self.gap_ns < 0:
+            raise UsageError(f"delay: expected 0 ns or more, found {self.gap_ns}")
+
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         at_ns = context.now_ns if self.next_ns is None else self.next_ns
@@ -173,6 +185,10 @@ class After:
     pause_ns: int
     inner: Generator
     from_ns: int | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.pause_ns < 0:
+            raise UsageError(f"after: expected 0 ns or more, found {self.pause_ns}")
 
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""
@@ -240,6 +256,10 @@ class ProcessLimit:
     count: int
     inner: Generator
     seen: frozenset[int] = frozenset()
+
+    def __attrs_post_init__(self) -> None:
+        if self.count < 0:
+            raise UsageError(f"process limit: expected 0 processes or more, found {self.count}")
 
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""

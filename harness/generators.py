@@ -6,6 +6,7 @@ what is drawn (the n-th arrival, the n-th operation of a slot), never by what el
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 
 import attrs
@@ -13,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from harness.clock import NS_PER_S, substream
+from harness.errors import UsageError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.records import Complete, Invoke, MicroOp, OpType
 
@@ -60,6 +62,10 @@ class Limit(msgspec.Struct, frozen=True):
     count: int
     inner: Generator
 
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise UsageError(f"limit: expected 0 operations or more, found {self.count}")
+
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
         if self.count <= 0:
@@ -81,6 +87,10 @@ class TimeLimit(msgspec.Struct, frozen=True):
     limit_ns: int
     inner: Generator
     until_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit_ns < 0:
+            raise UsageError(f"time limit: expected 0 ns or more, found {self.limit_ns}")
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
@@ -112,6 +122,10 @@ class Stagger(msgspec.Struct, frozen=True):
     arrivals: int = 0
     next_ns: int | None = None
     lane: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate_per_s < math.inf:
+            raise UsageError(f"stagger: expected a rate above 0, found {self.rate_per_s:g}")
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
@@ -152,6 +166,10 @@ class Mix:
     seed: int
     counts: tuple[int, ...] = ()
     last_slot: int = -1
+
+    def __attrs_post_init__(self) -> None:
+        if not self.counts and any(weight <= 0 for weight, _ in self.parts):
+            raise UsageError(f"mix: expected weights above 0, found {[w for w, _ in self.parts]}")
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import attrs
@@ -289,3 +290,25 @@ def test_phases_never_overlap(first: Generator, second: Generator, concurrency: 
     keys = [event.ops[0].key for event in found]
 
     assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda g: Limit(-1, g), "0 operations or more, found -1"),
+        (lambda g: TimeLimit(-1, g), "0 ns or more, found -1"),
+        (lambda g: Stagger(0.0, 1, g), "a rate above 0, found 0"),
+        (lambda g: Stagger(float("nan"), 1, g), "a rate above 0, found nan"),
+        (lambda g: Mix(((1, g), (0, g)), 1), r"weights above 0, found \[1, 0\]"),
+        (lambda g: Cycle(g, -1), "0 times or more, found -1"),
+        (lambda _: FlipFlop(()), "at least one part, found none"),
+        (lambda g: Delay(-5, g), "0 ns or more, found -5"),
+        (lambda g: After(-5, g), "0 ns or more, found -5"),
+        (lambda g: ProcessLimit(-1, g), "0 processes or more, found -1"),
+    ],
+)
+def test_what_no_generator_can_be_is_refused_when_it_is_made(
+    wrong: Callable[[Generator], Generator], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        wrong(Nothing())
