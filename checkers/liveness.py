@@ -1,9 +1,10 @@
 """The promise ``liveness``: once every fault is healed, each partition commits within a bound.
 
-Looked for in every stretch without a fault that is at least as long as the declared bound: during
-the drive, after the last heal before it. A partition is silent where several transactions on it
-were tried and none committed, or many that write and none of these; one that was begun in the last
-fifth of the bound might have committed soon after, so it was not tried. Who gave way to another
+Looked for in every stretch without a fault that is longer than the declared bound: during the
+drive, after the last heal before it. A partition is silent where several transactions on it were
+begun once the bound had passed and nothing has committed from the heal until they ended, or many
+that write and none of these. What was begun before proves nothing: the partition may have come back
+when it was over, in time, and nobody asked again. Who gave way to another
 transaction does not count as a try: a store whose locks favour long readers refuses every writer
 of a crowded partition for seconds, and serves. Locks that nobody holds are found by their state.
 Operations are counted in steps of time, so that a long history gives a short table.
@@ -12,7 +13,7 @@ Operations are counted in steps of time, so that a long history gives a short ta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import msgspec
@@ -30,7 +31,6 @@ LIVENESS = "liveness"
 STEP_NS = 50_000_000  # what is tried or acknowledged within a step counts as at its end
 MIN_TRIES = 3  # one or two transactions fail for their own reasons: locks, deadlines
 MIN_WRITES = 10  # where reads commit, a few writes may still meet what only writes meet
-TOO_LATE = 0.2  # of the bound: what is begun in this last part of it had no time
 TRIES = "liveness.tries"
 
 
@@ -82,8 +82,8 @@ class Liveness:
             return Part()
         examples = [
             example
-            for start_ns, _ in calm(tables["faults"], setting, int(bound_s * NANOSECONDS))
-            for example in _silent(tables[TRIES], start_ns, bound_s)
+            for stretch in calm(tables["faults"], setting, int(bound_s * NANOSECONDS))
+            for example in _silent(tables[TRIES], stretch, bound_s)
         ]
         if not examples:
             return Part()
@@ -91,8 +91,20 @@ class Liveness:
         return Part(anomalies={LIVENESS: found})
 
 
-def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[tuple[int, int]]:
-    """Stretches of the drive, from a heal on, without any fault, of ``least_ns`` at least."""
+class Calm(NamedTuple):
+    """A stretch without any fault, from a heal on: what was begun before ``end_ns`` and had ended
+    by ``over_ns`` met none.
+    """
+
+    start_ns: int
+    end_ns: int
+    over_ns: int
+
+
+def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[Calm]:
+    """Those of the drive, of ``least_ns`` at least. What the last is over by has no end: no fault
+    follows.
+    """
     marks = dict(setting.phases)
     if "drive" not in marks or "heal" not in marks:
         return
@@ -100,22 +112,22 @@ def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[tuple[in
     for window in windows(faults):
         start_ns, end_ns = window["start_ns"], window["end_ns"]
         if calm_ns is not None and start_ns - calm_ns >= least_ns:
-            yield calm_ns, start_ns
+            yield Calm(calm_ns, start_ns, start_ns)
         if end_ns is None:
             return
         calm_ns = max(calm_ns or 0, end_ns)
     if calm_ns is not None and marks["heal"] - calm_ns >= least_ns:
-        yield calm_ns, marks["heal"]
+        yield Calm(calm_ns, marks["heal"], 2**62)
 
 
-def _silent(tries: pa.Table, start_ns: int, bound_s: float) -> Iterator[dict[str, Any]]:
-    """Partitions on which several things were tried within the bound, and none was committed."""
-    first, last = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NANOSECONDS)) // STEP_NS
-    latest = (start_ns + int(bound_s * (1 - TOO_LATE) * NANOSECONDS)) // STEP_NS
+def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[dict[str, Any]]:
+    """Partitions that were asked for several things after the bound, and had committed none."""
+    start_ns, end_ns, over_ns = stretch
+    first, due = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NANOSECONDS)) // STEP_NS + 1
     begun, ended, partition = ints(tries, "begun"), ints(tries, "ended"), ints(tries, "partition")
     ok, writes = np.asarray(tries.column("ok")), np.asarray(tries.column("writes"))
-    tried = (begun >= first) & (begun < latest)
-    served = ok & (ended >= first) & (ended <= last)
+    tried = ~ok & (begun >= due) & (begun < end_ns // STEP_NS) & (ended < over_ns // STEP_NS)
+    served = ok & (ended >= first)
     for number in np.unique(partition[tried]).tolist():
         here = partition == number
         kinds = (
@@ -125,12 +137,14 @@ def _silent(tries: pa.Table, start_ns: int, bound_s: float) -> Iterator[dict[str
         for none, what, among, least in kinds:
             # As many at least: of those that took the same steps of time one counts, as nothing
             # tells them from the operations of a single one.
-            made = len(set(zip(begun[tried & among], ended[tried & among], strict=True)))
-            if made >= least and not np.any(served & among):
+            made = set(zip(begun[tried & among], ended[tried & among], strict=True))
+            last = max((end for _, end in made), default=0)
+            if len(made) >= least and not np.any(served & among & (ended <= last)):
                 text = (
                     f"liveness: partition {number} committed {none} within {bound_s:g} s after "
-                    f"every fault was healed at {seconds(start_ns)} (at least {made} {what} were "
-                    "tried)"
+                    f"every fault was healed at {seconds(start_ns)}, nor until "
+                    f"{seconds(last * STEP_NS)} (at least {len(made)} {what} were begun after the "
+                    "bound)"
                 )
                 yield {"text": text, "txns": [], "keys": [], "partition": number, "at_ns": start_ns}
                 break
