@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from calibrator import calibrate
 
 from checkers.analyze import encode, judge
 from checkers.cycles.kernel import find_cycles
@@ -44,7 +45,6 @@ from harness.history import schema
 from harness.promise import Declaration, Promise
 
 KEYS, APPENDS_A_KEY, PROCESSES, SPLITS = 10, 32, 20, 4
-CALIBRATION_LOOPS = 5_000_000
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--lag", type=int, default=0)
     parser.add_argument("--copies", type=int, default=1)
     options = parser.parse_args()
-    calibrate()
+    print(calibrate(), flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         with timed("generate and write"):
             source = write(Path(scratch), options.txns, options.lag, options.copies)
@@ -114,14 +114,6 @@ def compare_elements(source: Source) -> None:
                 setting(),
             )
         )
-
-
-def calibrate() -> None:
-    """The machine's own figure: a fixed loop, so that runs on other machines compare."""
-    with timed(f"calibration ({CALIBRATION_LOOPS:,} loops)"):
-        total = 0
-        for i in range(CALIBRATION_LOOPS):
-            total += i
 
 
 def setting() -> Setting:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import hashlib
 import os
 import platform
 import statistics
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from calibrator import calibrate
 
 from harness.client import Committed
 from harness.clock import NS_PER_S, RunClock
@@ -44,7 +44,6 @@ from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.workload import Share, WorkloadSetting
 from workloads.list_append import build
 
-CALIBRATION_HASHES, CALIBRATION_SYNCS = 200_000, 200
 DRIVE_LIMIT_S = 600
 BAR, GOAL = 10_000, 25_000  # operations a second
 SEED = 1
@@ -108,21 +107,6 @@ class Measured:
             f"{self.rate:6.0f} ops/s (drive {self.drive_s:.2f} s, seal {self.seal_s:.2f} s; "
             f"cpu {self.cpu_s / self.ops * 1e6:.0f} us each)"
         )
-
-
-def calibrate(directory: Path) -> str:
-    """This machine's time for fixed loops of hashes and of synced appends."""
-    begun = time.perf_counter()
-    digest = b""
-    for _ in range(CALIBRATION_HASHES):
-        digest = hashlib.sha256(digest).digest()
-    hashed = time.perf_counter()
-    with (directory / "calibrate").open("wb", buffering=0) as file:
-        for _ in range(CALIBRATION_SYNCS):
-            file.write(b"x" * 512)
-            os.fdatasync(file.fileno())
-    each_us = (time.perf_counter() - hashed) / CALIBRATION_SYNCS * 1e6
-    return f"calibrator: cpu {hashed - begun:.3f} s, fsync {each_us:.0f} us"
 
 
 def manifest_of(run: RunDirectory) -> None:
@@ -255,7 +239,7 @@ def main() -> None:
     print(f"machine: {platform.machine()}, {cores} cores, Python {platform.python_version()}")
     found: list[tuple[Measured, Measured]] = []
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
-        print(calibrate(Path(scratch)), flush=True)
+        print(calibrate(), flush=True)
         for number in range(options.runs):
             root = Path(scratch) / str(number)
             whole, streams = harness(root, options.ops, options.concurrency, options.drivers)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import attrs
 import click
-from reference_running import calibrate
+from calibrator import calibrate
 
 from clusters.ignite3 import image
 from clusters.providers.docker.daemon import connect
@@ -172,8 +172,7 @@ def main(runs: int, warm_s: float, seconds: float, only: tuple[str, ...]) -> Non
     found: dict[tuple[int, str], list[Load]] = {}
     chosen = [subject for subject in subjects() if not only or subject.label in only]
     for _ in range(runs):
-        with tempfile.TemporaryDirectory() as directory:
-            print(calibrate(Path(directory)), flush=True)
+        print(calibrate(), flush=True)
         for subject in chosen:
             loads = asyncio.run(measured(subject, warm_s, seconds))
             for clients, each in zip(CLIENTS, loads, strict=True):

@@ -10,7 +10,6 @@ peak memory beside the machine's own figure. ``cpu`` is the figure to compare wh
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import platform
@@ -24,11 +23,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from calibrator import calibrate
+
 from harness.history.jepsen.importing import import_run, read_jepsen
 from harness.rundir import RunDirectory
 
 KEYS, APPENDS_A_KEY, PROCESSES = 10, 32, 20
-CALIBRATION_LOOPS, CALIBRATION_SYNCS = 5_000_000, 50
 CHILD_LIMIT_S = 3600
 LAYOUTS = ("json-lines", "edn", "edn-records", "edn-vector", "json-array")
 DEFAULT_LAYOUTS = LAYOUTS[:2]
@@ -48,7 +48,7 @@ def main() -> None:
     if options.measure:
         measure(options.measure, options.seal)
         return
-    calibrate()
+    print(f"{machine()}; {calibrate()}", flush=True)
     with tempfile.TemporaryDirectory(prefix="firedrill-benchmark-") as scratch:
         directory = options.keep or Path(scratch)
         directory.mkdir(exist_ok=True)
@@ -61,24 +61,11 @@ def main() -> None:
             subprocess.run(arguments, check=True, timeout=CHILD_LIMIT_S)
 
 
-def calibrate() -> None:
-    """The machine, and its own figures: fixed loops of CPU and of fsync."""
-    load = os.getloadavg()[0]
-    print(f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python", end=" ")
-    print(platform.python_version())
-    started, total = time.perf_counter(), 0
-    for i in range(CALIBRATION_LOOPS):
-        total += i
-    print(
-        f"calibration: {CALIBRATION_LOOPS:,} loops {time.perf_counter() - started:.2f} s", end=", "
-    )
-    started = time.perf_counter()
-    with tempfile.NamedTemporaryFile() as file:
-        for _ in range(CALIBRATION_SYNCS):
-            file.write(hashlib.sha256(b"firedrill").digest())
-            file.flush()
-            os.fsync(file.fileno())
-    print(f"{CALIBRATION_SYNCS} fsyncs {time.perf_counter() - started:.2f} s", flush=True)
+def machine() -> str:
+    """What this runs on, in a line."""
+    load, cores = os.getloadavg()[0], os.cpu_count()
+    python = platform.python_version()
+    return f"{platform.machine()}, {cores} cores, load {load:.1f}, Python {python}"
 
 
 def measure(path: Path, seal: bool) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import click
 import msgspec
+from calibrator import calibrate
 
 from clusters.reference.hunts import overrides
 from clusters.reference.node.bugs import KNOWN
@@ -59,7 +60,6 @@ DURATION_S = 60.0
 MOST_PER_S = 60.0  # transactions: five processes and their driver share the cores
 HOLD_S, QUIET_S = 3.0, 4.0  # real elections and restarts take longer than simulated ones
 RUN_LIMIT_S = 300.0
-CALIBRATION_LOOPS = 5_000_000
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """All drills, and the machine that they ran on; ``loop_s`` is what the calibrator took."""
+    """All drills, and the machine that they ran on; ``loop_s`` is the calibrator's CPU."""
 
     machine: dict[str, object]
     loop_s: float
@@ -135,15 +135,6 @@ def drill(bug: str, seed: int, provider: str) -> Drill:
     )
 
 
-def calibrate() -> float:
-    """How long this machine takes for a fixed loop, now."""
-    began_s = time.perf_counter()
-    total = 0
-    for number in range(CALIBRATION_LOOPS):
-        total += number
-    return round(time.perf_counter() - began_s, 3)
-
-
 def row(bug: str, drills: list[Drill]) -> str:
     """One line of the table."""
     found = sum(each.found for each in drills)
@@ -163,7 +154,7 @@ def row(bug: str, drills: list[Drill]) -> str:
 @click.option("--out", type=click.Path(path_type=Path), help="Results, as JSON; grows.")
 def main(provider: str, tries: int, bugs: tuple[str, ...], out: Path | None) -> None:
     """Drill every bug so many times and print found / tries and what each was reported as."""
-    results = Results(machine=machine(), loop_s=calibrate())
+    results = Results(machine=machine(), loop_s=round(calibrate().cpu_s, 3))
     if out and out.exists():
         results.drills = msgspec.json.decode(out.read_bytes(), type=Results).drills
     cores, loop_s = results.machine["cores"], results.loop_s

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import attrs
 import click
-from reference_running import BARE, Running, calibrate, running
+from calibrator import calibrate
+from reference_running import BARE, Running, running
 
 from clusters.reference.client import ReferenceClient
 from harness.client import READ_WRITE, StoreError
@@ -256,7 +257,7 @@ def main(provider: str, runs: int, seconds: float, clients: int) -> None:
     figures = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as directory:
-            print(calibrate(Path(directory)), flush=True)
+            print(calibrate(), flush=True)
             figures.append(asyncio.run(one_run(provider, Path(directory), seconds, clients)))
     print(f"median of {runs} on provider {provider}:")
     print("\n".join(bar.told(figures) for bar in BARS))

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import attrs
 import click
+from calibrator import calibrate
 
-from reference_running import READY_S, Running, calibrate, running  # isort: skip (finds the next)
+from reference_running import READY_S, Running, running  # isort: skip (finds the next)
 from reference_bank import TOTAL, Bank
 
 CLIENTS = 8
@@ -106,7 +107,7 @@ async def survey(directory: Path, provider: str, times: int) -> Tally:
 def main(times: int, provider: str) -> None:
     """Kill, look, print."""
     with tempfile.TemporaryDirectory() as directory:
-        print(calibrate(Path(directory)))
+        print(calibrate())
         tally = asyncio.run(survey(Path(directory), provider, times))
     print(tally)
     sys.exit(0 if tally.between >= times and not tally.locked and not tally.half else 1)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from reference_running import calibrate
+from calibrator import calibrate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "node"))
 
@@ -47,7 +47,7 @@ def main() -> None:
         for nodes in (3, 5):
             with tempfile.TemporaryDirectory() as directory:
                 if not count and nodes == 3:
-                    print(calibrate(Path(directory)))
+                    print(calibrate())
                 share = asyncio.run(idle(Path(directory), nodes, partitions, seconds))
             print(
                 f"{nodes} nodes, {partitions + 1} groups, idle: {share:.2%} of a core", flush=True

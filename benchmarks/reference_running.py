@@ -1,12 +1,10 @@
-"""A running reference store for benchmarks, and the calibrator that goes before their figures."""
+"""A running reference store for benchmarks."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,21 +26,6 @@ from harness.tasks import together
 
 BARE = "bare"
 READY_S = 60.0
-
-
-def calibrate(directory: Path) -> str:
-    """This machine's time for 200,000 hashes and for 200 synced appends."""
-    begun = time.perf_counter()
-    digest = b""
-    for _ in range(200_000):
-        digest = hashlib.sha256(digest).digest()
-    hashed = time.perf_counter()
-    with (directory / "calibrate").open("wb", buffering=0) as file:
-        for _ in range(200):
-            file.write(b"x" * 512)
-            os.fdatasync(file.fileno())
-    synced = time.perf_counter()
-    return f"calibrator: cpu {hashed - begun:.3f} s, fsync {(synced - hashed) / 200 * 1e6:.0f} us"
 
 
 @attrs.frozen(kw_only=True)

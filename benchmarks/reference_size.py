@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import attrs
-from reference_running import calibrate
+from calibrator import calibrate
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "node"))
 
@@ -231,7 +231,7 @@ def main() -> int:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     seconds = float(sys.argv[2]) if len(sys.argv) > 2 else 60.0
     with tempfile.TemporaryDirectory() as directory:
-        print(calibrate(Path(directory)))
+        print(calibrate())
         return asyncio.run(measure(Path(directory), count, seconds))
 
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import click
-from reference_running import calibrate
+from calibrator import calibrate
 
 from harness.cli.wiring import run_plan
 from harness.history.load import load as load_history
@@ -40,8 +40,7 @@ PLAN: dict[str, object] = {
 @click.option("--runs", default=3, show_default=True, help="Seeds; the median counts.")
 def main(runs: int) -> None:
     """Measure and compare with the bar."""
-    with tempfile.TemporaryDirectory() as scratch:
-        click.echo(calibrate(Path(scratch)))
+    click.echo(calibrate())
     by_wall, by_cpu = [], []
     for seed in range(runs + 1):
         simulated_s, wall_s, cpu_s, operations = measured(load(None, PLAN | {"seed": seed}))

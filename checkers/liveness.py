@@ -7,7 +7,7 @@ that write and none of these. What was begun before proves nothing: the partitio
 when it was over, in time, and nobody asked again. Who gave way to another
 transaction does not count as a try: a store whose locks favour long readers refuses every writer
 of a crowded partition for seconds, and serves. Locks that nobody holds are found by their state.
-Operations are counted in steps of time, so that a long history gives a short table.
+Time is told in steps, so that a long history gives a short table.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ TRIES = "liveness.tries"
 
 
 def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``liveness.tries``: micro-operations by partition, step of their transaction's begin and of
-    its end, whether they write and whether it was acknowledged; none of who gave way to another.
+    """``liveness.tries``: what micro-operations there were, by partition, step of their
+    transaction's begin and of its end, whether they write and whether it was acknowledged; none of
+    who gave way to another.
     """
     if isinstance(setting.declaration.liveness_s, msgspec.UnsetType):
         return {}
@@ -54,8 +55,7 @@ def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
             "ok": codes(transactions, "type", TYPES)[txn] == OK,
         }
     )
-    names = rows.column_names
-    return {TRIES: rows.group_by(names).aggregate([([], "count_all")])}
+    return {TRIES: rows.group_by(rows.column_names).aggregate([])}
 
 
 def _gave_way(

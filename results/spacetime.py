@@ -302,7 +302,7 @@ def _rows(figure: _Figure, span: Span, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _message(figure: _Figure, span: Span, row: Row, few: bool) -> Iterator[str]:
-    family, lost = family_of(row), row["did"] != "message"
+    family, lost = family_of(row), row["did"] not in ("message", "copy")
     x1, y1 = span.x(row["from_s"]), figure.y(row["node"])
     x2, y2 = span.x(row["at_s"]), figure.y(row["to"])
     colour, head = family.colour, f' marker-end="url(#to-{family.name})"'

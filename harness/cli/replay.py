@@ -63,7 +63,8 @@ def replay(
 ) -> int:
     """Drive the plan of RUN again, into a new run.
 
-    A simulated run comes out the same, byte for byte, as long as the code is the same. On real
+    A simulated run comes out the same, byte for byte, as long as the code is the same; where it did
+    not, or where there is nothing to compare, a run that is valid ends with 2. On real
     nodes the faults come at the same offsets to the same roles, and clients draw the same
     operations; what happens between is the machines' own.
     """
@@ -83,8 +84,9 @@ def replay(
     new, outcome = _again(session, plan, store, trace, not no_report)
     if trace:
         _draw(new, view)
-    click.echo(compared(old, new))
-    return outcome.exit_code
+    same, sentence = compared(old, new)
+    click.echo(sentence)
+    return outcome.exit_code or (0 if same else Outcome.UNKNOWN.exit_code)
 
 
 def _again(
@@ -100,20 +102,20 @@ def _again(
     return run, outcome
 
 
-def compared(old: RunDirectory, new: RunDirectory) -> str:
-    """Whether the two histories are the same, in a sentence that says why not."""
+def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:
+    """Whether the two histories are the same, and a sentence that says why not."""
     from harness.cli.seeds import digest
 
     if harmed := _damaged(old):
-        return f"nothing to compare: {old.root.name} is damaged ({', '.join(harmed)})"
+        return False, f"nothing to compare: {old.root.name} is damaged ({', '.join(harmed)})"
     if digest(old) == digest(new):
-        return f"the same history as {old.root.name}, byte for byte"
+        return True, f"the same history as {old.root.name}, byte for byte"
     before, now = read_manifest(old).versions, read_manifest(new).versions
     other = [
         name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)
     ]
     why = f"other versions: {', '.join(other)}" if other else "the versions are the same"
-    return f"NOT the same history as {old.root.name} ({why})"
+    return False, f"NOT the same history as {old.root.name} ({why})"
 
 
 def _damaged(run: RunDirectory) -> list[str]:

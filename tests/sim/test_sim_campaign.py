@@ -94,10 +94,26 @@ def test_what_fails_is_kept_and_named_and_a_replay_is_the_same_byte_for_byte(
     assert told.startswith(f"{count} of {count} faults of ")
     assert f"at most 0.00 s off; {count} of them met" in told
     (again / "history" / "transactions.parquet").write_bytes(b"junk")
-    assert "is damaged (history/transactions.parquet" in compared(RunDirectory(again), old)
+    same, why = compared(RunDirectory(again), old)
+    assert not same
+    assert "is damaged (history/transactions.parquet" in why
     svg = (again / "trace.svg").read_text()
     assert svg.count("<line") > 20
     assert "kill of all" in svg
+
+
+def test_a_replay_that_proves_nothing_ends_as_unknown_although_its_run_is_valid(
+    tmp_path: Path,
+) -> None:
+    (found,) = results(small(1), into=tmp_path, keep=True).values()
+    assert found.outcome is Outcome.VALID
+    (Path(found.run) / "history" / "transactions.parquet").write_bytes(b"junk")
+
+    command = [FIREDRILL, "replay", found.run, "--no-report", "--runs-dir", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, "VALID" in done.stdout) == (2, True), done.stderr
+    assert "nothing to compare" in done.stdout
 
 
 def all_nodes_killed() -> list[dict[str, object]]:

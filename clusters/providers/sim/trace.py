@@ -14,6 +14,7 @@ MAX_ROWS = 5_000_000  # some hours of simulated time; a longer run keeps its beg
 
 
 Verb = Literal["append", "sync", "replace", "truncate", "delete", "read"]
+Crossing = Literal["message", "copy", "lost", "never"]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,7 +30,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_s: float
     from_s: float
     node: str
-    did: Literal["message", "copy", "lost", "never", "reset", "left-out"] | Verb
+    did: Crossing | Literal["reset", "left-out"] | Verb
     what: str = ""
     to: str = ""
     size_bytes: int = 0
@@ -60,7 +61,7 @@ class Trace:
 
     def message(
         self,
-        did: Literal["message", "copy", "lost", "never"],
+        did: Crossing,
         link: tuple[str, str],
         sent_s: float,
         at_s: float,
@@ -71,7 +72,7 @@ class Trace:
 
     def _row(
         self,
-        did: Literal["message", "copy", "lost", "never"],
+        did: Crossing,
         link: tuple[str, str],
         sent_s: float,
         at_s: float,
