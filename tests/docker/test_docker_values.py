@@ -168,10 +168,15 @@ def test_a_tree_is_importable_by_its_name_and_leaves_caches_behind(tmp_path: Pat
         (b"", ""),
         (b"rtial line\nTraceback\n  KeyError: 'x'\n\n", "KeyError: 'x'"),
         (b"x" * 121, "x" * 120 + "..."),
+        (
+            b"began\nLockException: held\n\tat a.B.c(B.java:1)\n\t... 57 more\n",
+            "LockException: held",
+        ),
+        (b"Lock.java:9)\n\tat a.B.c(B.java:1)\n\t... 5 more\n", "Lock.java:9)"),
         (b"\xff\x1b[31m", "\ufffd\x1b[31m"),
     ],
 )
-def test_of_a_log_the_last_line_is_told(log: bytes, said: str) -> None:
+def test_of_a_log_the_last_line_that_says_something_is_told(log: bytes, said: str) -> None:
     assert tasks.last_words(log) == said
 
 

@@ -14,13 +14,14 @@ from harness.errors import HarnessError
 
 LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is kept
 CONTAINER_LOG_LINES = 2000
-EXIT_TEXT_BYTES = 2000  # of a log's end, in which its last line is looked for
+EXIT_TEXT_BYTES = 32 << 10  # of a log's end, in which its last words are looked for
 EXIT_TEXT_CHARS = 120
 LOOKS = 3  # one in some thousand shows nothing on a crowded host; the next one does
 TRIAL = "trial"
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of control groups version 2 and 1: one of them is there."""
 _OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+_FRAME = re.compile(r"\s+(at \S|\.\.\. \d+ )")  # of a JVM's stack, which says nothing by itself
 
 # Each word is said only if the thing works: rules by address in a chain of our own, signals, and
 # what is measured on the loopback interface while it loses half of the packets, or delays them.
@@ -125,9 +126,12 @@ def look(
 
 
 def last_words(log_end: bytes) -> str:
-    """The last line of a log that is not empty, its beginning where it is long."""
+    """The last line of a log that says something, its beginning where it is long; where the log
+    ends in a stack of a JVM, the exception that the stack is of.
+    """
     lines = log_end.decode("utf-8", "replace").strip().splitlines()
-    line = lines[-1].strip() if lines else ""
+    told = [line for line in lines if line.strip() and not _FRAME.match(line)]
+    line = (told or lines or [""])[-1].strip()
     return line if len(line) <= EXIT_TEXT_CHARS else f"{line[:EXIT_TEXT_CHARS]}..."
 
 
