@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 import attrs
 
@@ -26,42 +25,12 @@ from harness.tasks import together
 from nemesis import force
 from nemesis.force import Active
 from nemesis.journal import Intent, Journal
-
-T = TypeVar("T")
+from nemesis.waits import Failed, Limits, call, reason, until
 
 # Its nodes are taken until a heal is proven: on a busy machine a late proof is no reason to leave
 # them out of all that is still to come.
 MEND_TRIES = 4
 _NAMED_NODES = 3  # a display has one line for all active faults
-
-
-@attrs.frozen(kw_only=True)
-class Limits:
-    """How long the nemesis waits for others, in seconds."""
-
-    # One verb of a fault or provider: a container's SSH answers in well under a second, a node's
-    # start may replay a log first.
-    verb_s: float = 15.0
-    # Until an injected fault shows: beyond it the fault has no effect. Two of the slowest looks.
-    proof_s: float = 20.0
-    # For a system that takes thrown out nodes back: each is restarted.
-    readmit_s: float = 25.0
-    # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (twice:
-    # cut and heal) and readmit_s it stays below what the life cycle grants to heal everything.
-    healed_s: float = 25.0
-    # Asking who leads; a cluster in trouble is slow to tell, and counting targets don't need it.
-    roles_s: float = 2.0
-    # A target without an answer, or busy with another fault, is tried for this long.
-    wait_s: float = 5.0
-    # One look of a proof. A machine that froze meanwhile would hold it up beyond all of them; one
-    # that ten others share took seven seconds to try eight links.
-    look_s: float = 10.0
-    # Between two looks of a proof, or two tries of a target.
-    poll_s: float = 0.2
-
-
-class _Failed(Exception):
-    """A verb did not do its work; the text says why."""
 
 
 def refuse_missing(
@@ -130,7 +99,7 @@ class Nemesis:
                 for number, planned in enumerate(self._schedule):
                     group.create_task(self._apply(scene, number, planned, started_ns))
         except ExceptionGroup as errors:
-            reasons = dict.fromkeys(map(_reason, errors.exceptions))  # faults fail for one reason
+            reasons = dict.fromkeys(map(reason, errors.exceptions))  # faults fail for one reason
             raise HarnessError("; ".join(reasons)) from errors
 
     async def heal_all(self, scene: Scene) -> None:
@@ -161,14 +130,14 @@ class Nemesis:
         until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
         while True:
             roles = await self._roles(scene)
-            victims, reason = self._resolve(scene, number, planned, roles)
+            victims, why = self._resolve(scene, number, planned, roles)
             if victims is not None:
                 # No await between the look at who is busy and the claim.
                 active = Active(number=number, planned=planned, fault=fault, victims=victims)
                 self._active[number] = active
                 return active
             if scene.clock.now_ns() >= until_ns:
-                text = f"{reason} for {self._limits.wait_s:g} s"
+                text = f"{why} for {self._limits.wait_s:g} s"
                 self._record(scene, number, planned, FaultState.SKIPPED, text=text)
                 return None
             await asyncio.sleep(self._limits.poll_s)
@@ -183,7 +152,7 @@ class Nemesis:
         try:
             victims = fault.resolve(planned.target, roles, scene.cluster.nodes, draw)
         except Exception as error:
-            return None, f"resolving {planned.target!r} failed: {_reason(error)}"
+            return None, f"resolving {planned.target!r} failed: {reason(error)}"
         if victims is None:
             return None, f"target {planned.target!r} is nobody"
         for other in self._active.values():
@@ -195,10 +164,8 @@ class Nemesis:
     async def _roles(self, scene: Scene) -> Roles:
         """Who leads what; nobody, where the store does not tell in time."""
         try:
-            return await self._call(
-                "roles", scene.system.roles(scene.cluster), self._limits.roles_s
-            )
-        except _Failed:
+            return await call("roles", scene.system.roles(scene.cluster), self._limits.roles_s)
+        except Failed:
             return Roles()
 
     async def _break(self, scene: Scene, active: Active) -> bool:
@@ -206,12 +173,13 @@ class Nemesis:
         self._note(scene, active, FaultState.INJECTING)
         try:
             await self._inject(scene, active)
-        except _Failed as failure:
+        except Failed as failure:
             return self._unproven(scene, active, "effect", f"not injected: {failure}")
         self._note(scene, active, FaultState.INJECTED)
-        proof = await self._until(
+        proof = await until(
             lambda: active.fault.prove(scene, force.in_sight(active, self._active.values())),
             self._limits.proof_s,
+            self._limits,
         )
         if not proof.holds:
             lacking = "effect can't be shown" if proof.holds is None else "no effect"
@@ -231,9 +199,9 @@ class Nemesis:
             shapes=victims.shapes,
             at_ns=scene.clock.now_ns(),
         )
-        await self._call("the undo journal", self._journal.intend(intent))
+        await call("the undo journal", self._journal.intend(intent), self._limits.verb_s)
         await self._enforce(scene, victims)
-        await self._call("inject", self._strike(scene, active))
+        await call("inject", self._strike(scene, active), self._limits.verb_s)
 
     async def _strike(self, scene: Scene, active: Active) -> None:
         """Two that destroy at once would each find the other's victims whole."""
@@ -252,13 +220,14 @@ class Nemesis:
         active.mending = True
         try:
             await self._enforce(scene, active.victims)
-            await self._call("heal", active.fault.heal(scene, active.victims))
+            await call("heal", active.fault.heal(scene, active.victims), self._limits.verb_s)
             await self._readmit(scene, active)
-            proof = await self._until(
+            proof = await until(
                 lambda: active.fault.prove_healed(scene, force.own(active, self._active.values())),
                 self._limits.healed_s,
+                self._limits,
             )
-        except _Failed as failure:
+        except Failed as failure:
             proof = Proof(holds=False, text=str(failure))
         if proof.holds:
             await self._close(scene, active, proof)
@@ -275,7 +244,7 @@ class Nemesis:
         system = scene.system
         if isinstance(system, Readmits):
             work = system.readmit(scene.cluster, scene.provider, active.victims.nodes)
-            if back := await self._call("readmit", work, self._limits.readmit_s):
+            if back := await call("readmit", work, self._limits.readmit_s):
                 text = f"fault {active.number}: {', '.join(back)} had been thrown out, restarted"
                 self._write(Note(at_ns=scene.clock.now_ns(), text=text))
 
@@ -285,18 +254,18 @@ class Nemesis:
         del self._active[active.number]
         self._trouble.pop((active.number, "heal"), None)
         try:
-            await self._call("the undo journal", self._journal.clear(active.number))
-        except _Failed as failure:
+            await call("the undo journal", self._journal.clear(active.number), self._limits.verb_s)
+        except Failed as failure:
             self._trouble[active.number, "journal"] = f"fault {active.number}: {failure}"
 
     async def _enforce(self, scene: Scene, changed: Victims) -> None:
         """Tell the provider the union of what is in force now, as far as ``changed`` has a part in
-        it. Raises ``_Failed``.
+        it. Raises ``Failed``.
         """
         if changed.grudge:
-            await self._call("cut", self._cut(scene))
+            await call("cut", self._cut(scene), self._limits.verb_s)
         if changed.shapes:
-            await self._call("shape", self._shape(scene))
+            await call("shape", self._shape(scene), self._limits.verb_s)
 
     async def _cut(self, scene: Scene) -> None:
         """One at a time: a cut that was under way with an older union must not land after this
@@ -309,41 +278,6 @@ class Nemesis:
         """As ``_cut``, for shapes."""
         async with self._cutting:
             await scene.provider.shape(force.shapes(self._active.values()))
-
-    async def _until(self, look: Callable[[], Awaitable[Proof]], limit_s: float) -> Proof:
-        """Look until the proof holds or ``limit_s`` passed; then the last look that was
-        finished.
-        """
-        last = Proof(holds=None, text="no look at it came to an end")
-        try:
-            async with asyncio.timeout(limit_s):
-                while True:
-                    last = await self._look(look)
-                    if last.holds:
-                        return last
-                    await asyncio.sleep(self._limits.poll_s)
-        except TimeoutError:
-            return Proof(holds=last.holds, text=f"{last.text} (after {limit_s:g} s)")
-
-    async def _look(self, look: Callable[[], Awaitable[Proof]]) -> Proof:
-        """One look; one that fails or takes too long shows nothing."""
-        try:
-            return await self._call("a look", look(), self._limits.look_s)
-        except _Failed as failure:
-            return Proof(holds=None, text=str(failure))
-
-    async def _call(self, what: str, work: Awaitable[T], limit_s: float | None = None) -> T:
-        """The result of ``work`` within a deadline. Raises ``_Failed`` for whatever goes wrong: a
-        fault may come from a user's package, and its bug must not keep the others from healing.
-        """
-        limit_s = self._limits.verb_s if limit_s is None else limit_s
-        try:
-            async with asyncio.timeout(limit_s) as timeout:
-                return await work
-        except Exception as error:
-            if isinstance(error, TimeoutError) and timeout.expired():
-                raise _Failed(f"{what} did not answer within {limit_s:g} s") from error
-            raise _Failed(f"{what} failed: {_reason(error)}") from error
 
     def _unproven(self, scene: Scene, active: Active, what: str, text: str) -> bool:
         self._note(scene, active, FaultState.UNPROVEN, text)
@@ -393,9 +327,3 @@ def _short(active: Active) -> str:
     nodes = active.victims.nodes
     more = f"+{len(nodes) - _NAMED_NODES}" if len(nodes) > _NAMED_NODES else ""
     return f"{active.planned.kind} {','.join(nodes[:_NAMED_NODES])}{more}"
-
-
-def _reason(error: Exception) -> str:
-    """Our own errors are sentences; of others the type is half of what there is to know."""
-    text = str(error)
-    return text if text and isinstance(error, HarnessError) else f"{type(error).__name__}: {text}"

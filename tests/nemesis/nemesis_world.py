@@ -38,7 +38,8 @@ from nemesis.one_way import one_way, one_way_in
 from nemesis.partition import partition
 from nemesis.pause import pause
 from nemesis.restart import restart
-from nemesis.runner import Limits, Nemesis
+from nemesis.runner import Nemesis
+from nemesis.waits import Limits
 
 EVERY_FAULT: dict[str, Fault] = {
     fault.kind: fault

@@ -17,7 +17,8 @@ from harness.records import FaultState, Note, Record
 from nemesis import grudges
 from nemesis.kill import Kill
 from nemesis.kill import kill as kill_fault
-from nemesis.runner import Limits, refuse_missing
+from nemesis.runner import refuse_missing
+from nemesis.waits import Limits
 
 WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
 
