@@ -16,13 +16,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from harness.alarm import Alarm
 from harness.client import StoreError
 from harness.clock import RunClock
 from harness.cluster import Cluster, System
 from harness.deadlines import Deadlines
 from harness.errors import HarnessBug, UsageError
 from harness.flight import DEADLINE, INTERRUPTED, Ending, Flight, attempt
-from harness.generator import Context, Generator, Operation, Wait
+from harness.generator import Context, Generator, Later, Operation, Wait
 from harness.records import Complete, Invoke, Note, OpType, Record
 from harness.slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.workload import WHOLE, Share, Workload
@@ -79,8 +80,7 @@ class Driver:
         self._next_index = 0
         self._last_ns = self._last_complete_ns = self._seen_ns = 0
         self._failure: Exception | None = None
-        self._news = False
-        self._waker: asyncio.Future[None] | None = None
+        self._alarm = Alarm(clock)
         self._driving = False
 
     async def drive(self, generator: Generator, until_ns: int) -> bool:
@@ -124,18 +124,20 @@ class Driver:
     # -- the scheduler ---------------------------------------------------------------------------
 
     async def _schedule(self, generator: Generator, until_ns: int) -> bool:
-        held: Operation | None = None
+        held: Operation | Later | None = None
         exhausted = False
         until_s = self._clock.loop_time(until_ns)
         while self._loop.time() < until_s:
             generator = self._absorb(generator)
-            if held is None and self._slots.any_idle:
-                answer, generator = generator.op(self._context())
+            if isinstance(held, Later) and not self._slots.any_idle:
+                held = None  # its time may come; only a completion helps
+            if not isinstance(held, Operation) and self._slots.any_idle:
+                answer, generator = generator.op(self._context(self._due(held)))
                 exhausted = answer is Wait.EXHAUSTED
                 if exhausted:
                     break
-                held = answer if isinstance(answer, Operation) else None
-            if held is not None and self._reached(held.at_ns):
+                held = None if isinstance(answer, Wait) else answer
+            if isinstance(held, Operation) and self._reached(held.at_ns):
                 invoke = self._launch(held)
                 generator = generator.update(self._context(invoke.at_ns), invoke)
                 held = None
@@ -156,6 +158,12 @@ class Driver:
             busy=tuple(self._busy),
             slots=self._slots.numbers,
         )
+
+    def _due(self, held: Later | None) -> int | None:
+        """The time of ``held`` once it has come, where the clock, rounded, reads less."""
+        if held is None or not self._reached(held.at_ns):
+            return None
+        return max(held.at_ns, self._clock.now_ns())
 
     def _reached(self, at_ns: int) -> bool:
         """Whether the loop's time has come. Compared on the loop's axis: rounded to nanoseconds, a
@@ -185,27 +193,12 @@ class Driver:
     async def _pause(self, at_ns: int | None) -> None:
         """Return at ``at_ns``, or before, as soon as something happened."""
         self._flush()  # whatever waits here lets tasks run, and they send
-        if self._news:
-            self._news = False
-            return
-        self._waker = self._loop.create_future()
-        timer = self._loop.call_at(self._clock.loop_time(at_ns), self._wake) if at_ns else None
-        try:
-            await self._waker
-        finally:
-            self._waker, self._news = None, False
-            if timer is not None:
-                timer.cancel()
-
-    def _wake(self) -> None:
-        self._news = True
-        if self._waker is not None and not self._waker.done():
-            self._waker.set_result(None)
+        await self._alarm.wait(at_ns)
 
     def _fail(self, error: Exception) -> None:
         """Remember what ends the run; ``drive`` raises it."""
         self._failure = self._failure or error
-        self._wake()
+        self._alarm.ring()
 
     # -- one operation ---------------------------------------------------------------------------
 
@@ -276,7 +269,7 @@ class Driver:
         self._completed.append(complete)
         if ending.is_client_bug:
             self._note(flight.slot, f"{ending.error} in {flight.phase}: {ending.text}")
-        self._wake()
+        self._alarm.ring()
 
     async def _tidy(self, flight: Flight) -> bool:
         """Roll back what a failed step left open; whether the connection can still be used."""
@@ -323,7 +316,7 @@ class Driver:
         del self._flights[flight.invoke.index]
         if flight.timer is not None:
             flight.timer.cancel()
-        self._wake()
+        self._alarm.ring()
 
     def _expire(self, flight: Flight) -> None:
         """The deadline of an operation, or of its rollback."""
@@ -367,7 +360,7 @@ class Driver:
 
     def _release(self, slot: Slot) -> None:
         self._slots.release(slot)
-        self._wake()
+        self._alarm.ring()
 
     # -- records ---------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ time of a frozen ``attrs`` class.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -54,8 +54,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kind: str = READ_WRITE
 
 
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """Nothing before ``at_ns``, unless a completion brings something sooner: ask again at
+    either.
+    """
+
+    at_ns: int
+
+
 class Wait(enum.Enum):
-    """Answers of ``op`` that are no operation."""
+    """The other answers of ``op`` that are no operation."""
 
     PENDING = "pending"  # nothing now; ask again after the next completion
     EXHAUSTED = "exhausted"  # nothing ever again
@@ -64,19 +72,33 @@ class Wait(enum.Enum):
 class Generator(Protocol):
     """A value that says what to do next."""
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """The next operation for one of ``context.free`` (never empty), and the generator after it.
 
         The driver uses every answer: an operation that is not due yet is held, its process with
-        it, and nothing else is asked for until it started; so ``at_ns`` should not go back.
+        it, and nothing else is asked for until it started; so ``at_ns`` should not go back. Where
+        somebody else may have something sooner the answer is ``Later``.
         """
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """The generator after an invocation or completion was recorded."""
 
 
-Answer = tuple[Operation | Wait, Generator]
+Said = Operation | Later | Wait
+Answer = tuple[Said, Generator]
 Event = Invoke | Complete
+
+
+def soonest(answers: Sequence[Said]) -> Said:
+    """What several that were asked say together: the operation, if the last one gave one, or when
+    there may be one; exhausted when all are.
+    """
+    if answers and isinstance(answers[-1], Operation):
+        return answers[-1]
+    times = [answer.at_ns for answer in answers if isinstance(answer, Later)]
+    if times:
+        return Later(min(times))
+    return Wait.EXHAUSTED if all(a is Wait.EXHAUSTED for a in answers) else Wait.PENDING
 
 
 def replaced(

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from harness.clock import NS_PER_S, substream
 from harness.errors import UsageError
-from harness.generator import Context, Generator, Operation, Wait
+from harness.generator import Answer, Context, Generator, Later, Operation, Said, Wait, soonest
 from harness.records import Complete, Invoke, MicroOp, OpType
 
 
@@ -66,7 +66,7 @@ class Limit(msgspec.Struct, frozen=True):
         if self.count < 0:
             raise UsageError(f"limit: expected 0 operations or more, found {self.count}")
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         if self.count <= 0:
             return Wait.EXHAUSTED, self
@@ -92,7 +92,7 @@ class TimeLimit(msgspec.Struct, frozen=True):
         if self.limit_ns < 0:
             raise UsageError(f"time limit: expected 0 ns or more, found {self.limit_ns}")
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         until_ns = context.now_ns + self.limit_ns if self.until_ns is None else self.until_ns
         if context.now_ns >= until_ns:
@@ -100,6 +100,8 @@ class TimeLimit(msgspec.Struct, frozen=True):
         answer, inner = self.inner.op(context)
         if isinstance(answer, Operation) and answer.at_ns >= until_ns:
             return Wait.EXHAUSTED, self
+        if isinstance(answer, Later):
+            answer = Later(min(answer.at_ns, until_ns))
         return answer, TimeLimit(self.limit_ns, inner, until_ns)
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
@@ -127,7 +129,7 @@ class Stagger(msgspec.Struct, frozen=True):
         if not 0 < self.rate_per_s < math.inf:
             raise UsageError(f"stagger: expected a rate above 0, found {self.rate_per_s:g}")
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         at_ns = self._gap(0) + context.now_ns if self.next_ns is None else self.next_ns
         answer, inner = self.inner.op(context)
@@ -171,7 +173,7 @@ class Mix:
         if not self.counts and any(weight <= 0 for weight, _ in self.parts):
             raise UsageError(f"mix: expected weights above 0, found {[w for w, _ in self.parts]}")
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         if not self.parts:
             return Wait.EXHAUSTED, self
@@ -181,18 +183,17 @@ class Mix:
         chosen = self._choice(slot, counts[slot])
         turn = replace(context, free=(process,))
         parts: list[tuple[int, Generator] | None] = list(self.parts)
-        answer: Operation | Wait = Wait.EXHAUSTED
+        answers: list[Said] = []
         for number in (chosen, *(n for n in range(len(parts)) if n != chosen)):
             weight, part = self.parts[number]
             answer, after = part.op(turn)
             parts[number] = None if answer is Wait.EXHAUSTED else (weight, after)
+            answers.append(answer)
             if isinstance(answer, Operation):
                 counts = (*counts[:slot], counts[slot] + 1, *counts[slot + 1 :])
                 break
         left = tuple(part for part in parts if part is not None)
-        if left and answer is Wait.EXHAUSTED:
-            answer = Wait.PENDING
-        return answer, Mix(left, self.seed, counts, slot)
+        return soonest(answers), Mix(left, self.seed, counts, slot)
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
@@ -210,7 +211,7 @@ class Phases(msgspec.Struct, frozen=True):
 
     parts: tuple[Generator, ...]
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         if not self.parts:
             return Wait.EXHAUSTED, self

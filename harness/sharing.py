@@ -6,47 +6,25 @@ used does not change it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 from msgspec.structs import replace
 
 from harness.errors import UsageError
-from harness.generator import Answer, Context, Event, Generator, Operation, Wait, replaced, updated
-
-
-def _soonest(answers: Iterable[tuple[int, Answer]], context: Context, last_slot: int) -> int | None:
-    """The place of the operation that starts first; of several the one whose slot is next in
-    turn.
-    """
-    best: tuple[int, int, int] | None = None
-    for place, (answer, _) in answers:
-        if isinstance(answer, Operation):
-            turn = (answer.process % context.concurrency - last_slot - 1) % context.concurrency
-            best = min(best or (answer.at_ns, turn, place), (answer.at_ns, turn, place))
-    return None if best is None else best[2]
-
-
-def _not_later(answer: Answer, due_ns: int | None) -> Answer:
-    """``answer`` no later than what was said before, and passed over for something sooner: an
-    arrival that nobody took does not move.
-    """
-    operation, after = answer
-    if due_ns is None or not isinstance(operation, Operation):
-        return answer
-    return replace(operation, at_ns=min(operation.at_ns, due_ns)), after
-
-
-def _due(answer: Answer, due_ns: int | None, context: Context) -> int | None:
-    """When an operation that is passed over is to start, where that is more than "now"."""
-    operation, _ = answer
-    if due_ns is not None or not isinstance(operation, Operation):
-        return due_ns
-    return operation.at_ns if operation.at_ns > context.now_ns else None
-
-
-def _slot(answer: Operation | Wait, context: Context, otherwise: int) -> int:
-    return answer.process % context.concurrency if isinstance(answer, Operation) else otherwise
+from harness.generator import (
+    Answer,
+    Context,
+    Event,
+    Generator,
+    Later,
+    Operation,
+    Said,
+    Wait,
+    replaced,
+    soonest,
+    updated,
+)
 
 
 def _never_asked(generator: AnyOf) -> tuple[int | None, ...]:
@@ -55,29 +33,73 @@ def _never_asked(generator: AnyOf) -> tuple[int | None, ...]:
 
 @attrs.frozen
 class AnyOf:
-    """The soonest operation of any of ``parts``; exhausted when all are."""
+    """The soonest operation of any of ``parts``; exhausted when all are. One that is not due yet
+    waits for its time, and leaves the idle to the others until then.
+
+    ``asked_ns``: since when each part has had an operation that is still to come. It is asked as of
+    then until it is taken: neither that operation nor what counts from the first question moves.
+    """
 
     parts: tuple[Generator, ...]
-    due: tuple[int | None, ...] = attrs.Factory(_never_asked, takes_self=True)
+    asked_ns: tuple[int | None, ...] = attrs.Factory(_never_asked, takes_self=True)
     last_slot: int = -1
 
     def op(self, context: Context) -> Answer:
         """See ``Generator``."""
-        both = zip(self.parts, self.due, strict=True)
-        answers = [_not_later(part.op(context), due_ns) for part, due_ns in both]
-        place = _soonest(enumerate(answers), context, self.last_slot)
-        if place is None:
-            over = all(answer is Wait.EXHAUSTED for answer, _ in answers)
-            return (Wait.EXHAUSTED if over else Wait.PENDING), self
-        answer, after = answers[place]
-        due = [_due(a, due_ns, context) for a, due_ns in zip(answers, self.due, strict=True)]
-        due[place] = None
-        parts = replaced(self.parts, place, after)
-        return answer, AnyOf(parts, tuple(due), _slot(answer, context, self.last_slot))
+        answers = [self._ask(place, context) for place in range(len(self.parts))]
+        asked_ns = tuple(
+            since_ns if since_ns is not None else _since(answer, context)
+            for (answer, _), since_ns in zip(answers, self.asked_ns, strict=True)
+        )
+        parts = tuple(
+            part if isinstance(answer, Operation) else after
+            for part, (answer, after) in zip(self.parts, answers, strict=True)
+        )
+        chosen = self._next([answer for answer, _ in answers], context)
+        if chosen is None:
+            after = AnyOf(parts, asked_ns, self.last_slot)
+            return soonest([_not_yet(answer) for answer, _ in answers]), after
+        place, operation = chosen
+        return operation, AnyOf(
+            replaced(parts, place, answers[place][1]),
+            (*asked_ns[:place], None, *asked_ns[place + 1 :]),
+            operation.process % context.concurrency,
+        )
 
     def update(self, context: Context, event: Event) -> Generator:
         """See ``Generator``."""
         return attrs.evolve(self, parts=updated(self.parts, context, event))
+
+    def _ask(self, place: int, context: Context) -> Answer:
+        since_ns = self.asked_ns[place]
+        return self.parts[place].op(
+            context if since_ns is None else replace(context, now_ns=since_ns)
+        )
+
+    def _next(self, answers: Sequence[Said], context: Context) -> tuple[int, Operation] | None:
+        """Which operation is the soonest of those that are due, and its part's place; of several
+        the one whose slot is next in turn.
+        """
+        count = context.concurrency
+        due = [
+            (answer.at_ns, (answer.process % count - self.last_slot - 1) % count, place, answer)
+            for place, answer in enumerate(answers)
+            if isinstance(answer, Operation) and answer.at_ns <= context.now_ns
+        ]
+        if not due:
+            return None
+        _, _, place, operation = min(due, key=lambda each: each[:3])
+        return place, operation
+
+
+def _since(answer: Said, context: Context) -> int | None:
+    """From when on the generator that gave ``answer`` has an operation that is still to come."""
+    later = isinstance(answer, Operation) and answer.at_ns > context.now_ns
+    return context.now_ns if later else None
+
+
+def _not_yet(answer: Said) -> Said:
+    return Later(answer.at_ns) if isinstance(answer, Operation) else answer
 
 
 @attrs.frozen

@@ -13,7 +13,7 @@ import attrs
 
 from harness.clock import substream
 from harness.errors import HarnessBug, UsageError
-from harness.generator import Context, Generator, Operation, Wait
+from harness.generator import Context, Generator, Later, Operation, Wait
 from harness.records import Complete, Invoke, OpType
 
 MAX_SIMULATED_OPS = 1_000_000  # an endless generator without a time limit ends here, loudly
@@ -96,6 +96,8 @@ class _Simulation:
                     self._complete()
                 self.now_ns = max(self.now_ns, answer.at_ns)
                 self._invoke(answer)
+            elif isinstance(answer, Later) and not (self.due and self.due[0][0] <= answer.at_ns):
+                self.now_ns = max(self.now_ns, answer.at_ns)
             elif answer is Wait.EXHAUSTED or not self.due:
                 break
             else:

@@ -112,8 +112,41 @@ def test_an_arrival_that_was_passed_over_does_not_move() -> None:
 
     assert [i.intended_ns for i in found if i.ops == A] == [n * 100 * MS for n in range(10)]
     own = [i.intended_ns for i in found if i.ops == B]
-    assert own[0] == alone[0]
     assert len(own) > 8
+    assert own == alone[: len(own)]
+
+
+def test_a_part_that_waits_for_its_time_leaves_the_idle_to_the_others() -> None:
+    shared = reserve([(2, Repeat(A))], Delay(100 * MS, Repeat(B)))
+    found = invokes(TimeLimit(1000 * MS, shared), slowly)
+
+    assert [i.at_ns // MS for i in found if i.ops == B] == [n * 100 for n in range(10)]
+    assert [i.at_ns // MS for i in found if i.ops == A] == [
+        n * 10 for n in range(100) for _ in "ab"
+    ]
+
+
+def test_what_counts_from_the_first_question_does_not_move_while_others_go_on() -> None:
+    late = After(50 * MS, Delay(10 * MS, Repeat(A)))
+    brief = After(20 * MS, TimeLimit(30 * MS, Delay(10 * MS, Repeat(C))))
+    nested = AnyOf((OnSlots(lambda slot: slot == 1, late), OnSlots(lambda slot: slot == 2, brief)))
+    both = reserve([(1, Repeat(B))], nested)
+    found = invokes(TimeLimit(90 * MS, both), perfect_ms)
+
+    assert [i.at_ns // MS for i in found if i.ops == A] == [50, 60, 70, 80]
+    assert [i.at_ns // MS for i in found if i.ops == C] == [20, 30, 40]
+    assert len([i for i in found if i.ops == B]) == 90
+
+
+def test_a_turn_of_a_mix_goes_to_who_has_something_now() -> None:
+    waiting = AnyOf((After(5 * MS, few(A, 1)),))
+
+    assert letters(Mix(((1, waiting), (1, few(B, 3))), seed=1)) == "bbba"
+    assert letters(TimeLimit(4 * MS, waiting)) == ""
+
+
+def perfect_ms(operation: Operation, draw: random.Random) -> Reply:
+    return Reply(after_ns=MS)
 
 
 def test_slots_are_reserved() -> None:

@@ -22,11 +22,13 @@ from driver_store import (
 )
 
 from harness.clock import NS_PER_S, RunClock
+from harness.combinators import Delay
 from harness.driver import MAX_STUCK, ROLLBACK_LIMIT_S, Driver
 from harness.errors import HarnessBug, HarnessError
 from harness.generator import Context, Generator, Operation, Wait
 from harness.generators import Limit, Repeat, Stagger, UntilOk
 from harness.records import Complete, Invoke, MicroOp, Note, OpType, Record
+from harness.sharing import reserve
 from harness.slots import BACKOFF_FIRST_S
 from harness.stop import Stop
 from harness.workload import Workload, WorkloadSetting, whole
@@ -450,6 +452,21 @@ class AlwaysProcessZero:
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         return self
+
+
+def test_a_slow_share_does_not_hold_back_a_quick_one() -> None:
+    async def main() -> None:
+        it = rig(concurrency=3, latency_s=0.01)
+        shared = reserve([(2, Repeat(READ_7))], Delay(NS_PER_S, Repeat(APPEND_7)))
+        await it.drive(shared, for_s=5.0)
+
+        check_shape(it.records)
+        starts = {ops: [i for i in it.of(Invoke) if i.ops == ops] for ops in (READ_7, APPEND_7)}
+        assert [round(i.at_ns / NS_PER_S) for i in starts[APPEND_7]] == [0, 1, 2, 3, 4]
+        assert all(i.at_ns - i.intended_ns < 1_000_000 for i in starts[APPEND_7])
+        assert len(starts[READ_7]) > 200
+
+    run(main())
 
 
 def test_a_generator_that_takes_a_busy_process_is_a_bug_with_a_name() -> None:
