@@ -15,7 +15,9 @@ _SHOWN = 1.5
 def delay() -> shaping.ShapingFault:
     """Hold every packet back for a while: ``n1 at 100 ms``."""
     needs = frozenset({Capability.DELAY})
-    return shaping.ShapingFault(kind="delay", needs=needs, spoil=Delay(), unit="ms", usual=100.0)
+    return shaping.ShapingFault(
+        kind="delay", needs=needs, spoil=Delay(), unit="ms", usual=100.0, least=5.0
+    )
 
 
 class Delay:

@@ -6,15 +6,17 @@ from harness.capability import Capability
 from harness.cluster import Link, LinkQuality, LinkShape
 from nemesis import shaping
 
-# Of several hundred packets sent, this share of the expected loss is out of reach of chance in both
-# directions: a whole link loses none, a spoiled one half of its mean only once in many thousands.
+# Of several hundred packets sent, this share of the expected loss tells both from chance: a whole
+# link loses hardly any, a spoiled one rarely less than half of its mean, and less so at every look.
 _SHOWN = 0.5
 
 
 def loss() -> shaping.ShapingFault:
     """Drop a share of the packets: ``n1 at 30 %``."""
     needs = frozenset({Capability.PACKET_LOSS})
-    return shaping.ShapingFault(kind="loss", needs=needs, spoil=Loss(), unit="%", usual=30.0)
+    return shaping.ShapingFault(
+        kind="loss", needs=needs, spoil=Loss(), unit="%", usual=30.0, least=2.0
+    )
 
 
 class Loss:

@@ -8,6 +8,7 @@ import attrs
 
 from harness.capability import Capability
 from harness.cluster import Link, LinkQuality, LinkShape, Roles
+from harness.errors import PlanError
 from harness.faults import Proof, Scene, Victims
 from nemesis import grudges, targets
 
@@ -30,8 +31,9 @@ class ShapingFault:
     """A ``harness.faults.Fault`` that spoils the links between the targets and the rest, in both
     directions.
 
-    The target may end in a strength, ``n1 at 30 %``, in ``unit``; ``usual`` is taken otherwise. The
-    nemesis keeps the union of all shapes in force.
+    The target may end in a strength, ``n1 at 30 %``, in ``unit``; ``usual`` is taken otherwise, and
+    below ``least`` it can't be told from what a busy link does by itself: neither the effect nor
+    the heal could be proven. The nemesis keeps the union of all shapes in force.
     """
 
     kind: str
@@ -39,11 +41,16 @@ class ShapingFault:
     spoil: Spoil
     unit: str
     usual: float
+    least: float
     aims: tuple[str, ...] = ()
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse what is no target here, and a strength in another unit or out of range."""
-        targets.checked(target, self.unit, nodes, partitions, path)
+        parsed = targets.checked(target, self.unit, nodes, partitions, path)
+        strength = targets.strength_of(parsed, self.usual)
+        if strength < self.least:
+            expected = f"at least {self.least:g} {self.unit}: less can't be told from a busy link"
+            raise PlanError(path, f"target's strength must be {expected} (got {strength:g})")
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from harness.errors import PlanError
 from harness.faults import Fault, PlannedFault
 from nemesis import targets
+from nemesis.delay import delay
 from nemesis.kill import kill as kill_fault
 from nemesis.loss import loss as loss_fault
 from nemesis.partition import partition as partition_fault
@@ -187,7 +188,7 @@ def test_one_at_a_time_is_what_a_mix_does_unless_told() -> None:
 
 
 def test_a_kind_refuses_the_target_that_is_not_its_own() -> None:
-    faults: dict[str, Fault] = {"loss": loss_fault(), "kill": kill_fault()}
+    faults: dict[str, Fault] = {"loss": loss_fault(), "kill": kill_fault(), "delay": delay()}
 
     def check(kind: str, target: str) -> None:
         check_schedule(
@@ -198,6 +199,10 @@ def test_a_kind_refuses_the_target_that_is_not_its_own() -> None:
     check("loss", "primary of partition 3 at 12.5 %")
     with pytest.raises(PlanError, match=r"nemesis\.schedule\[0\]\.target: target expects no"):
         check("kill", "primary of partition 3 at 12.5 %")
+    with pytest.raises(PlanError, match=r"must be at least 5 ms: .* busy link \(got 0\.5\)"):
+        check("delay", "n1 at 0.5 ms")
+    with pytest.raises(PlanError, match=r"must be at least 2 %"):
+        check("loss", "one at 1.9 %")
     with pytest.raises(PlanError, match="must be below 4"):
         check("loss", "majority of partition 4")
 
