@@ -65,7 +65,7 @@ LOG_PATTERNS = (
     # A replica whose state machine stopped takes part in nothing until its node is restarted: seen
     # where a transaction that had committed was recorded as aborted, after a kill and a pause.
     LogPattern(name="state-machine-error", regex=r"ERROR_TYPE_STATE_MACHINE", breaks=True),
-    # Told for every read of a row that a transaction left behind whose state a reset took away: such
+    # Told for every read of a row that a transaction left whose state a reset took away: such
     # a key is never read again. Seen after the resets of `reset-after-restart.toml`.
     LogPattern(
         name="unreadable-row",
