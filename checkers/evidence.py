@@ -15,6 +15,7 @@ from checkers.kernel import Kernel, Lookup, Part, Setting, Tables
 from checkers.statistics import STEPS, steps_by_f
 from checkers.words import seconds
 from harness.outcome import Outcome
+from harness.records import FaultState
 
 ERRORS_SHOWN = 3
 
@@ -98,6 +99,8 @@ def _unproven(tables: Tables) -> Iterator[str]:
             yield f"{what} was never proven effective{why}"
         elif row["healed_ns"] is None:
             yield f"{what} was never proven healed{why}"
+        elif row["state"] == FaultState.UNPROVEN:
+            yield f"{what} is gone, and who was hit never served again{why}"
 
 
 CHECKER = Evidence()

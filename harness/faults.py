@@ -31,12 +31,14 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """What an independent look showed: ``holds`` or not, and the sentence that says so.
 
     ``holds`` is ``None`` where what was to be looked at could not be asked: that shows neither.
-    ``boots``: by node, the boot that was seen dead; its heal shows another one.
+    ``boots``: by node, the boot that was seen dead; its heal shows another one. ``gone``, of a heal
+    that does not hold: nothing is left of the fault all the same; what lacks is the system's to do.
     """
 
     holds: bool | None
     text: str
     boots: dict[str, str] = {}
+    gone: bool = False
 
 
 @attrs.frozen(kw_only=True)

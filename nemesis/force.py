@@ -22,7 +22,8 @@ class Active:
     """A fault that may be in force: from before its injection until its heal is proven.
 
     ``mending``: its heal has begun, so its links are no longer to be cut or shaped. ``struck``: its
-    injection has begun.
+    injection has begun. ``gone_ns``: since when looks at its heal have shown that nothing is left
+    of it, though its victims do not serve.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Active:
     victims: Victims
     mending: bool = False
     struck: bool = False
+    gone_ns: int | None = None
 
     @property
     def destroys(self) -> bool:

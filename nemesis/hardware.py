@@ -110,10 +110,11 @@ class HardwareFault:
         if self.destroys and mended.holds and runs.holds:
             lacking = await _lacking(scene)
             if lacking:
-                return Proof(holds=False, text="; ".join(lacking))
+                return Proof(holds=False, text="; ".join(lacking), gone=True)
         wrong = [proof.text for proof in (mended, runs) if not proof.holds]
         both = f"{mended.text}; {runs.text}"
-        return Proof(holds=not wrong, text="; ".join(wrong) or both)
+        gone = bool(mended.holds) and runs.gone
+        return Proof(holds=not wrong, text="; ".join(wrong) or both, gone=gone)
 
     async def _every(
         self,

@@ -99,7 +99,8 @@ async def prove_runs(scene: Scene, victims: Victims) -> Proof:
     if held:
         return Proof(holds=False, text="; ".join(held))
     if silent := await _silent(scene, victims):
-        return Proof(holds=False, text=f"{', '.join(silent)} runs but tells no roles")
+        text = f"{', '.join(silent)} runs but tells no roles"
+        return Proof(holds=False, text=text, gone=True)
     boots = (f"{look.node} runs (boot {look.boot}) and tells roles" for look in looks)
     return Proof(holds=True, text="; ".join(boots))
 

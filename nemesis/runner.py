@@ -223,9 +223,7 @@ class Nemesis:
             await call("heal", active.fault.heal(scene, active.victims), self._limits.verb_s)
             await self._readmit(scene, active)
             proof = await until(
-                lambda: active.fault.prove_healed(scene, force.own(active, self._active.values())),
-                self._limits.healed_s,
-                self._limits,
+                lambda: self._look_healed(scene, active), self._limits.healed_s, self._limits
             )
         except Failed as failure:
             proof = Proof(holds=False, text=str(failure))
@@ -233,11 +231,23 @@ class Nemesis:
             await self._close(scene, active, proof)
         elif final:
             lacking = "heal can't be shown" if proof.holds is None else "not healed"
+            if active.gone_ns is not None:
+                # What does not serve once the fault is gone is to be seen: it is no fault's doing.
+                self._note(scene, active, FaultState.HEALED, proof.text, active.gone_ns)
             self._unproven(scene, active, "heal", f"{lacking}: {proof.text}")
         else:
             text = f"fault {active.number} ({_short(active)}) not healed yet: {proof.text}"
             self._write(Note(at_ns=scene.clock.now_ns(), text=text))
         return bool(proof.holds)
+
+    async def _look_healed(self, scene: Scene, active: Active) -> Proof:
+        victims = force.own(active, self._active.values())
+        proof = await active.fault.prove_healed(scene, victims)
+        if not proof.gone:
+            active.gone_ns = None
+        elif active.gone_ns is None:
+            active.gone_ns = scene.clock.now_ns()
+        return proof
 
     async def _readmit(self, scene: Scene, active: Active) -> None:
         """Let the system take back whom it threw out, where it has to be told to."""
@@ -284,8 +294,15 @@ class Nemesis:
         self._trouble[active.number, what] = f"fault {active.number} ({_short(active)}): {text}"
         return False
 
-    def _note(self, scene: Scene, active: Active, state: FaultState, text: str = "") -> None:
-        self._record(scene, active.number, active.planned, state, active.victims, text)
+    def _note(
+        self,
+        scene: Scene,
+        active: Active,
+        state: FaultState,
+        text: str = "",
+        at_ns: int | None = None,
+    ) -> None:
+        self._record(scene, active.number, active.planned, state, active.victims, text, at_ns)
 
     def _record(
         self,
@@ -295,6 +312,7 @@ class Nemesis:
         state: FaultState,
         victims: Victims | None = None,
         text: str = "",
+        at_ns: int | None = None,
     ) -> None:
         self._write(
             FaultTransition(
@@ -302,7 +320,7 @@ class Nemesis:
                 kind=planned.kind,
                 target=planned.target,
                 state=state,
-                at_ns=scene.clock.now_ns(),
+                at_ns=scene.clock.now_ns() if at_ns is None else at_ns,
                 nodes=victims.nodes if victims else (),
                 roles=victims.roles if victims else (),
                 text=text,

@@ -63,6 +63,7 @@ class Fault:
     nodes: tuple[str, ...] = ("n1",)
     roles: tuple[str, ...] = ()
     effective: bool = True
+    serves: bool = True  # who was hit, once it is healed
 
 
 def ok(*ops: tuple[str, int, Any], **more: Any) -> Txn:
@@ -156,6 +157,7 @@ def _transitions(number: int, fault: Fault) -> list[tuple[int, FaultTransition]]
     states += [(fault.start, FaultState.EFFECTIVE)] if fault.effective else []
     if fault.finish is not None:
         states += [(fault.finish, FaultState.HEALING), (fault.finish, FaultState.HEALED)]
+        states += [] if fault.serves else [(fault.finish, FaultState.UNPROVEN)]
     return [
         (
             at,
@@ -167,6 +169,7 @@ def _transitions(number: int, fault: Fault) -> list[tuple[int, FaultTransition]]
                 at_ns=at,
                 nodes=fault.nodes,
                 roles=fault.roles,
+                text="no roles" if state is FaultState.UNPROVEN else "",
             ),
         )
         for at, state in states

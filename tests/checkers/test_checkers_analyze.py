@@ -151,6 +151,15 @@ def test_a_fault_without_proof_makes_a_run_unknown(tmp_path: Path) -> None:
     assert any("fault 1 (kill of n2) was never proven healed" in x for x in found.reasons)
 
 
+def test_a_node_that_never_served_again_makes_a_run_unknown(tmp_path: Path) -> None:
+    gone = Fault("kill", "n1", 3, 5, serves=False)
+
+    found = analyze(write_run(tmp_path / "run", GOOD, [gone]), executor="local")
+
+    assert found.outcome == "unknown"
+    assert any("is gone, and who was hit never served again: no roles" in x for x in found.reasons)
+
+
 def test_no_ok_after_the_last_heal_makes_a_run_unknown(tmp_path: Path) -> None:
     found = analyze(
         write_run(tmp_path / "run", GOOD, [Fault("kill", "n1", 3, 99)]), executor="local"

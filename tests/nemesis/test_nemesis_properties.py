@@ -21,7 +21,7 @@ FOLLOWS = {
     FaultState.EFFECTIVE: {FaultState.HEALING},
     FaultState.UNPROVEN: {FaultState.HEALING},
     FaultState.HEALING: {FaultState.HEALED, FaultState.UNPROVEN, FaultState.HEALING},
-    FaultState.HEALED: set(),
+    FaultState.HEALED: {FaultState.UNPROVEN},  # it is gone, and who was hit does not serve
     FaultState.SKIPPED: set(),
 }
 faults = st.builds(
@@ -63,7 +63,7 @@ def shared(records: Iterable[Record]) -> list[str]:
                 if r.state is FaultState.INJECTING and held.setdefault(node, r.fault) != r.fault:
                     twice.append(f"{node}: faults {held[node]} and {r.fault}")
                 if r.state is FaultState.HEALED:
-                    held.pop(node)
+                    held.pop(node, None)
     return twice
 
 

@@ -9,6 +9,7 @@ import pytest
 from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 
 from harness.capability import Capability
+from harness.clock import NS_PER_S
 from harness.cluster import Cluster, NodeStatus, Provider, Roles
 from harness.errors import HarnessError, MissingCapability
 from harness.faults import PlannedFault
@@ -411,6 +412,31 @@ def test_a_node_that_runs_and_tells_nothing_is_not_healed() -> None:
         stage.world.silent.clear()
         await stage.heal_all()
         assert stage.states()[-1] == "healed"
+
+    in_virtual_time(scenario)
+
+
+def test_who_never_serves_again_is_told_from_a_fault_that_never_went() -> None:
+    async def scenario() -> None:
+        stage = Stage(kill("n1", hold_s=2), kill("n2", hold_s=2))
+        stage.world.silent.append("n1")
+        starts = asyncio.get_running_loop().time()
+
+        real = stage.world.start
+
+        async def start_no_n2(node: str) -> NodeStatus:
+            return await (stage.world.probe(node) if node == "n2" else real(node))
+
+        stage.world.start = start_no_n2  # type: ignore[method-assign]
+        await stage.run()
+        await stage.heal_all()
+
+        assert stage.states(0)[-2:] == ["healed", "unproven"]
+        assert stage.states(1)[-2:] == ["healing", "unproven"]
+        healing, healed = (stage.last(0, s) for s in (FaultState.HEALING, FaultState.HEALED))
+        assert "runs but tells no roles" in healed.text
+        assert healed.at_ns < starts + 10 * NS_PER_S < healing.at_ns  # when it went, not now
+        assert len(stage.nemesis.trouble) == 2
 
     in_virtual_time(scenario)
 
