@@ -103,6 +103,16 @@ _SLOW_DISKS = [
     for number, node in enumerate(("n1", "n2", "n3"))
 ]
 _ONE_FAST_CLOCK = [{"at_s": 0.1, "kind": "clock-fast", "target": "n1 at 3 %", "hold_s": 8.0}]
+# Both followers of most groups miss something, one after the other; then comes calm, long enough to
+# tell what stands still from what is late.
+_THEN_CALM: Overrides = {
+    "drive.duration_s": 16.0,
+    "drive.rate_per_s": 30.0,
+    "nemesis.schedule": [
+        {"at_s": 0.5 + 2.5 * number, "kind": kind, "target": "one", "hold_s": 1.6}
+        for number, kind in enumerate(("partition", "kill", "pause"))
+    ],
+}
 
 OWN: Mapping[str, Overrides] = {
     "clock-not-advanced": _WIDE
@@ -118,6 +128,7 @@ OWN: Mapping[str, Overrides] = {
     "doubt-called-abort": _mix("one-way-in", "one-way", "partition") | {"drive.rate_per_s": 150.0},
     "finished-at-own-time": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
     "in-doubt-aborted": _WIDE | _mix("partition", "disk-slow") | {"nemesis.overlap": 2},
+    "laggard-left-behind": _THEN_CALM,
     "last-entry-dropped": _mix("kill"),
     "lease-past-end": _LONG_PAUSES,
     # A commit on a slow disk holds its locks for longer than anybody waits.

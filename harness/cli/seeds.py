@@ -19,7 +19,8 @@ from harness.rundir import RunDirectory
 
 MAX_REASONS = 8  # of one seed, in the campaign's file; the run directory has them all
 MAX_REASON_CHARS = 500
-CRASHES = frozenset({"liveness", "node-exit", "panic"})
+LIVENESS = "liveness"
+CRASHES = frozenset({LIVENESS, "node-exit", "panic"})
 """Not counted where the cause is looked for: that a node dies of a bug, or stands still, says
 nothing of what it did to data."""
 

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from harness.cli.campaign import SEED_LIMIT_S, campaign
-from harness.cli.seeds import CRASHES, SeedResult
+from harness.cli.seeds import CRASHES, LIVENESS, SeedResult
 from harness.cli.session import Session, runs_option, say
 from harness.cli.sums import overall
 from harness.errors import UsageError
@@ -25,7 +25,10 @@ from harness.rundir import RunDirectory
 from results.store import RunStore
 
 RESULTS = "selftest.json"
-CHECKERS = {"lost-write": "lost-write", "bank-total": "bank", "negative-balance": "bank"}
+CHECKERS = {
+    **{"lost-write": "lost-write", "bank-total": "bank", "negative-balance": "bank"},
+    "liveness": "liveness",
+}
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +91,9 @@ def selftest(
     """Hunt every planted bug of the reference store in simulated drills, and none in a sound one.
 
     A bug is found when a checker of histories or of replicas names something; that a node died of
-    it is not enough. Exit code 0: all found, the sound node clean (2 where more than a few of its
-    seeds can't tell), and the canary rings.
+    it is not enough, nor that a partition stood still, but for bugs that do nothing else. Exit code
+    0: all found, the sound node clean (2 where more than a few of its seeds can't tell), and the
+    canary rings.
     """
     from clusters.reference.node.bugs import KNOWN
 
@@ -117,13 +121,13 @@ def hunt(bug: str, root: Path, rounds: int, max_seeds: int, first: int, jobs: in
     plans = (plan_of(bug, seed, on=True) for seed in range(first, first + rounds * max_seeds))
     with _ground(root) as ground:
         with drilled(plans, ground, jobs) as work:
-            results = decided(work, rounds, max_seeds, first)
+            results = decided(bug, work, rounds, max_seeds, first)
         found = summed(bug, results, rounds, first)
         return msgspec.structs.replace(found, run=_kept(found.run, root))
 
 
 def decided(
-    ended: Iterable[SeedResult], rounds: int, max_seeds: int, first: int
+    bug: str, ended: Iterable[SeedResult], rounds: int, max_seeds: int, first: int
 ) -> list[SeedResult]:
     """The results that count, in the order of their seeds: from ``first`` on without a gap, to the
     one that ends the hunt. Of what ended out of turn nothing counts before its turn: else how many
@@ -136,7 +140,7 @@ def decided(
         waiting[result.seed] = result
         while (turn := waiting.pop(first + len(results), None)) is not None:
             results.append(turn)
-            if counted(turn):
+            if counted(bug, turn):
                 hits, last = hits + 1, turn.seed
             if hits >= rounds or turn.seed - last >= max_seeds:
                 return results
@@ -146,11 +150,11 @@ def decided(
 def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> Found:
     """The findings among ``results``, each with the seeds since the one before."""
     ordered = sorted(results, key=lambda result: result.seed)
-    hits = [result for result in ordered if counted(result)][:rounds]
+    hits = [result for result in ordered if counted(bug, result)][:rounds]
     seeds = [first - 1, *(hit.seed for hit in hits)]
     names: dict[str, int] = {}
     for hit in hits:
-        for name in counted(hit):
+        for name in counted(bug, hit):
             names[name] = names.get(name, 0) + 1
     return Found(
         bug=bug,
@@ -167,9 +171,12 @@ def _count(results: Iterable[SeedResult], outcome: Outcome) -> int:
     return sum(result.outcome is outcome for result in results)
 
 
-def counted(result: SeedResult) -> tuple[str, ...]:
-    """The anomalies that name a bug."""
-    return tuple(name for name in sorted(result.anomalies) if name not in CRASHES)
+def counted(bug: str, result: SeedResult) -> tuple[str, ...]:
+    """The anomalies that name ``bug``."""
+    from clusters.reference.node.bugs import STALLING
+
+    beside = CRASHES - {LIVENESS} if bug in STALLING else CRASHES
+    return tuple(name for name in sorted(result.anomalies) if name not in beside)
 
 
 def plan_of(bug: str, seed: int, *, on: bool) -> Plan:

@@ -69,6 +69,7 @@ def test_drills_are_written_for_bugs_that_there_are() -> None:
         ("released-before-durable", 1, "lost-update"),
         ("term-not-persisted", 1, "forgotten-state"),
         ("snapshot-applied-partly", 1, "diverged-replicas"),
+        ("laggard-left-behind", 1, "liveness"),
     ],
 )
 def test_a_planted_bug_is_found_by_what_it_did(
@@ -76,7 +77,7 @@ def test_a_planted_bug_is_found_by_what_it_did(
 ) -> None:
     result = run_seed(plan_of(bug, seed, on=True), tmp_path, keep=False)
 
-    assert name in counted(result)
+    assert name in counted(bug, result)
 
 
 def test_a_sound_run_is_clean_and_falsified_it_is_not(tmp_path: Path) -> None:
@@ -112,15 +113,22 @@ def test_the_median_counts_the_seeds_of_each_finding() -> None:
     assert found.names == {"lost-write": 2, "G0": 1}
 
 
+def test_a_standstill_names_only_bugs_that_do_nothing_else() -> None:
+    stood_still = result(1, "liveness", "node-exit")
+
+    assert counted("no-fsync", stood_still) == ()
+    assert counted("laggard-left-behind", stood_still) == ("liveness",)
+
+
 def test_which_seeds_count_does_not_depend_on_which_end_first() -> None:
     ended = [result(4, "G0"), result(3, "G0"), result(2), result(1, "G0"), result(5, "G0")]
 
     for order in (ended, sorted(ended, key=lambda each: each.seed)):
-        counting = decided(iter(order), 2, 50, 1)
+        counting = decided("no-fsync", iter(order), 2, 50, 1)
         assert [each.seed for each in counting] == [1, 2, 3]
         assert summed("no-fsync", counting, 2, 1).tries == (1, 2)
     missed = [result(seed) for seed in (3, 1, 2, 4)]
-    assert [each.seed for each in decided(iter(missed), 2, 3, 1)] == [1, 2, 3]
+    assert [each.seed for each in decided("no-fsync", iter(missed), 2, 3, 1)] == [1, 2, 3]
 
 
 def test_a_seed_that_came_to_no_verdict_is_told_apart_from_one_that_shows_nothing() -> None:

@@ -25,6 +25,8 @@ KNOWN = {
     "finished-at-own-time": "a participant commits at a timestamp of its own (tx/partition.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
     "(tx/finisher.py)",
+    "laggard-left-behind": "a leader does not go back for a follower that lacks what it was sent "
+    "(raft/progress.py)",
     "last-entry-dropped": "recovery leaves the last entry of a log out (groups.py)",
     "lease-past-end": "a lease is honoured past its end (leases.py)",
     "lock-timeout-ignored": "who has waited too long for a lock goes on (tx/primary.py)",
@@ -59,6 +61,9 @@ KNOWN = {
     "wiped-node-votes": "a node whose disk was wiped comes back as who it was "
     "(storage/identity.py)",
 }
+
+STALLING = frozenset({"laggard-left-behind"})
+"""Those that lose nothing: what they break is that a store serves again once faults are healed."""
 
 _switched_on: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
     "planted bugs", default=frozenset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.types import Mark
 
 
@@ -100,7 +101,7 @@ class Progress:
             if self.probing
             else previous_index <= self.match_index
         )
-        if stale or self.transfer is not None:
+        if stale or self.transfer is not None or planted("laggard-left-behind"):
             return
         asked = self.next_index if self.probing else None
         self.next_index = max(min(hint_index + 1, previous_index), self.match_index + 1)
