@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import click
 
 from harness.cli import judging
@@ -12,12 +13,12 @@ from harness.cli.session import Session, runs_option, say
 from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
 from harness.history.files import sha256
-from harness.history.manifest import read_manifest
+from harness.history.manifest import SEALED, read_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, load
 from harness.progress import Silent
 from harness.roles import role_kinds
-from harness.rundir import RunDirectory
+from harness.rundir import Manifest, RunDirectory
 from harness.stop import Stop
 from results.families import CHOICES
 from results.store import RunStore
@@ -80,7 +81,8 @@ def replay(
         ended = one(session, plan, store, Wishes(report=not no_report))
         click.echo(faults_compared(old, ended.run))
         return ended.code
-    read_manifest(old)  # what can't be compared is told before it is simulated
+    manifest = read_manifest(old)  # what can't be compared is told before it is simulated
+    view = attrs.evolve(view, windows=clipped(manifest, view.windows))
     new, outcome = _again(session, plan, store, trace, not no_report)
     if trace:
         _draw(new, view)
@@ -176,6 +178,22 @@ def _windows(texts: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
             raise PlanError("--window", f"expected {WINDOW_FORM} (got {text!r})", "flags")
         found.append((start_s, end_s))
     return tuple(found)
+
+
+def clipped(
+    manifest: Manifest, windows: tuple[tuple[float, float], ...]
+) -> tuple[tuple[float, float], ...]:
+    """``windows`` as far as the run goes. Raises ``PlanError`` for one that begins after it; of a
+    run that was broken off nobody knows how far it would have gone.
+    """
+    if manifest.state != SEALED or not manifest.phases:
+        return windows
+    span_s = max(at_ns for _, at_ns in manifest.phases) / NS_PER_S
+    for start_s, end_s in windows:
+        if start_s >= span_s:
+            expected = f"expected a window within the run, 0:{span_s:.3f}"
+            raise PlanError("--window", f"{expected} (got {start_s:g}:{end_s:g})", "flags")
+    return tuple((start_s, min(end_s, span_s)) for start_s, end_s in windows)
 
 
 def _draw(run: RunDirectory, view: View) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import textwrap
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import click
 import msgspec
@@ -21,6 +23,7 @@ from harness.cli.trials import OutOfTime, Trials
 from harness.errors import UsageError
 from harness.faults import PlannedFault
 from harness.history.files import write_atomically
+from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, dumps, load
 from harness.rundir import RunDirectory
@@ -88,6 +91,9 @@ def shrink(
     """
     run = store.resolve(name)
     session.run = run
+    path = out or run.root / SHRUNK
+    read_manifest(run)
+    _refuse_unwritable(path)  # before the trials, not with their result
     plan, names = load(run.plan), failures(run, anomalies)
     simulated = plan.cluster.provider == SIMULATED
     began_s = time.monotonic()
@@ -103,7 +109,6 @@ def shrink(
         took_s, runs = time.monotonic() - began_s, len(trials.made)
         times = repeat or (1 if simulated else REAL_REPETITIONS)
         failed = trials.times(small, times)
-    path = out or run.root / SHRUNK
     for line in told(plan, small, names):
         click.echo(line)
     counted = confidence(failed, times, exact=simulated)
@@ -114,6 +119,18 @@ def shrink(
     return 0 if failed else Outcome.UNKNOWN.exit_code
 
 
+def _refuse_unwritable(path: Path) -> None:
+    """Raises ``UsageError`` where no file ``path`` can be written."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        expected = "expected a file in a directory that can be written"
+        raise UsageError(f"--out: {expected} (got {path}: {error.strerror})") from error
+
+
 def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
     """What a smaller plan is to fail with: the anomalies that decided against ``run``, or those
     ``wanted`` of them. Raises ``UsageError`` where there are none.
@@ -122,6 +139,9 @@ def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
         verdict = msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
     except FileNotFoundError as error:
         raise UsageError(f"{run.root.name} has no verdict ('firedrill check' makes one)") from error
+    except msgspec.MsgspecError as error:
+        anew = "('firedrill check' makes it anew)"
+        raise UsageError(f"{run.verdict}: expected a verdict, found {error} {anew}") from error
     found = frozenset(verdict.anomalies)
     if not found:
         raise UsageError(f"{run.root.name} broke no promise: there is nothing to shrink")

@@ -16,7 +16,7 @@ import pytest
 from harness.cli import campaign as campaigns
 from harness.cli.campaign import campaign
 from harness.cli.ledger import Ledger
-from harness.cli.replay import compared, faults_compared
+from harness.cli.replay import clipped, compared, faults_compared
 from harness.cli.seeds import SeedResult, failed, plan_key
 from harness.cli.sim import _given, seed_plans
 from harness.cli.sums import overall, totals
@@ -97,6 +97,10 @@ def test_what_fails_is_kept_and_named_and_a_replay_is_the_same_byte_for_byte(
     same, why = compared(RunDirectory(again), old)
     assert not same
     assert "is damaged (history/transactions.parquet" in why
+    span_s = max(at_ns for _, at_ns in read_manifest(old).phases) / 1e9
+    assert clipped(read_manifest(old), ((0.5, 900.0),)) == ((0.5, span_s),)
+    with pytest.raises(PlanError, match=rf"within the run, 0:{span_s:.3f} \(got 500:600\)"):
+        clipped(read_manifest(old), ((0.0, 1.0), (500.0, 600.0)))
     svg = (again / "trace.svg").read_text()
     assert svg.count("<line") > 20
     assert "kill of all" in svg

@@ -18,9 +18,11 @@ from harness.cli.seeds import SeedResult, plan_key
 from harness.cli.shrink import confidence, failures, head, told
 from harness.cli.trials import OutOfTime, Trials, reseeded
 from harness.errors import UsageError
+from harness.history.manifest import SEALED, write_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, load
-from harness.rundir import RunDirectory
+from harness.promise import Declaration
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 from results.store import RunStore
 
 FAULTS = [
@@ -45,6 +47,27 @@ FAILING = {
     "drive.concurrency": 3,
     "nemesis.schedule": FAULTS,
 }
+
+
+FAILED = '{"outcome": "violation", "model": "m", "anomalies": {"G0": {"count": 1, "examples": []}}}'
+
+
+def judged(root: Path, verdict: str) -> None:
+    """Make a run of ``root`` of which there is nothing but what it came to."""
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id="run",
+        state=SEALED,
+        versions={},
+        machine={},
+        declaration=Declaration(system="s", mode="SC", promises=()),
+        workload="list-append",
+        checkers=(),
+    )
+    write_manifest(RunDirectory(root), manifest)
+    (root / "plan.toml").write_text("seed = 1\n")
+    (root / "analysis").mkdir()
+    (root / "analysis" / "verdict.json").write_text(verdict)
 
 
 def shrink(run: str | Path, *flags: str | Path) -> int:
@@ -78,12 +101,41 @@ def test_a_run_is_shrunk_to_the_same_plan_every_time_and_that_plan_fails(
 def test_there_is_nothing_to_shrink_where_nothing_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "analysis").mkdir()
-    (tmp_path / "plan.toml").write_text("seed = 1\n")
-    (tmp_path / "analysis" / "verdict.json").write_text('{"outcome": "valid", "model": "m"}')
+    judged(tmp_path, '{"outcome": "valid", "model": "m"}')
 
     assert shrink(tmp_path) == 254
     assert "broke no promise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("harmed", "text", "said"),
+    [
+        ("manifest.json", "{", "manifest.json: expected a manifest, found"),
+        ("analysis/verdict.json", "{", "verdict.json: expected a verdict, found"),
+    ],
+)
+def test_a_damaged_run_is_refused_by_the_file_that_is(
+    harmed: str, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged(tmp_path, FAILED)
+    (tmp_path / harmed).write_text(text)
+
+    assert shrink(tmp_path) == 254
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "why"), [("none/x.toml", "No such file or directory"), (".", "Is a directory")]
+)
+def test_a_plan_that_could_not_be_written_is_refused_before_the_trials(
+    out: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged(tmp_path, FAILED)
+
+    assert shrink(tmp_path, "--out", tmp_path / out) == 254
+    said = capsys.readouterr().err
+    assert "--out: expected a file in a directory that can be written" in said
+    assert why in said
 
 
 def test_what_it_is_to_fail_with_is_what_it_failed_with(tmp_path: Path) -> None:
