@@ -25,6 +25,8 @@ def main(runs: tuple[Path, ...]) -> None:
     types: Counter[str] = Counter()
     codes: Counter[tuple[str, str, str]] = Counter()
     for run in runs:
+        if not (run / "history" / "transactions.parquet").is_file():
+            raise click.UsageError(f"{run}: expected a run that has ended (it holds no history)")
         table = pq.read_table(run / "history" / "transactions.parquet")
         for row in table.select(["type", "error", "phase"]).to_pylist():
             types[row["type"]] += 1
