@@ -6,7 +6,9 @@ shows decides nothing; without the loss of a majority everything counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -15,6 +17,9 @@ from checkers.attribution import windows
 from checkers.models import OF_NODES, OF_SERVICE
 from checkers.words import seconds
 from harness.promise import Declaration
+
+_VOTER_OF = re.compile(r"(?:primary|leader|follower|voter) of partition (\d+)", re.ASCII)
+_NO_PARTITION = -1  # in which only those vote whose roles nobody knows
 
 STILL_COUNTS = OF_NODES | OF_SERVICE
 """What no loss of a majority excuses."""
@@ -25,7 +30,9 @@ def excuse(declaration: Declaration, faults: pa.Table) -> str:
     least = declaration.forgets_without
     if isinstance(least, msgspec.UnsetType):
         return ""
-    found = _first_out(faults, least)
+    keepers = declaration.keepers
+    told = None if isinstance(keepers, msgspec.UnsetType) else keepers
+    found = _first_out(faults, least, told)
     if found is None:
         return ""
     at_ns, nodes = found
@@ -41,23 +48,38 @@ def excused(names: Iterable[str], why: str) -> frozenset[str]:
     return frozenset(names) - STILL_COUNTS if why else frozenset()
 
 
-def _only_learns(roles: Collection[str]) -> bool:
-    """Whether who was hit had no vote anywhere, as far as its roles were known."""
-    return bool(roles) and all(role.startswith("learner of ") for role in roles)
+def _votes(window: Mapping[str, Any]) -> frozenset[int] | None:
+    """The partitions in which who was hit had a vote, by its roles; ``None`` where it has none that
+    is known.
+    """
+    roles = window["roles"]
+    if not roles:
+        return None
+    found = (_VOTER_OF.match(role) for role in roles)
+    return frozenset(int(match[1]) for match in found if match)
 
 
-def _first_out(faults: pa.Table, least: int) -> tuple[int, tuple[str, ...]] | None:
-    """The first moment at which ``least`` nodes that vote were under faults together, and which."""
-    known = [window for window in windows(faults) if not _only_learns(window["roles"] or ())]
-    for now in known:
+def _first_out(
+    faults: pa.Table, least: int, keepers: Collection[str] | None
+) -> tuple[int, tuple[str, ...]] | None:
+    """The first moment at which ``least`` nodes that vote in the same partition were under faults
+    together, and which. Who is hit without a known role may vote in any, if it is one of
+    ``keepers`` (anybody, where nobody tells).
+    """
+    known = [(window, _votes(window)) for window in windows(faults)]
+    for now, _ in known:
         at_ns = now["start_ns"]
-        out = {
-            node
-            for window in known
+        out = [
+            (node, votes)
+            for window, votes in known
             if window["start_ns"] <= at_ns
             and (window["end_ns"] is None or at_ns < window["end_ns"])
             for node in window["nodes"] or ()
-        }
-        if len(out) >= least:
-            return at_ns, tuple(sorted(out))
+            if keepers is None or node in keepers
+        ]
+        partitions = frozenset[int]().union(*(votes for _, votes in out if votes is not None))
+        for partition in (_NO_PARTITION, *sorted(partitions)):
+            lost = {node for node, votes in out if votes is None or partition in votes}
+            if len(lost) >= least:
+                return at_ns, tuple(sorted(lost))
     return None

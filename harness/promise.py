@@ -36,8 +36,9 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     ``transaction_scope`` bounds the keys of one transaction: ``partition`` or ``cluster``.
     ``liveness_s``: once every fault is healed, each partition commits again within that time.
-    ``forgets_without``: once so many nodes are out at the same time, the store may go on without
-    what they had acknowledged.
+    ``forgets_without``: once so many nodes that vote in one partition are out at the same time, the
+    store may go on without what they had acknowledged; ``keepers`` are the nodes that can vote in
+    any, where not all do.
     ``conflicts``: the error codes of a transaction that met another one and gave way to it.
     ``logs`` are what to look for in the nodes' logs; a system that declares any promises that its
     nodes stay up, unless a fault ends them.
@@ -53,3 +54,4 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     liveness_s: float | msgspec.UnsetType = msgspec.UNSET
     conflicts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     forgets_without: int | msgspec.UnsetType = msgspec.UNSET
+    keepers: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET

@@ -42,6 +42,7 @@ java.util.logging.ConsoleHandler.encoding=UTF-8
 ATTRIBUTE = "holds"  # of the nodes that the zone's filter selects
 
 _Count = Annotated[int, Meta(ge=1, le=64)]
+_Timer = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # seconds; the largest one is never
 _Mib = Annotated[int, Meta(ge=64, le=1 << 20)]
 
 
@@ -73,14 +74,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rpc_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 60_000
     fsync: bool = False
     failure_handler: Literal["noop", "stop", "stopOrHalt"] = "noop"
-    scale_down_s: Annotated[int, Meta(ge=0)] | None = None
-    reset_timeout_s: Annotated[int, Meta(ge=0)] = 0
+    scale_down_s: _Timer | None = None
+    reset_timeout_s: _Timer = 0
 
 
 def data_nodes(options: Options, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """Those of ``nodes`` that the zone's filter selects."""
     first = options.system_nodes if options.system_apart else 0
     return nodes[first : len(nodes) - options.gateway_nodes]
+
+
+def quorums(replicas: int) -> tuple[int, int]:
+    """The smallest and the largest quorum that the release takes of so many replicas."""
+    least = min(replicas, 2)
+    return least, max(least, (replicas + 1) // 2)
 
 
 def blocking(options: Options) -> int:

@@ -82,11 +82,20 @@ def build(options: Mapping[str, object], nodes: tuple[str, ...], seed: int) -> I
     if chosen.system_nodes > len(nodes):
         limits = f"expected 1 to {len(nodes)}, which is cluster.nodes (got {chosen.system_nodes})"
         raise PlanError("system.system_nodes", limits)
-    data = len(settings.data_nodes(chosen, nodes))
-    if not 1 <= chosen.replicas <= data:
-        limits = f"expected 1 to {data}, the nodes that hold data (got {chosen.replicas})"
+    apart = chosen.system_nodes + chosen.gateway_nodes
+    if chosen.gateway_nodes and apart > len(nodes):
+        most = len(nodes) - chosen.system_nodes
+        limits = f"expected 0 to {most}, the nodes that hold no metastorage"
+        raise PlanError("system.gateway_nodes", f"{limits} (got {chosen.gateway_nodes})")
+    keepers = settings.data_nodes(chosen, nodes)
+    if not 1 <= chosen.replicas <= len(keepers):
+        limits = f"expected 1 to {len(keepers)}, the nodes that hold data (got {chosen.replicas})"
         raise PlanError("system.replicas", limits)
-    return IgniteSystem(chosen)
+    least, most = settings.quorums(chosen.replicas)
+    if chosen.quorum is not None and not least <= chosen.quorum <= most:
+        limits = f"expected {least} to {most} of {chosen.replicas} replicas (got {chosen.quorum})"
+        raise PlanError("system.quorum", limits)
+    return IgniteSystem(chosen, keepers)
 
 
 class IgniteSystem:
@@ -99,9 +108,10 @@ class IgniteSystem:
         PortSpec(name=REST, between_nodes=False),
     )
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, keepers: tuple[str, ...]) -> None:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options = options
+        self._keepers = keepers  # the nodes that hold data
         self._bridge: Bridge | None = None
         self._heard_s: dict[int, float] = {}  # by process, when it last saw data
         self._journal = Journal()
@@ -136,6 +146,7 @@ class IgniteSystem:
             liveness_s=LIVENESS_S,
             conflicts=CONFLICTS,
             forgets_without=settings.blocking(self._options) if highly else msgspec.UNSET,
+            keepers=self._keepers if highly else msgspec.UNSET,
         )
 
     def versions(self) -> dict[str, str]:

@@ -108,3 +108,31 @@ def test_replicas_that_only_learn_are_no_majority(tmp_path: Path) -> None:
 
     assert judged(tmp_path / "with a learner", KILL, learner).outcome == "violation"
     assert judged(tmp_path / "with a voter", KILL, voter).outcome == "unknown"
+
+
+def voter(node: str, *partitions: int) -> Fault:
+    roles = tuple(f"follower of partition {p}" for p in partitions)
+    return Fault("kill", node, 40 * MS, 80 * MS, (node,), roles)
+
+
+def test_a_majority_is_one_of_a_single_partition(tmp_path: Path) -> None:
+    apart = judged(tmp_path / "apart", voter("n1", 0, 2), voter("n2", 1))
+    shared = judged(tmp_path / "shared", voter("n1", 0, 1), voter("n2", 1))
+
+    assert apart.outcome == "violation"
+    assert shared.outcome == "unknown"
+
+
+def test_a_node_that_only_leads_what_holds_no_data_is_out_of_no_majority(tmp_path: Path) -> None:
+    manager = Fault("kill", "n2", 40 * MS, 80 * MS, ("n2",), ("metastorage leader",))
+
+    assert judged(tmp_path / "run", voter("n1", 1), manager).outcome == "violation"
+
+
+def test_who_holds_no_data_by_declaration_is_out_of_no_majority(tmp_path: Path) -> None:
+    others = msgspec.structs.replace(MAY_FORGET, keepers=("n1", "n3"))
+    faults = [KILL, Fault("kill", "n2", 40 * MS, 80 * MS, ("n2",))]
+    run = write_run(tmp_path / "others", LOSS, faults, declaration=others)
+
+    assert analyze(run, executor="local").outcome == "violation"
+    assert judged(tmp_path / "anybody", *faults).outcome == "unknown"

@@ -85,7 +85,7 @@ def test_a_highly_available_zone_may_forget_once_its_majority_is_out() -> None:
     highly = system.build({"mode": "HA", "replicas": 3}, FIVE, 1).declaration
     strongly = system.build({"replicas": 3}, FIVE, 1).declaration
 
-    assert (highly.mode, highly.forgets_without) == ("HA", 2)
+    assert (highly.mode, highly.forgets_without, highly.keepers) == ("HA", 2, FIVE)
     assert strongly.forgets_without is msgspec.UNSET
 
 
@@ -123,6 +123,12 @@ def test_scale_down_is_off_unless_a_plan_gives_seconds() -> None:
         ({"replicas": 6}, "system.replicas"),
         ({"replicas": 3, "system_apart": True}, "system.replicas"),
         ({"release": "2.0"}, "system.release"),
+        ({"gateway_nodes": 7}, "system.gateway_nodes"),
+        ({"gateway_nodes": 3, "system_nodes": 3}, "system.gateway_nodes"),
+        ({"replicas": 3, "quorum": 1}, "system.quorum"),
+        ({"replicas": 3, "quorum": 3}, "system.quorum"),
+        ({"reset_timeout_s": 2**31}, "system.reset_timeout_s"),
+        ({"scale_down_s": -1}, "system.scale_down_s"),
         ({"partitionz": 3}, "system.partitionz"),
     ],
 )
@@ -133,6 +139,21 @@ def test_a_plan_that_can_not_be_is_refused_by_its_key(
         system.build(options, FIVE, 1)
 
     assert caught.value.path == path
+
+
+def test_only_nodes_that_hold_data_may_be_a_majority() -> None:
+    apart = {"mode": "HA", "system_nodes": 1, "system_apart": True, "gateway_nodes": 1}
+
+    assert system.build(apart, FIVE, 1).declaration.keepers == ("n2", "n3", "n4")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "bounds"), [(1, (1, 1)), (2, (2, 2)), (3, (2, 2)), (5, (2, 3)), (7, (2, 4))]
+)
+def test_the_release_bounds_the_quorum_by_the_replicas(
+    replicas: int, bounds: tuple[int, int]
+) -> None:
+    assert settings.quorums(replicas) == bounds
 
 
 def test_a_cluster_of_one_node_has_one_replica_and_one_system_node() -> None:
