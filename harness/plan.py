@@ -7,9 +7,7 @@ option tables of plugins stay raw here: each plugin turns its own into a struct 
 
 from __future__ import annotations
 
-import datetime
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -21,6 +19,7 @@ from msgspec import Meta
 from harness import planfile
 from harness.errors import PlanError
 from harness.faults import PlannedFault
+from harness.overrides import ONE_OF_RIVALS, PLUGINS, TOML_TIMES, Overrides, applied
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -39,10 +38,6 @@ MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
 DEFAULT_MIX = ("kill", "partition")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}$"  # it becomes part of a directory's name
 
-RIVALS = {"nemesis.mix": "schedule", "nemesis.schedule": "mix"}
-ONE_OF_RIVALS = "expected a mix or a schedule, not both"
-PLUGIN_NAMES = ("system.name", "workload.name")
-_TOML_TIMES = (datetime.datetime, datetime.date, datetime.time)
 _LimitS = Annotated[float, Meta(gt=0, le=MAX_LIMIT_S)]
 _DurationS = Annotated[float, Meta(gt=0, le=MAX_DURATION_S)]
 
@@ -121,8 +116,8 @@ class Plan(_Table, frozen=True, kw_only=True):
     name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "drill"
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)]
     cluster: ClusterPlan = ClusterPlan()
-    system: PluginPlan = PluginPlan(name="reference")
-    workload: PluginPlan = PluginPlan(name="list-append")
+    system: PluginPlan = PluginPlan(name=PLUGINS["system"])
+    workload: PluginPlan = PluginPlan(name=PLUGINS["workload"])
     drive: DrivePlan = DrivePlan()
     nemesis: NemesisPlan = NemesisPlan()
     check: CheckPlan = CheckPlan()
@@ -130,29 +125,37 @@ class Plan(_Table, frozen=True, kw_only=True):
 
 
 def load(
-    path: Path | None, overrides: Mapping[str, object] | None = None, *, seed: int | None = None
+    path: Path | None,
+    overrides: Overrides | None = None,
+    *,
+    seed: int | None = None,
+    usual: Overrides | None = None,
 ) -> Plan:
-    """The plan in file ``path`` (``None``: the defaults) with ``overrides``, dotted path -> value.
+    """The plan in file ``path`` (``None``: ``usual``, and what else there is by default) with
+    ``overrides``.
 
     An override of ``None`` is a flag that was not given. ``seed`` is used where neither file nor
     overrides name one. Raises ``PlanError``.
     """
-    text = planfile.read_text(path) if path else ""
-    return loads(text, overrides, seed=seed, source=str(path or "flags"))
+    table = (
+        planfile.parse(planfile.read_text(path), str(path)) if path else applied({}, usual or {})
+    )
+    return _loaded(table, overrides, seed)
 
 
 def loads(
     text: str,
-    overrides: Mapping[str, object] | None = None,
+    overrides: Overrides | None = None,
     *,
     seed: int | None = None,
     source: str = "plan",
 ) -> Plan:
     """``load`` for the text of a plan; ``source`` names it in messages."""
-    table = planfile.parse(text, source)
-    for path, value in (overrides or {}).items():
-        if value is not None:
-            table = _overridden(table, path, value)
+    return _loaded(planfile.parse(text, source), overrides, seed)
+
+
+def _loaded(table: dict[str, Any], overrides: Overrides | None, seed: int | None) -> Plan:
+    table = applied(table, overrides or {})
     if seed is not None:
         table.setdefault("seed", seed)
     plan = planfile.convert(Plan, _nested(table), "")
@@ -161,23 +164,12 @@ def loads(
     return plan
 
 
-def override(text: str) -> tuple[str, object]:
-    """``KEY=VALUE`` as (dotted path, value): a TOML value, or else the text itself."""
-    path, equals, value = text.partition("=")
-    if not equals or not path.strip():
-        raise PlanError("", f"expected KEY=VALUE (got {planfile.shown(text)})")
-    try:
-        return path.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return path.strip(), value.strip()
-
-
 def dumps(plan: Plan) -> str:
     """``plan`` as TOML, every key written: ``loads(dumps(plan)) == plan``, and equal plans are
     equal texts.
     """
-    table = _without_none(msgspec.to_builtins(plan, builtin_types=_TOML_TIMES))
-    for name in ("system", "workload"):
+    table = _without_none(msgspec.to_builtins(plan, builtin_types=TOML_TIMES))
+    for name in PLUGINS:
         table[name] = {"name": table[name]["name"], **table[name]["options"]}
     return tomli_w.dumps(table)
 
@@ -199,27 +191,12 @@ def resolved(plan: Plan, schedule: Sequence[PlannedFault]) -> Plan:
     return changed
 
 
-def _overridden(table: dict[str, Any], path: str, value: object) -> dict[str, Any]:
-    """Mix and schedule are one choice: an override that names faults of one takes the other away,
-    and one that names none takes nothing. The options of a
-    system or workload are its own: the override of the name takes those of another away.
-    """
-    head = path.partition(".")[0]
-    owner = table.get(head)
-    if path in PLUGIN_NAMES and isinstance(owner, dict) and owner.get("name") != value:
-        table = {name: part for name, part in table.items() if name != head}
-    table = planfile.override(table, path, msgspec.to_builtins(value, builtin_types=_TOML_TIMES))
-    if path in RIVALS and value:
-        table["nemesis"].pop(RIVALS[path], None)
-    return table
-
-
 def _nested(table: dict[str, Any]) -> dict[str, Any]:
     """The tables as the structs have them: plugin options in a table of their own, and no default
     mix beside a schedule.
     """
     table = dict(table)
-    for name, default in (("system", "reference"), ("workload", "list-append")):
+    for name, default in PLUGINS.items():
         given = table.get(name, {})
         if isinstance(given, dict):
             own = {k: v for k, v in given.items() if k != "name"}

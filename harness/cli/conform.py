@@ -26,13 +26,15 @@ from harness.conform.suite import SUITE, conform
 from harness.errors import UsageError
 from harness.history.files import write_atomically
 from harness.outcome import Outcome
-from harness.plan import Plan, load, override
+from harness.overrides import merged
+from harness.plan import Plan, load
 from harness.rundir import RunDirectory
 from harness.text import inert
 from results.store import RunStore
 
 RESULTS = "conform.json"
 NAME_WIDTH, MARK_WIDTH, LINE_WIDTH = 18, 11, 110
+USUAL_SEED = 1
 DEFAULTS: Mapping[str, object] = {"cluster.nodes": 3, "limits.ready_s": 120.0}
 
 
@@ -46,7 +48,7 @@ DEFAULTS: Mapping[str, object] = {"cluster.nodes": 3, "limits.ready_s": 120.0}
 )
 @click.option("--provider", help="Where nodes come from: auto, docker, process, sim, ...")
 @click.option("--nodes", type=int, help="How many nodes (3).")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of a simulation.")
+@click.option("--seed", type=int, help=f"Of a simulation ({USUAL_SEED}).")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
 )
@@ -62,7 +64,7 @@ def conform_command(
     path: Path | None,
     provider: str | None,
     nodes: int | None,
-    seed: int,
+    seed: int | None,
     sets: tuple[str, ...],
     chosen: tuple[str, ...],
     listed: bool,
@@ -83,13 +85,11 @@ def conform_command(
         for check in SUITE:
             click.echo(line(check.name, "", check.relies))
         return 0
-    given: dict[str, object] = {} if path else dict(DEFAULTS)
-    given |= {"system.name": system, "seed": seed, "name": f"conform-{system}"[:48]}
-    flags = {"cluster.provider": provider, "cluster.nodes": nodes}
-    given |= {key: value for key, value in flags.items() if value is not None}
-    given |= dict(override(text) for text in sets)
+    flags = {"cluster.provider": provider, "cluster.nodes": nodes, "seed": seed}
+    usual = {"seed": USUAL_SEED, "name": f"conform-{system}"[:48]}
+    given = usual | merged({"system.name": system, **flags}, sets)
     with naming_source(path, given):
-        plan, why = with_provider(load(path, given))
+        plan, why = with_provider(load(path, given, usual=DEFAULTS))
         named("cluster.provider", "providers", plan.cluster.provider)
         build_system(plan)
     say(f"provider {plan.cluster.provider}: {why}")

@@ -15,7 +15,8 @@ from harness.cli.drill import Budget, Keep, Wishes, one
 from harness.cli.repeat import MAX_REPEAT, Bounds, series
 from harness.cli.session import Session, executor_option, runs_option
 from harness.errors import MissingCapability, PlanError
-from harness.plan import MAX_SEED, ONE_OF_RIVALS, RIVALS, Plan, load, override
+from harness.overrides import merged
+from harness.plan import MAX_SEED, Plan, load
 from results.store import RunStore
 
 SCHEDULE_FORM = "AT_S:KIND:TARGET[:HOLD_S]"
@@ -101,9 +102,7 @@ def run(
 
 
 def overrides(flags: dict[str, Any]) -> dict[str, object]:
-    """The plan's keys that flags name, dotted path -> value; later ``--set`` win. Raises
-    ``PlanError``.
-    """
+    """The plan's keys that flags name, dotted path -> value. Raises ``PlanError``."""
     named = {
         "name": flags["name"],
         "seed": flags["seed"],
@@ -117,11 +116,7 @@ def overrides(flags: dict[str, Any]) -> dict[str, object]:
         "nemesis.mix": list(flags["faults"]) or None,
         "nemesis.schedule": [planned(text) for text in flags["schedule"]] or None,
     }
-    given = {path: value for path, value in named.items() if value is not None}
-    given |= dict(override(text) for text in flags["sets"])
-    if all(given.get(path) for path in RIVALS):
-        raise PlanError("nemesis.mix", ONE_OF_RIVALS)
-    return given
+    return merged(named, flags["sets"])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from harness.cli import duration
 from harness.cli.campaign import SEED_LIMIT_S, campaign
@@ -21,7 +22,8 @@ from harness.cli.sums import MAX_UNKNOWN_SHARE, overall, totals
 from harness.clock import substream
 from harness.errors import PlanError
 from harness.outcome import EXIT_INTERRUPTED, Outcome
-from harness.plan import MAX_SEED, ONE_OF_RIVALS, RIVALS, Plan, load, override
+from harness.overrides import merged, said
+from harness.plan import MAX_SEED, Plan, load
 from harness.text import inert
 from results.store import RunStore
 
@@ -120,6 +122,8 @@ def sim(
     off and started again, it goes on where it was.
     """
     given = _given(faults, bugs, sets)
+    if workloads and (name := said(given, "workload.name")) is not None:
+        raise PlanError("workload.name", f"expected --workload or --set, not both (got {name!r})")
     with naming_source(plan, given):
         plans = seed_plans(plan, given, workloads, range(first, first + seeds))
         _refuse_unrunnable(plans)
@@ -158,27 +162,29 @@ def seed_plans(
     """The plan of every seed: the file (by default a short drill) with ``overrides``; of several
     ``workloads`` seeds take turns, of the mix each takes a few kinds. Raises ``PlanError``.
     """
-    given = (DEFAULTS if path is None else {}) | dict(overrides) | FIXED
-    turns = workloads or (WORKLOADS if path is None else ())
+    given = dict(overrides) | FIXED
+    usual = WORKLOADS if path is None and said(given, "workload.name") is None else ()
+    turns = workloads or usual
     plans = []
     for seed in seeds:
         own: dict[str, object] = {"seed": seed}
         if turns:
             own["workload.name"] = turns[seed % len(turns)]
-        plan = load(path, given | own)
+        plan = load(path, given | own, usual=DEFAULTS)
         own["name"] = f"{plan.name}-{seed}"
-        if plan.nemesis.mix:
-            own["nemesis.mix"] = _some_kinds(plan)
-        plans.append(load(path, given | own))
+        plans.append(_with_some_kinds(load(path, given | own, usual=DEFAULTS)))
     return plans
 
 
-def _some_kinds(plan: Plan) -> list[str]:
-    """A few kinds of the plan's mix, drawn by its seed."""
+def _with_some_kinds(plan: Plan) -> Plan:
+    """``plan`` with a few kinds of its mix, drawn by its seed."""
     mix = plan.nemesis.mix
+    if not mix:
+        return plan
     stream = substream(plan.seed, "sim-kinds")
     count = stream.randint(1, min(MOST_KINDS, len(mix)))
-    return sorted(stream.sample(sorted(mix), count))
+    some = tuple(sorted(stream.sample(sorted(mix), count)))
+    return replace(plan, nemesis=replace(plan.nemesis, mix=some))
 
 
 def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
@@ -196,18 +202,15 @@ def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
 
 
 def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
-    """The plan's keys that flags name; later ``--set`` win. Raises ``PlanError``."""
-    given: dict[str, object] = {}
-    if faults:
-        given["nemesis.mix"] = [kind.strip() for text in faults for kind in text.split(",")]
-    if bugs:
-        given["system.bugs"] = list(bugs)
-    given |= dict(override(text) for text in sets)
-    if all(given.get(path) for path in RIVALS):
-        raise PlanError("nemesis.mix", ONE_OF_RIVALS)
+    """The plan's keys that flags name. Raises ``PlanError``."""
+    flags = {
+        "nemesis.mix": [kind.strip() for text in faults for kind in text.split(",")] or None,
+        "system.bugs": list(bugs) or None,
+    }
+    given = merged(flags, sets)
     for path, only in FIXED.items():
-        if given.get(path, only) != only:
-            raise PlanError(path, f"expected {only!r}: seeds are simulated (got {given[path]!r})")
+        if (value := said(given, path)) not in (None, only):
+            raise PlanError(path, f"expected {only!r}: seeds are simulated (got {value!r})")
     if "seed" in given:
         raise PlanError("seed", f"expected --seed for the first (got {given['seed']!r})")
     return given

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from harness.errors import PlanError
 from harness.faults import PlannedFault
-from harness.plan import Plan, dumps, load, loads, options, override, resolved
+from harness.overrides import override
+from harness.plan import Plan, dumps, load, loads, options, resolved
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.toml"))
