@@ -9,7 +9,7 @@ import pytest
 
 from checkers.analyze import judge
 from checkers.kernel import Setting
-from checkers.liveness import CHECKER, LIVENESS
+from checkers.liveness import CHECKER, LIVENESS, MIN_WRITES
 from checkers.source import Source
 from harness.history import schema
 from harness.outcome import Outcome
@@ -152,6 +152,8 @@ def test_reads_do_not_hide_that_no_write_passes() -> None:
     (example,) = verdict([*many, read])[LIVENESS].examples
 
     assert "25 transactions that write were begun" in example["text"]
+    assert list(verdict([*many[:MIN_WRITES], read])) == [LIVENESS]
+    assert verdict([*many[: MIN_WRITES - 1], read]) == {}
 
 
 def test_who_gave_way_to_another_was_served() -> None:
