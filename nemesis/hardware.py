@@ -15,7 +15,7 @@ import attrs
 
 from harness.capability import Capability
 from harness.cluster import Roles
-from harness.errors import HarnessError, MissingCapability
+from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.faults import Proof, Scene, Victims
 from harness.hardware import Hardware, Replicas
 from harness.tasks import together
@@ -71,8 +71,13 @@ class HardwareFault:
     may_end: bool = False
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
-        """Refuse what is no target here, and a strength that the kind does not have."""
-        targets.checked(target, self.unit, nodes, partitions, path)
+        """Refuse what is no target here, a strength that the kind does not have, and a majority
+        where the kind destroys.
+        """
+        parsed = targets.checked(target, self.unit, nodes, partitions, path)
+        if self.destroys and targets.is_majority(parsed, len(nodes)):
+            left = "who leaves a majority whole, since no store survives the loss of one"
+            raise PlanError(path, f"target of {self.kind} must be {left} (got {target!r})")
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

@@ -153,6 +153,12 @@ def check_strength(target: Target, unit: str, path: str = "target") -> None:
         raise PlanError(path, f"target's strength must be {limits} (got {given})")
 
 
+def is_majority(target: Target, nodes: int) -> bool:
+    """Whether ``target`` always takes most of so many nodes, or of a partition's voters."""
+    always = target.form in (Form.MAJORITY, Form.ALL, Form.VOTERS_MAJORITY)
+    return always or max(1, len(target.nodes)) > nodes // 2
+
+
 def strength_of(target: Target, usual: float) -> float:
     """The strength that ``target`` asks for, else the ``usual`` one."""
     return usual if target.strength is None else target.strength

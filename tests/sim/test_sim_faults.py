@@ -74,6 +74,12 @@ def test_two_that_destroy_at_the_same_moment_never_take_a_majority_together(
     assert first["healed_ns"] < second["injected_ns"]
 
 
+@pytest.mark.parametrize("target", ["half", "first half", "minority", "metastorage leader", "n1"])
+def test_what_destroys_may_strike_who_is_no_majority(target: str) -> None:
+    wipe().check(target, ("n1", "n2", "n3", "n4", "n5"), 2, "here")
+    disk_slow().check("majority", NODES, 2, "here")
+
+
 @pytest.mark.parametrize(
     ("fault", "target", "said"),
     [
@@ -81,6 +87,11 @@ def test_two_that_destroy_at_the_same_moment_never_take_a_majority_together(
         (clock_fast(), "n1 at 30 ms", "a strength in %"),
         (wipe(), "n1 at 30 ms", "no strength"),
         (bit_flip(), "n9", "nodes of this cluster"),
+        (wipe(), "majority", "target of wipe must be who leaves a majority whole"),
+        (wipe(), "all", "no store survives the loss of one"),
+        (bit_flip(), "majority of partition 0", "target of bit-flip must be"),
+        (bit_flip(), "its majority", "target of bit-flip must be"),
+        (wipe(), "n1,n2", "target of wipe must be"),
     ],
 )
 def test_a_target_that_a_kind_can_not_have_is_refused(fault: Any, target: str, said: str) -> None:
