@@ -15,8 +15,12 @@ import pytest
 import requests.exceptions
 from docker.errors import DockerException
 from docker.utils import kwargs_from_env
+from hypothesis import settings
 
 DAEMON_LIMIT_S = 30
+# How long an example takes is the machine's doing, and says nothing on one that others share.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 
 def lacking(reason: str) -> NoReturn:
