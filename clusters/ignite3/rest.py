@@ -1,9 +1,12 @@
-"""What nodes tell over REST: just enough HTTP, on threads, each call with a limit of its own."""
+"""What nodes tell over REST: just enough HTTP. Each call has a limit of its own, and none waits for
+another: a silent node holds up nobody.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
+import http
+import re
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -13,9 +16,10 @@ from harness.cluster import Address
 
 ROOT = "/management/v1"
 LOOK_LIMIT_S = 1.5  # a node that is cut off or paused must not hold the others up
-INIT_LIMIT_S = 20.0
+ANSWER_LIMIT_BYTES = 1 << 22  # some hundred bytes for each replica of a partition
 STARTED = "STARTED"
 AVAILABLE = "AVAILABLE"
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})", re.ASCII)
 
 T = TypeVar("T")
 
@@ -84,7 +88,9 @@ async def global_states(at: Address, zone: str) -> tuple[PartitionState, ...] | 
     return None if found is None else found.states
 
 
-async def initialise(at: Address, nodes: tuple[str, ...], configuration: str) -> str:
+async def initialise(
+    at: Address, nodes: tuple[str, ...], configuration: str, limit_s: float
+) -> str:
     """Make a cluster, with management and metastorage on ``nodes``; empty, or why it failed."""
     body = msgspec.json.encode(
         {
@@ -95,29 +101,51 @@ async def initialise(at: Address, nodes: tuple[str, ...], configuration: str) ->
         }
     )
     try:
-        await asyncio.to_thread(_call, at, "POST", "/cluster/init", body, INIT_LIMIT_S)
-    except (OSError, http.client.HTTPException, Refused) as error:
+        await _call(at, "POST", "/cluster/init", body, limit_s)
+    except TimeoutError:
+        return f"no answer within {limit_s:.1f} s"
+    except (OSError, Refused) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
 
 async def _get(at: Address, path: str, kind: type[T]) -> T | None:
     try:
-        text = await asyncio.to_thread(_call, at, "GET", path, None, LOOK_LIMIT_S)
+        text = await _call(at, "GET", path, b"", LOOK_LIMIT_S)
         return msgspec.json.decode(text, type=kind)
-    except (OSError, http.client.HTTPException, Refused, msgspec.DecodeError):
+    except (OSError, Refused, msgspec.DecodeError):
         return None
 
 
-def _call(at: Address, method: str, path: str, body: bytes | None, limit_s: float) -> bytes:
-    connection = http.client.HTTPConnection(at.host, at.port, timeout=limit_s)
-    try:
-        headers = {"Content-Type": "application/json"} if body else {}
-        connection.request(method, f"{ROOT}{path}", body=body, headers=headers)
-        answer = connection.getresponse()
-        text = answer.read()
-    finally:
-        connection.close()
-    if answer.status != http.HTTPStatus.OK:
-        raise Refused(f"{method} {path}: {answer.status} {text[:300].decode('utf-8', 'replace')}")
+async def _call(at: Address, method: str, path: str, body: bytes, limit_s: float) -> bytes:
+    """The answer's body, all of it within ``limit_s``. Raises ``OSError`` (``TimeoutError`` is one)
+    and ``Refused``. By version 1.0 an answer ends with its connection.
+    """
+    head = (
+        f"{method} {ROOT}{path} HTTP/1.0\r\nHost: {at}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    async with asyncio.timeout(limit_s):
+        reader, writer = await asyncio.open_connection(at.host, at.port, limit=ANSWER_LIMIT_BYTES)
+        try:
+            writer.write(head.encode("ascii") + body)
+            answer = await reader.read(ANSWER_LIMIT_BYTES)
+            while more := await reader.read(ANSWER_LIMIT_BYTES):
+                answer += more
+                if len(answer) > ANSWER_LIMIT_BYTES:
+                    raise Refused(f"{method} {path}: more than {ANSWER_LIMIT_BYTES} bytes")
+        finally:
+            writer.close()
+    status, text = _parted(answer)
+    if status != http.HTTPStatus.OK:
+        raise Refused(f"{method} {path}: {status} {text[:300].decode('utf-8', 'replace')}")
     return text
+
+
+def _parted(answer: bytes) -> tuple[int, bytes]:
+    """Status and body. Raises ``Refused`` for what is no answer of HTTP."""
+    head, _, text = answer.partition(b"\r\n\r\n")
+    status = _STATUS.match(head)
+    if status is None:
+        raise Refused(f"expected an answer of HTTP (got {answer[:40]!r})")
+    return int(status[1]), text

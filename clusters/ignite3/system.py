@@ -52,7 +52,7 @@ LINKS = frozenset(
 )
 LOG_FILE = "node.log"
 CONNECT_LIMIT_S = 2.0
-DDL_LIMIT_S = 30.0
+INIT_LIMIT_S, DDL_LIMIT_S = 20.0, 30.0
 BATCH = 5  # nodes that boot at once: more would starve each other on a small machine
 # Detection, a lease of 5 s that ends, a new one: 7.9 s measured after a kill of a primary; and a
 # crowded host on top.
@@ -201,11 +201,12 @@ class IgniteSystem:
         await ends.until(admission.not_met, admission.introduce)
         system = nodes[: self._options.system_nodes]
         at = cluster.client[system[0]][REST]
-        if why := await rest.initialise(at, system, settings.cluster_config(self._options)):
+        config = settings.cluster_config(self._options)
+        if why := await rest.initialise(at, system, config, ends.left_s(INIT_LIMIT_S)):
             raise HarnessError(f"ignite3: the cluster could not be initialised: {why}")
         mend = partial(admission.readmit, nodes)
         await ends.until(admission.not_in, mend)
-        await self._define(cluster)
+        await self._define(cluster, ends)
         await ends.until(admission.not_whole, mend)
 
     async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
@@ -287,23 +288,28 @@ class IgniteSystem:
             self._bridge = Bridge(artifacts.driver_command())
         return self._bridge
 
-    async def _define(self, cluster: Cluster) -> None:
+    async def _define(self, cluster: Cluster, ends: Ends) -> None:
         """The zone and the table. Each statement waits a second for its schema to get about, so
         what does not need the other goes side by side.
         """
         address = cluster.client[cluster.nodes[0]][CLIENT]
+        execute = partial(self._execute, address, ends)
         zone, *default, table = settings.statements(self._options)
-        await self._execute(address, (zone,))
-        await together((self._execute(address, default), self._execute(address, (table,))))
+        await execute((zone,))
+        await together((execute(default), execute((table,))))
 
-    async def _execute(self, address: Address, statements: Sequence[str]) -> None:
+    async def _execute(self, address: Address, ends: Ends, statements: Sequence[str]) -> None:
         """Execute DDL on a connection of its own. Raises ``HarnessError`` naming the statement."""
-        statement = "connecting"
+        statement, limit_s = "connecting", ends.left_s(DDL_LIMIT_S)
         try:
-            async with asyncio.timeout(DDL_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 client = await dial(self._driver(), address, CONNECT_LIMIT_S)
-                for statement in statements:
-                    await client.sql(statement)
-                await client.close()
-        except (StoreError, TimeoutError) as error:
+                try:
+                    for statement in statements:
+                        await client.sql(statement)
+                finally:
+                    await client.close()
+        except TimeoutError as error:
+            raise HarnessError(f"ignite3: {statement}: not done in {limit_s:.1f} s") from error
+        except StoreError as error:
             raise HarnessError(f"ignite3: {statement}: {error}") from error

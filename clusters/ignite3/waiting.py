@@ -67,6 +67,10 @@ class Ends:
 
     at_s: float
 
+    def left_s(self, most_s: float) -> float:
+        """How long something may take that never needs more than ``most_s``."""
+        return max(0.0, min(most_s, self.at_s - asyncio.get_running_loop().time()))
+
     async def until(
         self,
         look: Callable[[], Awaitable[list[str]]],
