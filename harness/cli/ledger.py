@@ -44,6 +44,8 @@ class Ledger:
     def known(self) -> dict[str, SeedResult]:
         """What this code came to before, by ``plan_key``. A torn last line does not count, and no
         seed that came to no verdict: mostly that was the machine's doing, so it is tried again.
+        One that showed nothing counts: whatever a simulated run shows is its plan's and its code's
+        doing, and would be the same the next time.
         """
         try:
             lines = self.path.read_bytes().splitlines()

@@ -210,6 +210,19 @@ def test_a_seed_that_came_to_no_verdict_is_tried_again(tmp_path: Path) -> None:
     assert ledger.known() == {whole.key: whole}
 
 
+def test_a_seed_that_showed_nothing_is_known_since_it_would_show_nothing_again(
+    tmp_path: Path,
+) -> None:
+    vacuous = small(1, check__min_ok=10_000)
+    first, second = (results(vacuous, into=tmp_path / again)[1] for again in ("a", "b"))
+    assert (first.outcome, first.digest) == (Outcome.UNKNOWN, second.digest)
+    assert first.reasons == second.reasons
+
+    ledger = Ledger(tmp_path, "code-1")
+    ledger.add(first)
+    assert ledger.known() == {first.key: first}
+
+
 def result(seed: int, outcome: Outcome, **more: object) -> SeedResult:
     given = {"key": str(seed), "seed": seed, "name": "n", "workload": "w", "outcome": outcome}
     return SeedResult(**(given | more))  # type: ignore[arg-type]
