@@ -46,7 +46,7 @@ def test_a_message_that_a_cut_held_to_the_end_stands_in_the_trace(tmp_path: Path
     assert (found[1].node, found[1].to) == ("a", "b")
 
 
-def test_a_trace_that_is_full_says_how_much_it_left_out(
+def test_a_trace_that_is_full_keeps_its_end_and_says_how_much_it_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "MAX_ROWS", 2)
@@ -56,5 +56,9 @@ def test_a_trace_that_is_full_says_how_much_it_left_out(
 
     found = rows_of(trace, tmp_path / "trace.jsonl")
 
-    assert [row.did for row in found] == ["sync", "sync", "left-out"]
-    assert found[-1].what == "3 rows after this had no room"
+    assert [(row.did, row.at_s) for row in found] == [
+        ("left-out", 4.0),
+        ("sync", 4.0),
+        ("sync", 5.0),
+    ]
+    assert found[0].what == "3 rows before this had no room"

@@ -1,17 +1,20 @@
 """The trace of a simulated run: every message and every disk operation, in the order in which they
-ended; at the end stand the messages that never came, and how much had no room.
+ended; at the end stand the messages that never came, and at the beginning how much had no room.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-MAX_ROWS = 5_000_000  # some hours of simulated time; a longer run keeps its beginning
-
+MAX_ROWS = (
+    5_000_000  # some hours of simulated time; of a longer run, its end: most failures are there
+)
 
 Verb = Literal["append", "sync", "replace", "truncate", "delete", "read"]
 Crossing = Literal["message", "copy", "lost", "never"]
@@ -42,8 +45,8 @@ class Trace:
 
     def __init__(self, describe: Callable[[bytes], str]) -> None:
         self._describe = describe
-        self.rows: list[Row] = []
-        self._left_out = 0
+        self._rows: deque[Row] = deque(maxlen=MAX_ROWS)
+        self._added = 0
         # What was sent and has not come, by a number that its sender keeps.
         self._under_way: dict[int, tuple[tuple[str, str], float, bytes]] = {}
         self._sent = 0
@@ -93,22 +96,22 @@ class Trace:
         self._add(row)
 
     def _add(self, row: Row) -> None:
-        if len(self.rows) < MAX_ROWS:
-            self.rows.append(row)
-        else:
-            self._left_out += 1
+        self._rows.append(row)
+        self._added += 1
 
     def write(self, path: Path) -> None:
         """One JSON object a line."""
         encoder = msgspec.json.Encoder()
         with path.open("wb") as file:
-            for row in (*self.rows, *self._ends()):
+            for row in chain(self._left_out(), self._rows, self._never_came()):
                 file.write(encoder.encode(row) + b"\n")
 
-    def _ends(self) -> Iterator[Row]:
+    def _left_out(self) -> Iterator[Row]:
+        if missing := self._added - len(self._rows):
+            first_s = self._rows[0].at_s
+            what = f"{missing} rows before this had no room"
+            yield Row(at_s=first_s, from_s=first_s, node="", did="left-out", what=what)
+
+    def _never_came(self) -> Iterator[Row]:
         for link, sent_s, payload in self._under_way.values():
             yield self._row("never", link, sent_s, sent_s, payload)
-        if self._left_out:
-            last_s = self.rows[-1].at_s if self.rows else 0.0
-            what = f"{self._left_out} rows after this had no room"
-            yield Row(at_s=last_s, from_s=last_s, node="", did="left-out", what=what)
