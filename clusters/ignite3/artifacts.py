@@ -18,7 +18,7 @@ from clusters.ignite3.settings import RELEASE
 from harness.errors import HarnessError, UsageError
 
 HERE = Path(__file__).resolve().parent
-POM, SOURCE = HERE / "pom.xml", HERE / "java" / "Driver.java"
+POM, JAVA = HERE / "pom.xml", HERE / "java"
 SUMS = "SHA256SUMS"
 TRAINER = HERE / "train.py"
 TRAIN_LIMIT_S = 240
@@ -26,6 +26,12 @@ MAVEN_LIMIT_S, JLINK_LIMIT_S, JAVAC_LIMIT_S = 600, 180, 120
 OLDEST_JAVA = "11"
 # All that Java SE has, and what the store reaches below it: its own choice is not published.
 MODULES = "java.se,jdk.unsupported,jdk.management,jdk.crypto.ec,jdk.zipfs,jdk.naming.dns,jdk.attach"
+DRIVER_JVM = (
+    *("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    "-XX:+ExitOnOutOfMemoryError",
+    # Of the threads of one connection, which opens selectors for each: by itself twice the CPUs.
+    "-Dio.netty.eventLoopThreads=1",
+)
 REMEDIES = {
     "mvn": "install Maven (Debian: apt-get install maven)",
     "javac": "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)",
@@ -76,7 +82,11 @@ def driver() -> Path:
 
 def driver_digest() -> str:
     """What tells this driver from every other: its source and what it is built on."""
-    return digest(SOURCE.read_bytes() + POM.read_bytes())
+    return digest(b"".join(path.read_bytes() for path in _sources()) + POM.read_bytes())
+
+
+def _sources() -> list[Path]:
+    return sorted(JAVA.glob("*.java"))
 
 
 def driver_command() -> tuple[str, ...]:
@@ -88,8 +98,7 @@ def driver_command() -> tuple[str, ...]:
     java = shutil.which("java")
     if java is None or not classes.is_dir() or not library.is_dir():
         raise NotPrepared("the driver of clients")
-    options = ("-Xms32m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    return (java, *options, "-cp", f"{classes}:{library}/*", "Driver")
+    return (java, *DRIVER_JVM, "-cp", f"{classes}:{library}/*", "Driver")
 
 
 def verify(directory: Path) -> None:
@@ -142,7 +151,7 @@ def _compile(into: Path) -> None:
     library = f"{jars('client')}/*"
     into.mkdir()
     wanted = ("--release", OLDEST_JAVA, "-Xlint:all", "-cp", library, "-d", str(into))
-    run(JAVAC_LIMIT_S, _tool("javac"), *wanted, str(SOURCE))
+    run(JAVAC_LIMIT_S, _tool("javac"), *wanted, *map(str, _sources()))
 
 
 def _tool(name: str) -> str:

@@ -7,14 +7,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 
+import attrs
 import msgspec
 
 from clusters.ignite3 import errors
 from harness.client import StoreError
+from harness.errors import InvariantError
 
 LINE_LIMIT_BYTES = 1 << 22  # one value at most
+SAID_BYTES, SAID_LINES = 2048, 3  # of what it said on standard error: kept, and told
+END_LIMIT_S = 1.0  # for a process that answers no more to end by itself, and say why
 LAST_WORDS = "the process of clients has ended"
 
 
@@ -31,13 +35,71 @@ class Answer(msgspec.Struct, frozen=True):
     text: str = ""
 
 
+@attrs.define(eq=False)
+class _Driver:
+    """One process and its pipes. ``said`` is the end of its standard error; ``over`` is set once
+    it ended and that end is known.
+    """
+
+    process: Process
+    requests: asyncio.StreamWriter
+    answers: asyncio.StreamReader
+    errors: asyncio.StreamReader
+    said: bytes = b""
+    over: asyncio.Event = attrs.field(factory=asyncio.Event)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent to it any more."""
+        return self.requests.is_closing() or self.process.returncode is not None
+
+    def write(self, request: dict[str, Field]) -> None:
+        self.requests.write(msgspec.json.encode(request) + b"\n")
+
+    async def listen(self) -> None:
+        """Keep what it says on standard error: a pipe that nobody reads would hold it up."""
+        while some := await self.errors.read(SAID_BYTES):
+            self.said = (self.said + some)[-SAID_BYTES:]
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def ended(self, listening: asyncio.Task[None]) -> None:
+        """Return when it has ended; what is left of its pipes would outlive the loop."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(END_LIMIT_S):
+                    await self.process.wait()
+            self.kill()
+            self.requests.close()
+            await self.answers.read()
+            await asyncio.wait({listening}, timeout=END_LIMIT_S)
+            await self.process.wait()
+        finally:
+            self.over.set()
+
+    async def last_words(self, why: str = "") -> str:
+        """How it ended: ``why``, where that is known here, its exit code, its last lines."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * END_LIMIT_S):
+                await self.over.wait()
+        lines = self.said.decode("utf-8", "replace").strip().splitlines()
+        code = self.process.returncode
+        ended = "" if code is None else f"exit code {code}"
+        said = " / ".join(line.strip() for line in lines[-SAID_LINES:])
+        return ": ".join(filter(None, (LAST_WORDS, why, ended, said)))
+
+
 class Bridge:
-    """One driver process, started with the first request, ended with the loop it was used in."""
+    """One driver process, started with the first request, ended with the loop it was used in.
+    After one that ended the next request starts another.
+    """
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self._command = command
-        self._process: Process | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._driver: _Driver | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self._starting = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = itertools.count(1)
@@ -48,12 +110,14 @@ class Bridge:
 
     async def ask(self, op: str, conn: int, **fields: Field) -> Answer:
         """The result of ``op``. Raises ``StoreError`` with the store's code, or ``DRIVER-GONE``."""
-        process = await self._running()
+        driver = await self._running()
+        if driver.gone:
+            raise StoreError(errors.DRIVER_GONE, await driver.last_words())
         number = next(self._numbers)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
         try:
-            self._write(process, {"id": number, "op": op, "conn": conn, **fields})
+            driver.write({"id": number, "op": op, "conn": conn, **fields})
             answer = await answered
         finally:
             self._waiting.pop(number, None)
@@ -63,55 +127,66 @@ class Bridge:
 
     def tell(self, op: str, conn: int) -> None:
         """Send a request whose answer nobody awaits; nothing where the process is gone."""
-        if self._process is not None:
-            with contextlib.suppress(StoreError):
-                self._write(self._process, {"id": next(self._numbers), "op": op, "conn": conn})
+        if self._driver is not None and not self._driver.gone:
+            self._driver.write({"id": next(self._numbers), "op": op, "conn": conn})
 
-    def _write(self, process: Process, request: dict[str, Field]) -> None:
-        if process.stdin is None or process.stdin.is_closing() or process.returncode is not None:
-            raise StoreError(errors.DRIVER_GONE, LAST_WORDS)
-        process.stdin.write(msgspec.json.encode(request) + b"\n")
-
-    async def _running(self) -> Process:
+    async def _running(self) -> _Driver:
         async with self._starting:
-            if self._process is None:  # the reader of the one before has said so
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=PIPE,
-                    stdout=PIPE,
-                    stderr=DEVNULL,
-                    limit=LINE_LIMIT_BYTES,
-                    # A person's Ctrl-C is for the run, which heals and reads on with its clients.
-                    start_new_session=True,
-                )
-                self._reading = asyncio.create_task(self._read(self._process))
-            return self._process
+            if self._driver is None:  # who served for the one before has said so
+                self._driver = await _started(self._command)
+                serving = asyncio.create_task(self._serve(self._driver))
+                self._serving.add(serving)
+                serving.add_done_callback(self._serving.discard)
+            return self._driver
 
-    async def _read(self, process: Process) -> None:
+    async def _serve(self, driver: _Driver) -> None:
+        """Hand out its answers until it ends; then tell all who wait how it did."""
+        listening, why = asyncio.create_task(driver.listen()), ""
         try:
-            assert process.stdout is not None, "it was started with a pipe"  # noqa: S101
-            decoder = msgspec.json.Decoder(Answer)
-            while line := await process.stdout.readline():
-                answer = decoder.decode(line)
-                waiting = self._waiting.pop(answer.id, None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(answer)
+            await self._hand_out(driver.answers)
+        except (msgspec.DecodeError, ValueError) as error:  # of a line that is too long
+            why = f"what it answered can't be read: {error}"
+            driver.kill()
+        except asyncio.CancelledError:  # the loop ends, and nobody talks to it any more
+            driver.kill()
+            raise
         finally:
-            # Also when the loop ends: a process that nobody talks to any more must not stay. No
-            # await before its waiters know: whoever asks from here on gets another process.
-            self._process = None
-            for waiting in self._waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(StoreError(errors.CONNECTION_LOST, LAST_WORDS))
-            await _end(process)
+            # No await before: whoever asks from here on gets another process.
+            self._driver = None
+            left, self._waiting = self._waiting, {}
+            try:
+                await driver.ended(listening)
+            finally:
+                words = await driver.last_words(why)
+                for waiting in left.values():
+                    if not waiting.done():
+                        waiting.set_exception(StoreError(errors.CONNECTION_LOST, words))
+
+    async def _hand_out(self, answers: asyncio.StreamReader) -> None:
+        decoder = msgspec.json.Decoder(Answer)
+        while line := await answers.readline():
+            answer = decoder.decode(line)
+            waiting = self._waiting.pop(answer.id, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
 
 
-async def _end(process: Process) -> None:
-    """Kill it, and see its pipes to their end: what is left of them would outlive the loop."""
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    if process.stdin is not None:
-        process.stdin.close()
-    if process.stdout is not None:
-        await process.stdout.read()
-    await process.wait()
+async def _started(command: tuple[str, ...]) -> _Driver:
+    """Raises ``StoreError`` where the machine can't start it."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            limit=LINE_LIMIT_BYTES,
+            # A person's Ctrl-C is for the run, which heals and reads on with its clients.
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise StoreError(
+            errors.DRIVER_GONE, f"the process of clients can't be started: {error}"
+        ) from error
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise InvariantError(f"{command[0]}: started with three pipes, and one is not there")
+    return _Driver(process, process.stdin, process.stdout, process.stderr)

@@ -29,7 +29,8 @@ STALENESS_S = 1.5
 
 Access = Literal["key-value", "sql"]
 Stored = int | tuple[int, ...]
-_ENDS = (errors.CONNECTION_LOST, errors.DRIVER_GONE, errors.MISUSE)  # of a connection
+# Of a connection, whose state nobody knows after them.
+_ENDS = (errors.CONNECTION_LOST, errors.DRIVER_GONE, errors.MISUSE, errors.UNKNOWN)
 _VERBS = {"key-value": ("get", "put"), "sql": ("sql-get", "sql-put")}
 _value: msgspec.json.Decoder[Stored] = msgspec.json.Decoder(Stored)
 

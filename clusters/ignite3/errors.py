@@ -15,6 +15,7 @@ DRIVER_GONE = "DRIVER-GONE"
 BROKEN = "DRIVER-BROKEN"
 BAD_VALUE = "DRIVER-BAD-VALUE"
 MISUSE = "DRIVER-MISUSE"
+UNKNOWN = "DRIVER-UNKNOWN"
 MISMATCH, MISMATCH_ABORTED = "TX-3", "TX-3-ABORTED"
 
 CONFLICTS = ("TX-4", "TX-5")  # another transaction held the lock: the younger dies
@@ -64,7 +65,7 @@ _INDEFINITE = {
     BROKEN: "a call before it was given up, and its answer with it",
     BAD_VALUE: "what was stored could not be read",
     MISUSE: "the process of clients refused the request, or knows no such connection",
-    "DRIVER-UNKNOWN": "an exception without a code",
+    UNKNOWN: "an exception without a code: of the client's library, or of this machine",
 }
 _UNKNOWN: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("AUTHENTICATION", (1, 2, 3), "of signing in, which our clusters do not ask for"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable
 
 import pytest
+from ignite3_thin import needs_java
 
 from clusters.ignite3 import artifacts, errors
 from clusters.ignite3.bridge import Bridge
@@ -221,18 +221,9 @@ def test_a_commit_that_the_text_calls_aborted_is_definite() -> None:
     assert ERRORS["TX-3"].at_commit is Certainty.INDEFINITE
 
 
-def needs_java() -> None:
-    if lacking := artifacts.lacking_tools():
-        text = f"needs a JDK and Maven: {'; '.join(lacking)}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
-
-
 @pytest.mark.slow
 def test_the_driver_builds_and_tells_a_closed_port_from_a_request_that_can_not_be() -> None:
     needs_java()
-    artifacts.driver()
 
     async def run() -> tuple[str, str]:
         bridge = Bridge(artifacts.driver_command())
@@ -252,7 +243,6 @@ def test_the_driver_builds_and_tells_a_closed_port_from_a_request_that_can_not_b
 @pytest.mark.slow
 def test_every_code_that_the_release_can_name_has_its_row_and_its_reason() -> None:
     needs_java()
-    artifacts.driver()
 
     async def run() -> tuple[str | None, ...]:
         bridge = Bridge(artifacts.driver_command())

@@ -11,71 +11,68 @@ import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Collections;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
-import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.logging.LogManager;
-import org.apache.ignite.client.IgniteClient;
 import org.apache.ignite.client.IgniteClientConnectionException;
 import org.apache.ignite.lang.ErrorGroups;
 import org.apache.ignite.lang.IgniteException;
-import org.apache.ignite.table.KeyValueView;
-import org.apache.ignite.table.mapper.Mapper;
-import org.apache.ignite.tx.Transaction;
-import org.apache.ignite.tx.TransactionOptions;
 
 /**
  * Many connections of the official thin client behind one pair of pipes: a JSON object a line in,
  * one a line out, answers in the order in which they come.
  *
  * <p>A request is {"id", "op", "conn", ...}; its answer {"id"} with a result, or with "code" (as
- * "TX-4"; "CLIENT-..." where no server spoke) and "text". Nothing is tried twice. A connection
- * dials one address and has at most one transaction. The end of the input ends the process.
+ * "TX-4"; "DRIVER-..." where no server spoke) and "text". Nothing is tried twice. A connection
+ * dials one address and has at most one transaction. The end of the input ends the process; so does
+ * what no answer could mend (a line that is no request, no memory, no threads), with the reason on
+ * standard error: whoever reads starts another process, and knows why.
  */
 public final class Driver {
     private static final String LOST = "DRIVER-CONNECTION-LOST";
     private static final String MISUSE = "DRIVER-MISUSE";
     private static final String UNKNOWN = "DRIVER-UNKNOWN";
     private static final int TEXT_LIMIT = 400;
-    private static final long HEARTBEAT_MS = 1_000;
-    private static final long HEARTBEAT_LIMIT_MS = 3_000;
-
-    private static final class Connection {
-        final IgniteClient client;
-        volatile String table;
-        volatile KeyValueView<Long, String> view;
-        volatile Transaction tx;
-
-        Connection(IgniteClient client) {
-            this.client = client;
-        }
-    }
+    private static final int FAILED = 70;
 
     private final ObjectMapper json = new ObjectMapper();
-    private final Map<Long, Connection> connections = new ConcurrentHashMap<>();
-    private final Set<Long> dropped = ConcurrentHashMap.newKeySet();
+    // Those that are on their way, too: whoever closes one of them closes it when it is there.
+    private final Map<Long, CompletableFuture<Connection>> connections = new ConcurrentHashMap<>();
     private final PrintStream out;
 
     private Driver(PrintStream out) {
         this.out = out;
     }
 
-    public static void main(String[] args) throws IOException {
-        LogManager.getLogManager().reset();
-        Driver driver = new Driver(new PrintStream(System.out, false, StandardCharsets.UTF_8));
-        BufferedReader in =
-                new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        for (String line = in.readLine(); line != null; line = in.readLine()) {
-            driver.take(line);
+    public static void main(String[] args) {
+        try {
+            LogManager.getLogManager().reset();
+            Driver driver = new Driver(new PrintStream(System.out, false, StandardCharsets.UTF_8));
+            BufferedReader in =
+                    new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+            for (String line = in.readLine(); line != null; line = in.readLine()) {
+                driver.take(line);
+            }
+            Runtime.getRuntime().halt(0); // clients that wait for a silent node would hold us up
+        } catch (IOException | RuntimeException | Error error) {
+            end(error);
+        } finally {
+            Runtime.getRuntime().halt(FAILED); // also where there was no memory to say why
         }
-        Runtime.getRuntime().halt(0); // clients that wait for a silent node would hold us up
+    }
+
+    /** The threads of clients would keep a process that nobody listens in. */
+    private static void end(Throwable error) {
+        try {
+            System.err.println(error);
+            System.err.flush();
+        } finally {
+            Runtime.getRuntime().halt(FAILED);
+        }
     }
 
     private void take(String line) throws JsonProcessingException {
@@ -96,115 +93,84 @@ public final class Driver {
             case "ping":
                 return CompletableFuture.completedFuture(answer);
             case "codes":
-                return CompletableFuture.completedFuture(codes(answer));
+                return CompletableFuture.completedFuture(answer.set("values", codes()));
             case "connect":
-                return connect(number, request, answer);
+                return connect(number, request).thenApply(done -> answer);
             case "close":
                 close(number);
                 return CompletableFuture.completedFuture(answer);
             default:
-                Connection at = connections.get(number);
-                if (at == null) {
-                    throw new IllegalStateException("no connection " + number);
-                }
-                return act(at, request, answer);
+                return act(known(number), request, answer);
         }
     }
 
-    private CompletableFuture<ObjectNode> connect(long number, JsonNode request, ObjectNode answer) {
-        return IgniteClient.builder()
-                .addresses(request.path("host").asText() + ":" + request.path("port").asInt())
-                .connectTimeout(request.path("limit_ms").asLong())
-                .heartbeatInterval(HEARTBEAT_MS)
-                .heartbeatTimeout(HEARTBEAT_LIMIT_MS)
-                .backgroundReconnectInterval(0)
-                .retryPolicy(null)
-                .buildAsync()
-                .thenApply(
-                        client -> {
-                            connections.put(number, new Connection(client));
-                            if (dropped.remove(number)) {
-                                close(number);
-                            }
-                            return answer;
-                        });
+    private CompletableFuture<Connection> connect(long number, JsonNode request) {
+        String address = request.path("host").asText() + ":" + request.path("port").asInt();
+        CompletableFuture<Connection> dialed =
+                Connection.dial(address, request.path("limit_ms").asLong());
+        connections.put(number, dialed);
+        return dialed.whenComplete(
+                (done, error) -> {
+                    if (error != null) {
+                        connections.remove(number, dialed);
+                    }
+                });
+    }
+
+    private void close(long number) {
+        CompletableFuture<Connection> dialed = connections.remove(number);
+        if (dialed != null) {
+            dialed.thenAccept(Connection::close);
+        }
+    }
+
+    private Connection known(long number) {
+        CompletableFuture<Connection> dialed = connections.get(number);
+        if (dialed == null || !dialed.isDone() || dialed.isCompletedExceptionally()) {
+            throw new Connection.Misuse("no connection " + number);
+        }
+        return dialed.join();
     }
 
     private CompletableFuture<ObjectNode> act(Connection at, JsonNode request, ObjectNode answer) {
-        switch (request.path("op").asText()) {
-            case "sql":
-                return at.client
-                        .sql()
-                        .executeAsync((Transaction) null, request.path("text").asText())
-                        .thenCompose(rows -> rows.closeAsync())
-                        .thenApply(done -> answer);
-            case "open":
-                return open(at, request.path("table").asText(), answer);
-            case "begin":
-                TransactionOptions options =
-                        new TransactionOptions()
-                                .readOnly(request.path("read_only").asBoolean())
-                                .timeoutMillis(request.path("limit_ms").asLong());
-                return at.client
-                        .transactions()
-                        .beginAsync(options)
-                        .thenApply(
-                                tx -> {
-                                    at.tx = tx;
-                                    return answer;
-                                });
+        String op = request.path("op").asText();
+        switch (op) {
             case "get":
-                return view(at)
-                        .getAsync(open(at), request.path("key").asLong())
-                        .thenApply(value -> answer.put("value", value));
-            case "put":
-                String value = request.path("value").asText();
-                return view(at)
-                        .putAsync(open(at), request.path("key").asLong(), value)
-                        .thenApply(done -> answer);
             case "sql-get":
-                return select(at, open(at), new Object[] {request.path("key").asLong()})
-                        .thenApply(found -> answer.put("value", found.get(0)));
-            case "sql-put":
-                return store(
-                                at,
-                                open(at),
-                                request.path("key").asLong(),
-                                request.path("value").asText())
-                        .thenApply(done -> answer);
-            case "select": // one statement outside of a transaction
-                return select(at, null, keys(request))
-                        .thenApply(
-                                found -> {
-                                    ArrayNode values = answer.putArray("values");
-                                    found.forEach(values::add);
-                                    return answer;
-                                });
-            case "commit":
-                return ended(at).commitAsync().thenApply(done -> answer);
-            case "rollback":
-                return ended(at).rollbackAsync().thenApply(done -> answer);
+                long key = request.path("key").asLong();
+                return (op.equals("get") ? at.get(key) : at.sqlGet(key))
+                        .thenApply(value -> answer.put("value", value));
+            case "select":
+                return at.select(keys(request))
+                        .thenApply(values -> answer.set("values", json.valueToTree(values)));
             default:
-                throw new IllegalStateException("no operation " + request.path("op"));
+                return done(at, op, request).thenApply(nothing -> answer);
         }
     }
 
-    private static CompletableFuture<ObjectNode> open(
-            Connection at, String table, ObjectNode answer) {
-        return at.client
-                .tables()
-                .tableAsync(table)
-                .thenApply(
-                        found -> {
-                            if (found == null) {
-                                throw new IllegalStateException("no table " + table);
-                            }
-                            at.table = table;
-                            at.view =
-                                    found.keyValueView(
-                                            Mapper.of(Long.class), Mapper.of(String.class));
-                            return answer;
-                        });
+    /** What has no result. */
+    private static CompletableFuture<Void> done(Connection at, String op, JsonNode request) {
+        long key = request.path("key").asLong();
+        String value = request.path("value").asText();
+        switch (op) {
+            case "sql":
+                return at.execute(request.path("text").asText());
+            case "open":
+                return at.use(request.path("table").asText());
+            case "begin":
+                long limitMs = request.path("limit_ms").asLong();
+                return at.begin(request.path("read_only").asBoolean(), limitMs);
+            case "put":
+                return at.put(key, value);
+            case "sql-put":
+                return at.sqlPut(key, value);
+            case "commit":
+                return at.commit();
+            case "rollback":
+                return at.rollback();
+            default:
+                throw new Connection.Misuse("no operation " + op);
+        }
     }
 
     private static Object[] keys(JsonNode request) {
@@ -213,57 +179,9 @@ public final class Driver {
         return keys.toArray();
     }
 
-    /** The values of {@code keys} in their order, by one statement; null where there is none. */
-    private static CompletableFuture<List<String>> select(
-            Connection at, Transaction tx, Object[] keys) {
-        view(at); // so that the table is known
-        String places = String.join(", ", Collections.nCopies(keys.length, "?"));
-        String text = "SELECT K, V FROM " + at.table + " WHERE K IN (" + places + ")";
-        return at.client
-                .sql()
-                .executeAsync(tx, text, keys)
-                .thenCompose(
-                        rows -> {
-                            if (rows.hasMorePages()) {
-                                throw new IllegalStateException("more than one page of keys");
-                            }
-                            Map<Long, String> found = new HashMap<>();
-                            rows.currentPage()
-                                    .forEach(row -> found.put(row.longValue(0), row.value(1)));
-                            List<String> values = new ArrayList<>();
-                            for (Object key : keys) {
-                                values.add(found.get(key));
-                            }
-                            return rows.closeAsync().thenApply(done -> values);
-                        });
-    }
-
-    /** An update, and an insert where there was nothing to update. */
-    private static CompletableFuture<Void> store(
-            Connection at, Transaction tx, long key, String value) {
-        view(at);
-        return at.client
-                .sql()
-                .executeAsync(tx, "UPDATE " + at.table + " SET V = ? WHERE K = ?", value, key)
-                .thenCompose(
-                        rows ->
-                                rows.affectedRows() > 0
-                                        ? rows.closeAsync()
-                                        : insert(at, tx, key, value));
-    }
-
-    private static CompletableFuture<Void> insert(
-            Connection at, Transaction tx, long key, String value) {
-        return at.client
-                .sql()
-                .executeAsync(
-                        tx, "INSERT INTO " + at.table + " (K, V) VALUES (?, ?)", key, value)
-                .thenCompose(rows -> rows.closeAsync());
-    }
-
     /** Every code that the release's client may name, as "TX-4 ACQUIRE_LOCK_ERR". */
-    private static ObjectNode codes(ObjectNode answer) {
-        ArrayNode values = answer.putArray("values");
+    private ArrayNode codes() {
+        ArrayNode values = json.createArrayNode();
         for (Class<?> group : ErrorGroups.class.getDeclaredClasses()) {
             for (Field field : group.getDeclaredFields()) {
                 if (Modifier.isStatic(field.getModifiers()) && field.getType() == int.class) {
@@ -277,52 +195,41 @@ public final class Driver {
                 }
             }
         }
-        return answer;
-    }
-
-    private static KeyValueView<Long, String> view(Connection at) {
-        if (at.view == null) {
-            throw new IllegalStateException("no table is open");
-        }
-        return at.view;
-    }
-
-    private static Transaction open(Connection at) {
-        if (at.tx == null) {
-            throw new IllegalStateException("no transaction is open");
-        }
-        return at.tx;
-    }
-
-    private static Transaction ended(Connection at) {
-        Transaction tx = open(at);
-        at.tx = null;
-        return tx;
-    }
-
-    /** Drops the connection without waiting: the server gives up what is open on it. */
-    private void close(long number) {
-        Connection at = connections.remove(number);
-        if (at != null) {
-            CompletableFuture.runAsync(at.client::close);
-        } else {
-            dropped.add(number); // it may be on its way
-        }
+        return values;
     }
 
     private static ObjectNode failed(ObjectNode answer, Throwable error) {
-        Throwable cause = error;
-        while ((cause instanceof CompletionException || cause instanceof ExecutionException)
-                && cause.getCause() != null) {
-            cause = cause.getCause();
+        Throwable cause = cause(error);
+        if (cause instanceof VirtualMachineError) {
+            end(cause);
         }
         String text = cause.getClass().getSimpleName() + ": " + cause.getMessage();
         return answer.put("code", code(cause))
                 .put("text", text.substring(0, Math.min(text.length(), TEXT_LIMIT)));
     }
 
+    private static Throwable cause(Throwable error) {
+        Throwable cause = error;
+        while ((cause instanceof CompletionException || cause instanceof ExecutionException)
+                && cause.getCause() != null) {
+            cause = cause.getCause();
+        }
+        return cause;
+    }
+
+    /** {@code error} as what may be thrown where nothing checked is expected. */
+    static RuntimeException unchecked(Throwable error) {
+        Throwable cause = cause(error);
+        if (cause instanceof Error) {
+            throw (Error) cause;
+        }
+        return cause instanceof RuntimeException
+                ? (RuntimeException) cause
+                : new CompletionException(cause);
+    }
+
     private static String code(Throwable error) {
-        if (error instanceof IllegalStateException || error instanceof IllegalArgumentException) {
+        if (error instanceof Connection.Misuse) {
             return MISUSE;
         }
         if (error instanceof IgniteClientConnectionException) {
