@@ -16,8 +16,9 @@ import os
 import random
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -55,7 +56,7 @@ class Load:
     """What a load came to."""
 
     took_s: list[float]
-    failed: int
+    codes: Counter[str]
     seconds: float
     cpu_s: float
 
@@ -69,13 +70,18 @@ class Load:
         """Commits a second."""
         return len(self.took_s) / self.seconds
 
+    @property
+    def failures(self) -> str:
+        """How often each code was met."""
+        return ", ".join(f"{code} {count}" for code, count in self.codes.most_common()) or "none"
+
     def __str__(self) -> str:
         if len(self.took_s) < 2:
-            return f"{len(self.took_s)} commits, {self.failed} failed"
+            return f"{len(self.took_s)} commits; failed: {self.failures}"
         p99_s = statistics.quantiles(self.took_s, n=100)[98]
         return (
             f"{self.rate:6.0f} tx/s, p50 {statistics.median(self.took_s) * 1e3:5.1f} ms, "
-            f"p99 {p99_s * 1e3:6.1f} ms, {self.failed} failed, {self.cpu_ms:5.1f} ms of CPU each"
+            f"p99 {p99_s * 1e3:6.1f} ms, {self.cpu_ms:5.1f} ms of CPU each; failed: {self.failures}"
         )
 
 
@@ -126,32 +132,48 @@ async def transaction(client: Client, draw: random.Random, deadline_s: float) ->
         for key in sorted(draw.sample(range(KEYS), 2)):
             await tx.read(key)
             await tx.write(key, draw.randrange(2**40))
-        await tx.commit()
     except StoreError:
-        await tx.rollback()
+        with suppress(StoreError):  # what went wrong first is told
+            await tx.rollback()
         raise
+    await tx.commit()  # after which there is nothing to roll back, however it ends
 
 
 async def load(system: System, cluster: Cluster, *, clients: int, seconds: float) -> Load:
     """``clients`` connections over all nodes, each waiting for its answers."""
     loop, before_s = asyncio.get_running_loop(), await asyncio.to_thread(nodes_cpu_s)
-    until_s, took_s, failures = loop.time() + seconds, list[float](), list[str]()
+    until_s, took_s, codes = loop.time() + seconds, list[float](), Counter[str]()
+
+    conflicts = system.declaration.conflicts or ()
+
+    async def dialed(number: int) -> AsyncIterator[Client]:
+        """A connection after another: one that met an error may be of no use any more, unless it
+        was a conflict.
+        """
+        while loop.time() < until_s:
+            client = await system.connect(cluster, NODES[number % len(NODES)], number)
+            try:
+                yield client
+            finally:
+                await client.close()
 
     async def one(number: int) -> None:
         draw = random.Random(number)
-        client = await system.connect(cluster, NODES[number % len(NODES)], number)
-        while (began_s := loop.time()) < until_s:
-            try:
-                await transaction(client, draw, began_s + DEADLINE_S)
-            except StoreError as error:
-                failures.append(error.code)
-            else:
-                took_s.append(loop.time() - began_s)
-        await client.close()
+        async with aclosing(dialed(number)) as connections:
+            async for client in connections:
+                while (began_s := loop.time()) < until_s:
+                    try:
+                        await transaction(client, draw, began_s + DEADLINE_S)
+                    except StoreError as error:
+                        codes[error.code] += 1
+                        if error.code not in conflicts:
+                            break
+                    else:
+                        took_s.append(loop.time() - began_s)
 
     await together(one(number) for number in range(clients))
     after_s = await asyncio.to_thread(nodes_cpu_s)
-    return Load(took_s, len(failures), seconds, after_s - before_s)
+    return Load(took_s, codes, seconds, after_s - before_s)
 
 
 async def measured(subject: Subject, warm_s: float, seconds: float) -> list[Load]:
