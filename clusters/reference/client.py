@@ -19,6 +19,7 @@ from clusters.reference.node import codes
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
     BadMessage,
     Begin,
     Begun,
@@ -45,6 +46,9 @@ Stored = int | tuple[int, ...]
 T = TypeVar("T", bound=ReplyBody)
 _value: msgspec.msgpack.Decoder[Stored] = msgspec.msgpack.Decoder(Stored)
 KEY_BYTES = 8
+# Puts that were sent and are not waited for; beyond it the next one waits for its answer, so that a
+# transaction that is too large hears it, and its connection's queue does not run over.
+UNANSWERED_BYTES = 64 * 1024
 
 
 def encode_key(key: int) -> bytes:
@@ -76,6 +80,7 @@ class ReferenceClient:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._next_id = 0
+        self._unanswered_bytes = 0
         self._broken: str | None = None
 
     async def begin(self, kind: str, deadline_s: float) -> ReferenceTx:
@@ -87,7 +92,7 @@ class ReferenceClient:
             raise StoreError(CONNECTION_LOST, self._broken)
         if kind == READ_WRITE:
             return ReferenceTx(self, deadline_s)
-        tx = ReferenceTx(self, None)
+        tx = ReferenceTx(self, None, writes=False)
         tx.server_txn = (await self.call(Begin(kind, _left_ms(deadline_s)), Begun)).txn
         return tx
 
@@ -129,19 +134,34 @@ class ReferenceClient:
         answer = await self._answer(second, body, expected)
         return _told(begun), answer
 
+    async def put(self, body: Put) -> None:
+        """Send ``body`` and go on: whoever asks next hears what became of it. Raises ``StoreError``
+        as ``call`` does.
+        """
+        self._unanswered_bytes += len(body.value)
+        if self._unanswered_bytes > UNANSWERED_BYTES:
+            await self.call(body, Done)
+        elif self._broken is not None:
+            raise StoreError(CONNECTION_LOST, self._broken)
+        else:
+            self._send(ClientRequest(NO_ANSWER, body))
+
     def _ask(self, body: ClientBody, *, behind: bool = False) -> int:
         """Send ``body``, ``behind`` another request or not; its number."""
         if self._broken is not None and not behind:
             raise StoreError(CONNECTION_LOST, self._broken)
         self._next_id += 1
         self._broken = "a call did not come to its end"
+        self._send(ClientRequest(self._next_id, body))
+        return self._next_id
+
+    def _send(self, request: ClientRequest) -> None:
         try:
-            self._connection.send(encode(ClientRequest(self._next_id, body)))
+            self._connection.send(encode(request))
         except ConnectionLost as error:
             self._fail(CONNECTION_LOST, str(error), error)
         except FrameError as error:  # it was not sent, and what is open ends with the connection
             self._fail(codes.TOO_LARGE, str(error), error)
-        return self._next_id
 
     async def _answer(self, number: int, body: ClientBody, expected: type[T]) -> T | Failed:
         """What is answered to request ``number``, which was ``body``."""
@@ -156,6 +176,7 @@ class ReferenceClient:
             self._fail(BAD_ANSWER, f"asked {number} {body!r}, got {reply!r}", None)
         if number == self._next_id:
             self._broken = None
+            self._unanswered_bytes = 0
         return answer
 
     def _fail(self, code: str, text: str, cause: Exception | None) -> NoReturn:
@@ -167,9 +188,14 @@ class ReferenceClient:
 class ReferenceTx:
     """A transaction; ``server_txn``, its coordinator's id of it, is there from the first step."""
 
-    def __init__(self, client: ReferenceClient, unasked_deadline_s: float | None) -> None:
-        """``unasked_deadline_s``: its deadline, where the store was not asked for it yet."""
+    def __init__(
+        self, client: ReferenceClient, unasked_deadline_s: float | None, *, writes: bool = True
+    ) -> None:
+        """``unasked_deadline_s``: its deadline, where the store was not asked for it yet;
+        ``writes``: whether it may, or hears that it may not.
+        """
         self._client, self._unasked_deadline_s = client, unasked_deadline_s
+        self._writes = writes
         self.server_txn: str | None = None
 
     async def read(self, key: int) -> Stored | None:
@@ -177,7 +203,9 @@ class ReferenceTx:
         return _decode(key, (await self._call(Get(encode_key(key)), Value)).value)
 
     async def write(self, key: int, value: int) -> None:
-        """Set ``key``."""
+        """Set ``key``. It leaves together with the next step, which raises what became of it: a
+        write is kept until the commit, so nothing rests on when the store hears of it.
+        """
         await self._put(key, value)
 
     async def append(self, key: int, element: int) -> None:
@@ -197,7 +225,11 @@ class ReferenceTx:
             await self._client.call(Rollback(), Done)
 
     async def _put(self, key: int, value: Stored) -> None:
-        await self._call(Put(encode_key(key), _encode(value)), Done)
+        body = Put(encode_key(key), _encode(value))
+        if self._writes and self._unasked_deadline_s is None:
+            await self._client.put(body)
+        else:
+            await self._call(body, Done)
 
     async def _call(self, body: ClientBody, expected: type[T]) -> T:
         deadline_s, self._unasked_deadline_s = self._unasked_deadline_s, None

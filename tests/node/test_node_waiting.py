@@ -16,6 +16,7 @@ from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.switchboard import Switchboard
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.tx.company import COMPANY_S
 from clusters.reference.node.tx.coordinator import one_shot
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.limits import TxError
@@ -24,10 +25,14 @@ from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S, PATIENCE_S
 from clusters.reference.node.wire.messages import (
     NO_HOLD,
+    Committed,
+    CommitTx,
     Execute,
     Executed,
     Failed,
+    Fine,
     Finish,
+    Hold,
     Lock,
     Locked,
     PeerAnswer,
@@ -86,6 +91,7 @@ class Scene:
     partition: Partition = attrs.field(factory=Partition)
     asked: list[PeerBody] = attrs.field(factory=list)
     index: int = 0
+    proposed: list[tuple[float, str]] = attrs.field(factory=list)  # when, and what
 
     def __attrs_post_init__(self) -> None:
         self.clock = Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s)
@@ -101,6 +107,7 @@ class Scene:
 
     async def propose(self, command: commands.Command, limit_s: float) -> object:
         self.index += 1
+        self.proposed.append((now_s(), type(command).__name__))
         return self.partition.apply(Entry(1, self.index, commands.encode(command)))
 
     async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
@@ -145,7 +152,7 @@ def test_a_snapshot_at_another_node_hears_that_an_outcome_is_in_doubt() -> None:
         scene = Scene()
         held = await scene.primary.serve(lock(YOUNG, exclusive=True))
         assert isinstance(held, Locked)
-        await scene.primary.serve(Prepare(0, YOUNG, held.hold, ((KEY, b"x"),), 1, 60_000))
+        await scene.primary.serve(prepare(YOUNG, held.hold, settled=True))
         before_s = now_s()
         read = ReadAt(0, KEY, scene.clock.now(), 0, 60_000)
         return await scene.calls().primary(0, read, PATIENCE_S), now_s() - before_s
@@ -194,8 +201,8 @@ def test_a_transaction_that_was_open_for_long_is_not_taken_for_silent_when_it_pr
         held = await scene.primary.serve(lock(YOUNG, exclusive=True))
         assert isinstance(held, Locked)
         await asyncio.sleep(5.0)
-        prepare = Prepare(0, YOUNG, held.hold, ((KEY, b"x"),), 1, 60_000)
-        assert isinstance(await scene.primary.serve(prepare), Prepared)
+        done = await scene.primary.serve(prepare(YOUNG, held.hold, settled=True))
+        assert isinstance(done, Prepared)
         await asyncio.sleep(0.5)
         finisher.tend()
         healthy = len(work)
@@ -234,7 +241,7 @@ def test_a_snapshot_is_refused_what_was_in_doubt_for_longer_than_it_may_be_old(
         scene = Scene()
         held = await scene.primary.serve(lock(YOUNG, exclusive=True))
         assert isinstance(held, Locked)
-        await scene.primary.serve(Prepare(0, YOUNG, held.hold, ((KEY, b"x"),), 1, 60_000))
+        await scene.primary.serve(prepare(YOUNG, held.hold, settled=True))
         await asyncio.sleep(prepared_s)
         at = scene.clock.now()
         reading = asyncio.ensure_future(scene.primary.serve(ReadAt(0, KEY, at, 0, 60_000)))
@@ -268,6 +275,104 @@ def test_a_free_lock_is_answered_at_once_and_one_that_is_not_takes_its_time() ->
         assert isinstance(await waiting, Locked)
 
     simulate(scenario())
+
+
+async def held_by(scene: Scene, txn: TxnId, key: bytes = KEY) -> Hold:
+    """The hold of ``txn``, which has read ``key``."""
+    held = await scene.primary.serve(lock(txn, exclusive=False, key=key))
+    assert isinstance(held, Locked)
+    return held.hold
+
+
+def commit(txn: TxnId, hold: Hold) -> CommitTx:
+    return CommitTx(0, txn, hold, 0, ((KEY, b"x"),), (), 60_000)
+
+
+def prepare(txn: TxnId, hold: Hold, key: bytes = KEY, *, settled: bool) -> Prepare:
+    return Prepare(0, txn, hold, ((key, b"x"),), 1, 60_000, settled)
+
+
+def test_a_commit_makes_its_locks_exclusive_and_waits_for_younger_readers_only() -> None:
+    async def scenario() -> tuple[bool, PeerAnswer, PeerAnswer]:
+        scene = Scene()
+        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
+        waiting = asyncio.ensure_future(scene.primary.serve(commit(OLD, old)))
+        await asyncio.sleep(0.1)
+        waits = not waiting.done() and scene.proposed == []
+        died = await scene.primary.serve(commit(YOUNG, young))
+        return waits, died, await waiting
+
+    waits, died, committed = simulate(scenario())
+
+    assert waits
+    assert isinstance(died, Failed)
+    assert died.code == codes.CONFLICT
+    assert isinstance(committed, Committed)
+
+
+def test_a_commit_that_did_not_get_its_locks_comes_to_nothing_whoever_asks_again() -> None:
+    async def scenario() -> list[PeerAnswer]:
+        scene = Scene()
+        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
+        answers = [await scene.primary.serve(commit(YOUNG, young))]
+        await scene.primary.serve(Finish(0, OLD, 0))
+        answers += [await scene.primary.serve(commit(YOUNG, young))]
+        answers += [await scene.primary.serve(commit(OLD, old))]
+        assert (scene.proposed, scene.primary.locks.count) == ([], 0)
+        return answers
+
+    found = [answer.code for answer in simulate(scenario()) if isinstance(answer, Failed)]
+
+    assert found == [codes.CONFLICT, codes.LOST, codes.LOST]
+
+
+def test_who_is_prepared_and_may_wait_elsewhere_is_waited_for_by_its_elders_only() -> None:
+    async def scenario(settled: bool) -> PeerAnswer | None:
+        scene = Scene()
+        hold = await held_by(scene, OLD)
+        done = await scene.primary.serve(prepare(OLD, hold, settled=settled))
+        assert isinstance(done, Prepared)
+        return scene.primary.at_once(lock(YOUNG, exclusive=False))
+
+    died, waits = simulate(scenario(False)), simulate(scenario(True))
+
+    assert isinstance(died, Failed)
+    assert died.code == codes.CONFLICT
+    assert waits is None
+
+
+def test_who_was_decided_on_is_waited_for_by_anybody() -> None:
+    async def scenario() -> PeerAnswer:
+        scene = Scene()
+        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=False))
+        finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
+        await asyncio.sleep(0)
+        before_s = now_s()
+        answer = await scene.primary.serve(lock(YOUNG, exclusive=False))
+        assert now_s() == before_s  # it does not wait for company while somebody waits for it
+        assert isinstance(await finishing, Fine)
+        return answer
+
+    answer = simulate(scenario())
+
+    assert isinstance(answer, Locked)
+    assert answer.value == b"x"
+
+
+def test_a_finish_goes_along_with_the_next_proposal_and_soon_without_one() -> None:
+    async def scenario(other_s: float) -> list[tuple[float, str]]:
+        scene = Scene()
+        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=True))
+        hold, begun_s = await held_by(scene, YOUNG, b"other"), now_s()
+        finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
+        await asyncio.sleep(other_s)
+        await scene.primary.serve(prepare(YOUNG, hold, b"other", settled=True))
+        await finishing
+        return sorted((round(at_s - begun_s, 6), what) for at_s, what in scene.proposed[1:])
+
+    half_s = COMPANY_S / 2
+    assert simulate(scenario(half_s)) == [(half_s, "Finish"), (half_s, "Prepare")]
+    assert simulate(scenario(1.0)) == [(COMPANY_S, "Finish"), (1.0, "Prepare")]
 
 
 def test_a_coordinator_that_has_just_started_is_not_taken_for_gone() -> None:

@@ -262,9 +262,9 @@ class Host:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def _flush(self) -> None:
-        """Drain every dirty group; one frame a peer leaves."""
-        outgoing: Outgoing = {}
+    def _flush(self, gathered: Outgoing | None = None) -> None:
+        """Drain every dirty group; one frame a peer leaves, behind what was ``gathered``."""
+        outgoing: Outgoing = {} if gathered is None else gathered
         try:
             while self._dirty and not self._failure.done():
                 name = next(iter(self._dirty))
@@ -351,10 +351,13 @@ class Host:
             updates = [write.update for write in batch if write.update is not None]
             if updates:
                 await self.log.append(updates)
+            # What became durable is drained here, where it would wait for a turn of its own: a
+            # commit passes this way four times, and what it says leaves in one frame.
+            self._flush_due = True
             outgoing: Outgoing = {}
             for write in batch:
                 write.done(outgoing)
-            self._send(outgoing)
+            self._flush(outgoing)
 
     def _written(self, group: Group, ready: Ready, outgoing: Outgoing) -> None:
         group.unwritten -= 1

@@ -15,6 +15,7 @@ from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.tasks import within
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
     Beat,
     Failed,
     PeerAnswer,
@@ -27,7 +28,6 @@ from clusters.reference.node.wire.messages import (
 )
 
 FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
-NO_ANSWER = 0  # the id of a request whose answer nobody wants
 MAX_REQUESTS = 4096  # open on one link
 EARLY_S = 0.001  # where a simulation lets a question be given up before anybody can answer
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeGuard
 
 from clusters.reference.node import codes
 from clusters.reference.node.clock import MAX_AHEAD_S, Hlc
-from clusters.reference.node.link import NO_ANSWER, Link, in_frames
+from clusters.reference.node.link import Link, in_frames
 from clusters.reference.node.members import member_of, name_of
 from clusters.reference.node.pairs import Following
 from clusters.reference.node.raft.types import Message
@@ -24,6 +24,7 @@ from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.tasks import together
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
     PROTOCOL,
     BadMessage,
     Beaten,

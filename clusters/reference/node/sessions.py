@@ -15,6 +15,7 @@ from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.snapshot import Snapshot
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
     AdminReply,
     BadMessage,
     Begin,
@@ -79,8 +80,9 @@ class Sessions:
                 idle.begin()
                 payload = await connection.recv()
                 idle.end()
-                request = decode(Codec.request, payload)
-                connection.send(encode(await session.answer(request)))
+                answer = await session.answer(decode(Codec.request, payload))
+                if answer is not None:
+                    connection.send(encode(answer))
         except (BadMessage, FrameError) as error:
             log.warning("dropping client %s: %s", connection.peer, error)
         finally:
@@ -167,16 +169,24 @@ class _Session:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._tx: Transaction | Snapshot | None = None
+        self._untold: Failed | None = None  # of a request that wanted no answer
 
-    async def answer(self, request: ClientRequest) -> ClientReply | AdminReply:
+    async def answer(self, request: ClientRequest) -> ClientReply | AdminReply | None:
+        """The answer, if one is wanted."""
         body = request.body
         if isinstance(body, AdminQuestion):
             return AdminReply(request.id, await self._sessions.admin(body))
         try:
-            return ClientReply(request.id, await self._step(request))
+            reply: ReplyBody = self._untold or await self._step(request)
         except TxError as error:
             self.end()
-            return ClientReply(request.id, error.failed)
+            reply = error.failed
+        if request.id != NO_ANSWER:
+            self._untold = None
+            return ClientReply(request.id, reply)
+        if isinstance(reply, Failed) and self._untold is None:
+            self._untold = _before_commit(reply)
+        return None
 
     async def _step(self, request: ClientRequest) -> ReplyBody:
         match request.body:
@@ -209,3 +219,12 @@ class _Session:
         if self._tx is None:
             raise TxError(Failed(codes.NO_TRANSACTION, "no transaction is open here"))
         return self._tx
+
+
+def _before_commit(failed: Failed) -> Failed:
+    """What a step has failed with, told in answer to another one: if that is the commit, it must
+    not look as if anything was asked of a log.
+    """
+    if failed.code != codes.PEER_LOST:
+        return failed
+    return Failed(codes.ABORTED, f"before its commit: {failed.code}: {failed.message}")

@@ -1,7 +1,9 @@
 """Interactive transactions on the node that the client talks to: the coordinator.
 
-Every get and put locks its key at the primary of its partition before it answers, so at commit the
-transaction holds all its locks and waits for nobody. Writes wait here until then.
+Every get locks its key at the primary of its partition before it answers; so does a put of a key
+that was not read. Writes wait here until the commit, which makes the locks of what was read and
+written exclusive, together with its own commands: a transaction that reads what it writes asks
+every primary half as often.
 
 * Keys of one partition: one command there.
 * Several partitions, one of them written at least: the written one with the lowest number is
@@ -51,9 +53,11 @@ from clusters.reference.node.wire.messages import (
     Validate,
 )
 
+MET_ANOTHER = (codes.CONFLICT, codes.LOCK_TIMEOUT)
 # What home answers when it did not commit, and never will.
 NOT_COMMITTED = (
     *NOT_DONE,
+    *MET_ANOTHER,
     codes.ABORTED,
     codes.LOST,
     codes.EXPIRED,
@@ -88,9 +92,9 @@ class Transaction:
         return self._reads[key]
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Lock the key and keep the write."""
+        """Keep the write; its key is locked, if only against other writers."""
         self._limits.touch(key, value)
-        if key not in self._locked:
+        if key not in self._locked and key not in self._reads:
             await self._lock(key, exclusive=True)
             self._locked[key] = None
         self._writes[key] = value
@@ -146,8 +150,18 @@ class Transaction:
     async def _prepare(self, home: int, others: tuple[int, ...]) -> int:
         """Prepare all but home; the timestamp below which the transaction can't commit."""
         limit_ms = self._limits.left_ms()
+        wanting = {self._partition(key) for key in self._writes if key not in self._locked}
         answers = await self._ask_all(
-            Prepare(p, self.txn, self._holds[p], self._writes_in(p), home, limit_ms) for p in others
+            Prepare(
+                partition=p,
+                txn=self.txn,
+                hold=self._holds[p],
+                writes=self._writes_in(p),
+                home=home,
+                limit_ms=limit_ms,
+                settled=wanting <= {p},
+            )
+            for p in others
         )
         if not planted("refusal-ignored"):
             self._must(answers, Prepared, "it could not be prepared everywhere")
@@ -164,6 +178,8 @@ class Transaction:
         for answer in answers:
             if not isinstance(answer, wanted):
                 failed = _failed(answer)
+                if failed.code in MET_ANOTHER:
+                    raise TxError(failed)
                 raise error(codes.ABORTED, f"{text}: {failed.code}: {failed.message}")
 
     async def _lock(self, key: bytes, *, exclusive: bool) -> bytes | None:

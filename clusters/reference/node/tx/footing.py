@@ -64,6 +64,11 @@ class Footing:
         finally:
             self._ends.remove(ended)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits for its end."""
+        return bool(self._ends)
+
     def end(self) -> None:
         """It is over here, and whoever waits hears it."""
         self.over = True

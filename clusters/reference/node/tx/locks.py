@@ -106,6 +106,10 @@ class LockTable:
                 return txn
         return None
 
+    def waited_for(self, txn: TxnId) -> bool:
+        """Whether anybody waits for a key that ``txn`` holds."""
+        return any(self._locks[key].queue for key in self._held.get(txn, ()))
+
     def rows(self) -> Iterator[tuple[bytes, TxnId, bool, int]]:
         """For people: key, holder, whether exclusively, and how many wait for the key."""
         for key, lock in self._locks.items():

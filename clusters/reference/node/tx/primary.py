@@ -18,12 +18,14 @@ from clusters.reference.node.clock import Hlc
 from clusters.reference.node.leases import Leases
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
+from clusters.reference.node.tx.company import Company
 from clusters.reference.node.tx.execute import execute
 from clusters.reference.node.tx.footing import Footing, Footings
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.promises import Promises
-from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S
+from clusters.reference.node.tx.read_at import read_at
+from clusters.reference.node.tx.waits import LOCK_WAIT_S
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,
@@ -43,10 +45,8 @@ from clusters.reference.node.wire.messages import (
     Resolved,
     TxnId,
     Validate,
-    Version,
 )
 
-STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
 OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
 
 T = TypeVar("T", Committed, Prepared)
@@ -76,9 +76,10 @@ class Primary:
     ) -> None:
         """``propose`` returns what ``Partition.apply`` returned, or ``Failed``."""
         self.number, self.partition, self._group = number, partition, group
-        self.propose, self.clock, self._leases, self.epoch = propose, clock, leases, 0
+        self._propose, self.clock, self._leases, self.epoch = propose, clock, leases, 0
+        self.company = Company()
         self.spent_epoch = 0  # the last one that was open here: it never opens again
-        self._promises = Promises(clock, leases)
+        self.promises = Promises(clock, leases)
         self.locks = LockTable()
         self.footings = Footings()
         self.on_commit: Callable[[TxnId], None] = lambda txn: None
@@ -100,6 +101,11 @@ class Primary:
         """Whether it may acknowledge now."""
         return self.open and self._leases.holds()
 
+    async def propose(self, command: Command, limit_s: float) -> object:
+        """What ``Partition.apply`` returned, or ``Failed``. Who waits for company goes along."""
+        self.company.leave()
+        return await self._propose(command, limit_s)
+
     async def take_over(self, epoch: int) -> bool:
         """Open under ``epoch``, which was granted; whether it worked."""
         floor = max(self.clock.now(), self.partition.max_ts)
@@ -109,7 +115,7 @@ class Primary:
             return False
         self.clock.observe(self.partition.max_ts)
         self.epoch = epoch
-        self._promises.opened(self.partition.written_ts)
+        self.promises.opened(self.partition.written_ts)
         self.locks = LockTable()
         self.footings.clear()
         if not planted("locks-not-rebuilt"):
@@ -129,7 +135,7 @@ class Primary:
         ``serve`` answers takes time. Locks are most of what is asked, and this needs no task.
         """
         if not self.serving:
-            return self._refusal()
+            return self.refusal()
         if not isinstance(body, Lock):
             return None
         footing = self.stand(body.txn, body.hold, body.limit_ms)
@@ -144,7 +150,7 @@ class Primary:
     async def serve(self, body: PrimaryBody) -> PeerAnswer:
         """The answer to one request."""
         if not self.serving:
-            return self._refusal()
+            return self.refusal()
         match body:
             case Lock():
                 return await self._lock(body)
@@ -161,7 +167,7 @@ class Primary:
             case Resolve():
                 return await self._resolve(body.txn)
             case ReadAt():
-                return await self._read_at(body)
+                return await read_at(self, body)
 
     # -- steps of a transaction
 
@@ -192,10 +198,14 @@ class Primary:
         footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
+        failed = await self._lock_writes(footing, body.writes)
+        if failed is not None:
+            return failed
         written = {key for key, _ in body.writes}
         reads = tuple(key for key in self.locks.held(body.txn) if key not in written)
         footing.propose(self.clock.now())
-        self.locks.settle(body.txn)
+        if body.settled:
+            self.locks.settle(body.txn)
         command = commands.Prepare(self.epoch, body.txn, footing.ts, reads, body.writes, body.home)
         return self._came_to(body.txn, await self.propose(command, body.limit_ms / 1000), Prepared)
 
@@ -203,7 +213,21 @@ class Primary:
         footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
+        failed = await self._lock_writes(footing, body.writes)
+        if failed is not None:
+            return failed
         return await self.commit(footing, body.ts, body.writes, body.participants)
+
+    async def _lock_writes(self, footing: Footing, writes: commands.Writes) -> Failed | None:
+        """Get every exclusive lock that ``footing`` lacks, or end it here: what it asked for comes
+        to nothing then, even if it is asked for again.
+        """
+        for key, _ in writes:
+            failed = await self.acquire(footing, key, exclusive=True)
+            if failed is not None:
+                self.drop(footing.txn)
+                return failed
+        return None
 
     async def commit(
         self, footing: Footing, ts: int, writes: commands.Writes, participants: tuple[int, ...]
@@ -233,10 +257,14 @@ class Primary:
         if body.txn in self.partition.prepared or (
             footing is not None and footing.proposed and body.ts
         ):
+            if footing is not None:
+                self.locks.settle(body.txn)  # it is decided: it waits for nobody, wherever
             self.clock.observe(body.ts)
             command = commands.Finish(self.epoch, body.txn, body.ts)
-            done = await self.propose(command, OWN_LIMIT_S)
-            return done if isinstance(done, Fine | Failed) else self._refusal()
+            if footing is None or not (footing.awaited or self.locks.waited_for(body.txn)):
+                await self.company.join()
+            done = await self._propose(command, OWN_LIMIT_S)
+            return done if isinstance(done, Fine | Failed) else self.refusal()
         if footing is not None and not footing.proposed:
             self.drop(body.txn)
         return Fine()
@@ -246,48 +274,13 @@ class Primary:
         if outcome is None:
             done = await self.propose(commands.Abort(self.epoch, txn), OWN_LIMIT_S)
             if not isinstance(done, Resolved):
-                return done if isinstance(done, Failed) else self._refusal()
+                return done if isinstance(done, Failed) else self.refusal()
             outcome = done
-        return outcome if self.serving else self._refusal()
-
-    # -- snapshots
-
-    async def _read_at(self, body: ReadAt) -> Version | Failed:
-        """The version at a timestamp: once promised, nobody commits below it any more; who had
-        begun to is waited for. No lock is taken, so no writer ever waits for a snapshot.
-        """
-        fresh_s = _now_s() - STALENESS_S - body.age_ms / 1000
-        if body.ts < self._promises.fresh(fresh_s):
-            return Failed(codes.SNAPSHOT_TOO_OLD, f"the snapshot is over {STALENESS_S:g} s old")
-        if not await self.promised(body.ts):
-            if not self.serving:
-                return self._refusal()
-            return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
-        give_up_s = _now_s() + min(OUTCOME_WAIT_S, body.limit_ms / 1000)
-        while (writer := self.locks.writer(body.key)) is not None:
-            footing = self.footings.get(writer)
-            if footing is None or not footing.proposed or footing.ts > body.ts:
-                break
-            if planted("pending-ignored"):
-                break
-            if not await footing.ended(give_up_s - _now_s()):
-                return Failed(codes.SNAPSHOT_BUSY, f"the outcome of {writer} is not known yet")
-            late = self.partition.versions.newest(body.key).ts > body.ts
-            if late and footing.durable_s < fresh_s:
-                # It may have been acknowledged, at home, before the snapshot had to see it.
-                return Failed(codes.SNAPSHOT_TOO_OLD, f"{writer} may be over {STALENESS_S:g} s old")
-        if not self.serving:
-            return self._refusal()
-        if body.ts < self.partition.readable_from:
-            return Failed(codes.SNAPSHOT_TOO_OLD, "versions of that time may be gone")
-        self.counters["snapshots"] += 1
-        if planted("snapshot-reads-newest"):
-            return self.partition.versions.newest(body.key)
-        return self.partition.versions.at(body.key, body.ts)
+        return outcome if self.serving else self.refusal()
 
     async def promised(self, ts: int) -> bool:
         """From now on no version here is at or below ``ts``, whoever is primary."""
-        return await self._promises.made(ts) and self.serving
+        return await self.promises.made(ts) and self.serving
 
     # -- footings and locks
 
@@ -309,6 +302,7 @@ class Primary:
         """Get the lock, or why not."""
         answer, request = self._ask(footing, key, exclusive=exclusive), footing.asked
         if answer is Answer.WAITING:
+            self.company.leave()
             granted = await footing.wait(min(LOCK_WAIT_S, footing.deadline_s - _now_s()))
             if footing.over or not self.serving or footing.asked != request:
                 return Failed(codes.LOST, f"{footing.txn} has lost its locks while it waited")
@@ -359,14 +353,15 @@ class Primary:
         """
         if isinstance(done, wanted):
             return done
-        failed = done if isinstance(done, Failed) else self._refusal()
+        failed = done if isinstance(done, Failed) else self.refusal()
         if failed.code in (codes.NOT_LEADER, codes.OVERLOADED, codes.TOO_LARGE):
             self.drop(txn)
         elif planted("doubt-called-abort"):
             return Failed(codes.ABORTED, failed.message)
         return failed
 
-    def _refusal(self) -> Failed:
+    def refusal(self) -> Failed:
+        """Why it may not act now."""
         why = "its lease has run out" if self.open else "another node, or nobody, is"
         return Failed(codes.NOT_PRIMARY, f"not primary of partition {self.number}: {why}")
 

@@ -7,6 +7,7 @@ import asyncio
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.leases import Leases
 
+STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
 CEILING_WAIT_S = 1.0  # for the lease to be renewed: it is, four times
 CEILING_POLL_S = 0.05
 

@@ -12,7 +12,8 @@ import msgspec
 from clusters.reference.node.raft.types import Message
 from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
 
-PROTOCOL = 3
+PROTOCOL = 4
+NO_ANSWER = 0  # the id of a request whose answer nobody waits for
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
@@ -130,8 +131,9 @@ class Validate(msgspec.Struct, frozen=True, array_like=True, tag="validate"):
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
-    """To a primary: make the transaction's locks and writes here durable, to be finished as the
-    partition ``home`` says.
+    """To a primary: lock what is written exclusively, and make the transaction's locks and writes
+    here durable, to be finished as the partition ``home`` says. ``settled``: it has every lock that
+    it needs elsewhere.
     """
 
     partition: int
@@ -140,11 +142,12 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
     writes: tuple[tuple[bytes, bytes], ...]
     home: int
     limit_ms: int
+    settled: bool
 
 
 class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """To the primary of the commit partition: commit not before ``ts``, record that it is so, and
-    finish it at ``participants``, which are prepared.
+    """To the primary of the commit partition: lock what is written exclusively, commit not before
+    ``ts``, record that it is so, and finish it at ``participants``, which are prepared.
     """
 
     partition: int
@@ -346,7 +349,9 @@ ReplyBody = Begun | Value | Done | Ended | Results | Failed
 
 
 class ClientRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A client's request; ids count up per connection."""
+    """A client's request; ids count up per connection. To one that wants no answer nothing is said
+    unless it fails: then the next one is not tried, and answered with that.
+    """
 
     id: int
     body: ClientBody
