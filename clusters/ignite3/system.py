@@ -71,7 +71,7 @@ LOG_PATTERNS = (
         name="unreadable-row",
         regex=r'Caused by: java\.lang\.NullPointerException.*"transactionMeta" is null',
     ),
-    # Of a transaction whose node had died: where it was told, its locks stood for good (86 s and more).
+    # Of a transaction whose node had died: where it was told, its locks stood for more than 86 s.
     LogPattern(name="locks-left", regex=r"First cleanup attempt failed"),
     LogPattern(name="out-of-memory", regex=r"java\.lang\.OutOfMemoryError", breaks=True),
 )
