@@ -38,7 +38,7 @@ KNOWN = {
     "(tx/partition.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",
     "pending-ignored": "a snapshot does not wait for a commit under way below its timestamp "
-    "(tx/primary.py)",
+    "(tx/read_at.py)",
     "prepared-forgotten": "a takeover drops what is prepared (tx/partition.py)",
     "prepared-not-saved": "snapshots of a partition lack what is prepared (tx/partition.py)",
     "prepared-times-out": "a prepared transaction loses its locks at its deadline (tx/primary.py)",
@@ -48,7 +48,7 @@ KNOWN = {
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition.py)",
-    "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
+    "snapshot-reads-newest": "a snapshot reads the newest version (tx/read_at.py)",
     "term-not-checked": "a follower takes entries behind one of another term than its leader's "
     "(raft/core.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups.py)",
