@@ -76,7 +76,8 @@ def runtime() -> Path:
 
 
 def driver() -> Path:
-    """The directory of the compiled driver."""
+    """The directory of the compiled driver, whose jars are as they were fetched."""
+    verify(jars("client"))
     return made(f"driver-{driver_digest()}", _compile)
 
 
@@ -102,9 +103,13 @@ def driver_command() -> tuple[str, ...]:
 
 
 def verify(directory: Path) -> None:
-    """Raises ``HarnessError`` for a file of ``directory`` that is not as it was fetched."""
-    for line in (directory / SUMS).read_text().splitlines():
-        expected, name = line.split("  ", 1)
+    """Raises ``HarnessError`` for a file of ``directory`` that is not as it was fetched, and for a
+    jar that was not: who runs the library takes them all.
+    """
+    sums = [line.split("  ", 1) for line in (directory / SUMS).read_text().splitlines()]
+    if more := sorted({path.name for path in directory.glob("*.jar")} - {name for _, name in sums}):
+        raise HarnessError(f"{directory / more[0]}: was not fetched; remove {directory}")
+    for expected, name in sums:
         path = directory / name
         found = _sha256(path) if path.is_file() else "no file"
         if found != expected:

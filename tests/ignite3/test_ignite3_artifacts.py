@@ -44,6 +44,15 @@ def test_a_jar_that_changed_since_it_was_fetched_is_named(tmp_path: Path) -> Non
         artifacts.verify(tmp_path)
 
 
+def test_a_jar_that_was_not_fetched_is_named(tmp_path: Path) -> None:
+    (tmp_path / artifacts.SUMS).write_text("")
+    artifacts.verify(tmp_path)
+    (tmp_path / "other.jar").write_bytes(b"")
+
+    with pytest.raises(HarnessError, match=r"other\.jar: was not fetched"):
+        artifacts.verify(tmp_path)
+
+
 def test_another_recipe_is_another_image(monkeypatch: pytest.MonkeyPatch) -> None:
     before = image.tag()
     monkeypatch.setattr(settings, "JVM", (*settings.JVM, "-XX:+UseParallelGC"))
