@@ -2,7 +2,7 @@
 
 Logs are read as bytes: a node may write anything into them. A line is matched by its beginning,
 so that one of ten megabytes costs no more than others. Patterns come from the manifest of a run
-that anybody may have made: RE2 (Arrow's) matches in linear time, whatever they are.
+that anybody may have made: they match in linear time, whatever they are.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness.errors import MalformedHistory
+from harness.logmatch import matches, unusable
 from harness.promise import Declaration, LogPattern
 from harness.rundir import RunDirectory
 
@@ -65,18 +64,9 @@ def scan(run: RunDirectory, patterns: Iterable[LogPattern]) -> pa.Table:
 
 def _refuse_unusable(run: RunDirectory, patterns: Iterable[LogPattern]) -> None:
     for pattern in patterns:
-        try:
-            _matches([b""], pattern)
-        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
-            reason = f"the log pattern {pattern.name!r} can't be used: {error}"
-            raise MalformedHistory(str(run.manifest), "declaration.logs", reason) from error
-
-
-def _matches(lines: list[bytes], pattern: LogPattern) -> list[int]:
-    """The places of the lines in which ``pattern`` is found."""
-    found = pc.match_substring_regex(pa.array(lines, pa.binary()), pattern=pattern.regex)
-    places: list[int] = np.flatnonzero(np.asarray(found)).tolist()
-    return places
+        if why := unusable(pattern):
+            reason = f"the log pattern {pattern.name!r} can't be used: {why}"
+            raise MalformedHistory(str(run.manifest), "declaration.logs", reason)
 
 
 def _files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
@@ -97,7 +87,7 @@ def _findings(
     for some in _batches(_lines(path)):
         lines, last = [line for _, line in some], some[-1][0]
         for pattern in patterns:
-            places = _matches(lines, pattern)
+            places = matches(lines, pattern)
             if not places:
                 continue
             totals[pattern.name] = totals.get(pattern.name, 0) + len(places)

@@ -32,7 +32,7 @@ from harness.rundir import RunDirectory
 from harness.statelog import QUIET_LIMIT_S, StateLog
 from harness.states import TellsStates
 from harness.stop import SETTLE_LIMIT_S, Stop, end
-from harness.tasks import together
+from harness.tasks import together, within
 
 EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
 POLL_LIMIT_S = 30.0  # nodes that don't answer are skipped well before
@@ -326,11 +326,10 @@ class Life:
         be told), and the run goes on. Whether it was done.
         """
         try:
-            async with asyncio.timeout(limit_s):
-                await work
+            await within(limit_s, work)
             return True
-        except TimeoutError:
-            text = f"{what}: not done within {limit_s:g} s"
+        except TimeoutError as error:
+            text = f"{what}: it raised TimeoutError: {error}"
         except FiredrillError as error:
             text = f"{what}: {error}"
         if tell:

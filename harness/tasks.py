@@ -1,4 +1,4 @@
-"""Awaiting several things at once without leaving any of them behind."""
+"""Awaiting: several things at once without leaving any of them behind, or one until a limit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,26 @@ from typing import TypeVar
 from harness.errors import FiredrillError, HarnessError
 
 T = TypeVar("T")
+
+
+class Late(HarnessError):
+    """What was awaited did not come to its end within the limit that it was given."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"not done within {limit_s:g} s")
+
+
+async def within(limit_s: float, work: Awaitable[T]) -> T:
+    """The result of ``work``, which is cancelled at its limit. Raises ``Late`` then, and only then:
+    a ``TimeoutError`` of its own (a socket has one, too) comes out as it is.
+    """
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            return await work
+    except TimeoutError as error:
+        if limit.expired():
+            raise Late(limit_s) from error
+        raise
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:

@@ -74,7 +74,7 @@ def conform_command(
     """Check the adapter of SYSTEM against what drills rely on, on a cluster of its own.
 
     A line a check, as it ends. Exit code 0: everything that could be tried holds; 1: something does
-    not, and a directory with the results and the nodes' logs is left.
+    not, and a directory with the results and the nodes' logs is left; 2: nothing could be tried.
     """
     from harness.cli.wiring import build_system, named, with_provider  # heavy
 
@@ -190,6 +190,10 @@ def _conclude(
         told = f"{count[Mark.HOLDS]} of {len(results)} checks hold{untried}"
         if broken:
             click.echo(f"DOES NOT CONFORM: {system}: {told}, {broken} do not: {run.root}")
+        elif not count[Mark.HOLDS]:
+            click.echo(f"NOTHING TRIED: {system}: {told}")
         else:
             click.echo(f"CONFORMS: {system}: {told}")
-    return Outcome.VIOLATION.exit_code if broken else 0
+    if broken:
+        return Outcome.VIOLATION.exit_code
+    return 0 if count[Mark.HOLDS] else Outcome.UNKNOWN.exit_code

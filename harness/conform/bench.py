@@ -18,6 +18,7 @@ from harness.conform.result import Broken, NotTried
 from harness.errors import FiredrillError, HarnessError
 from harness.faults import Fault, Proof, Scene, Victims
 from harness.records import MicroOp, OpType, Phase, StoreEvent
+from harness.tasks import Late, within
 
 T = TypeVar("T")
 Value = int | tuple[int, ...] | None
@@ -224,9 +225,8 @@ class Bench:
     async def timely(self, what: str, work: Awaitable[T]) -> T:
         """The result of a look that must be quick whatever the nodes do."""
         try:
-            async with asyncio.timeout(LOOK_LIMIT_S):
-                return await work
-        except TimeoutError:
+            return await within(LOOK_LIMIT_S, work)
+        except Late:
             raise Broken(f"{what} took longer than {LOOK_LIMIT_S:g} s") from None
         except Exception as error:
             raise Broken(f"{what} raised {type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ from harness.conform.ledger import Ledger, load
 from harness.conform.result import Broken, NotTried
 from harness.errors import MissingCapability
 from harness.records import MicroOp
-from harness.tasks import together
+from harness.tasks import Late, together, within
 
 SHORT_S = 2.0  # for an operation that is to fail
 HOLD_S = 3.0
@@ -42,11 +42,13 @@ def _wrong(bench: Bench, told: Roles) -> list[str]:
     count, nodes = bench.system.partitions, bench.cluster.nodes
     named: list[tuple[int, tuple[str, ...]]] = [(p, (node,)) for p, node in told.leaders.items()]
     named += [(partition, (node,)) for partition, node in (told.primaries or {}).items()]
-    named += list(told.voters.items())
+    named += [*told.voters.items(), *told.learners.items()]
     wrong = [f"partition {p} of {count}" for p, _ in named if count is not None and p >= count]
     wrong += [f"{n}, which is no node" for _, held in named for n in held if n not in nodes]
-    if told.metastorage_leader is not None and told.metastorage_leader not in nodes:
-        wrong.append(f"{told.metastorage_leader}, which is no node")
+    alone = (told.metastorage_leader, told.management_leader, *told.others)
+    wrong += [
+        f"{node}, which is no node" for node in alone if node is not None and node not in nodes
+    ]
     if not told.voters:
         wrong.append("no voters of any partition")
     for partition, leader in told.leaders.items():
@@ -169,11 +171,9 @@ def _usable(bench: Bench, kind: str) -> bool:
 async def recover(bench: Bench) -> str:
     """``recover`` starts what is down and resumes what is paused, and then every node serves."""
     nodes = bench.cluster.nodes
-    down, paused = nodes[-1], nodes[0]
+    down = nodes[-1]
     await bench.provider.kill(down)
-    if down != paused:
-        with suppress(MissingCapability):
-            await bench.provider.pause(paused)
+    paused = await _paused(bench, nodes[0]) if len(nodes) > 1 else "no other to pause"
     began_s = asyncio.get_running_loop().time()
     await bench.mend()
     took_s = asyncio.get_running_loop().time() - began_s
@@ -186,7 +186,16 @@ async def recover(bench: Bench) -> str:
         done = await bench.transact(node, MicroOp(WRITE, bench.number(), 1))
         if not done.ok:
             raise Broken(f"recover() returned, and a write through {node} ended as {done}")
-    return f"{down} killed, {paused} paused: every node serves after {took_s:.1f} s"
+    return f"{down} killed, {paused}: every node serves after {took_s:.1f} s"
+
+
+async def _paused(bench: Bench, node: str) -> str:
+    """Pause it, and say whether that could be done."""
+    try:
+        await bench.provider.pause(node)
+    except MissingCapability:
+        return f"{node} not paused, which provider {bench.provider.name} can't"
+    return f"{node} paused"
 
 
 async def refused(bench: Bench) -> str:
@@ -194,11 +203,10 @@ async def refused(bench: Bench) -> str:
     victim = bench.cluster.nodes[-1]
     await bench.provider.kill(victim)
     try:
-        async with asyncio.timeout(OP_LIMIT_S):
-            client = await bench.connect(victim)
+        client = await within(OP_LIMIT_S, bench.connect(victim))
     except StoreError as error:
         ended = bench.judged("connect", error)
-    except TimeoutError:
+    except Late:
         raise Broken(f"connect() to a dead program took longer than {OP_LIMIT_S:g} s") from None
     except Exception as error:
         name = type(error).__name__

@@ -10,6 +10,7 @@ from harness.conform import breaking, declared, talking, telling
 from harness.conform.bench import Bench
 from harness.conform.result import Broken, Check, Mark, NotTried, Result
 from harness.errors import FiredrillError, HarnessError, UsageError
+from harness.tasks import Late, within
 
 BEFORE = (
     Check(
@@ -116,13 +117,12 @@ async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Re
 
 async def _one(bench: Bench, check: Check) -> Result:
     try:
-        async with asyncio.timeout(check.limit_s):
-            text, mark = await check.run(bench), Mark.HOLDS
+        text, mark = await within(check.limit_s, check.run(bench)), Mark.HOLDS
     except NotTried as error:
         text, mark = str(error), Mark.NOT_TRIED
     except Broken as error:
         text, mark = str(error), Mark.BROKEN
-    except TimeoutError:
+    except Late:
         text, mark = f"not over within {check.limit_s:g} s", Mark.BROKEN
     except UsageError:  # what the machine lacks is no fault of the adapter
         raise

@@ -22,6 +22,7 @@ from harness.conform.relay import Relay, relayed
 from harness.conform.result import Broken, NotTried
 from harness.errors import HarnessError
 from harness.records import MicroOp, OpType
+from harness.tasks import Late, within
 
 SOON_S = 2.0  # a deadline that can't be met
 LATE_S = 8.0  # after which it was not kept
@@ -65,9 +66,8 @@ async def _gives_up(bench: Bench, verb: str) -> str:
     began_s = loop.time()
     work = getattr(bench.system, verb)(bench.cluster, nothing, began_s + SOON_S)
     try:
-        async with asyncio.timeout(SOON_S + LATE_S):
-            await work
-    except TimeoutError:
+        await within(SOON_S + LATE_S, work)
+    except Late:
         raise Broken(f"{verb}() went on {LATE_S:g} s after its deadline") from None
     except HarnessError as error:
         return f"{loop.time() - began_s:.1f} s for {SOON_S:g} s: {error}"
@@ -241,11 +241,11 @@ async def lost_connection(bench: Bench) -> str:
     async with relayed(bench.cluster, node) as relay:
         client, tx = await _through(bench, relay, node)
         await tx.append(key, 1)
+        before = relay.accepted
         relay.cut()
         try:
-            async with asyncio.timeout(OP_LIMIT_S):
-                await tx.commit()
-        except TimeoutError:
+            await within(OP_LIMIT_S, tx.commit())
+        except Late:
             raise Broken(f"commit() did not end {OP_LIMIT_S:g} s after the reset") from None
         except Exception as error:
             ended = bench.judged("commit", error)
@@ -253,8 +253,15 @@ async def lost_connection(bench: Bench) -> str:
             held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
             lost = "and the append is lost" if not held else "under another connection"
             raise Broken(f"commit() returned after its connection had been reset, {lost}")
+        await asyncio.sleep(SECOND_THOUGHTS_S)
+        again = relay.accepted - before
         await bench.close(client)
-    return f"commit ended as {ended.error}"
+    if again:
+        raise Broken(f"commit() dialed {again} more times after the reset: a hidden retry")
+    held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
+    if held not in (None, ()):
+        raise Broken(f"commit() ended as {ended}, and under another connection it left {held}")
+    return f"commit ended as {ended.error}, and nothing was done"
 
 
 async def deadlines(bench: Bench) -> str:

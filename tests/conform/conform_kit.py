@@ -18,7 +18,7 @@ from clusters.reference.system import build
 from harness import plugins
 from harness.clock import RunClock
 from harness.conform.bench import Bench
-from harness.conform.result import Result
+from harness.conform.result import Mark, Result
 from harness.conform.suite import conform
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +28,18 @@ sys.path.insert(0, str(EXAMPLE))
 from pebble import adapter as pebble  # noqa: E402
 
 KINDS = ("kill", "pause", "partition")
+NEEDS_NETWORK = {"lost answer", "lost connection", "deadlines"}
+
+
+def broken(found: dict[str, Result], check: str) -> str:
+    """What the check says is broken."""
+    assert found[check].mark is Mark.BROKEN, found[check]
+    return found[check].text
+
+
+def same(system: Any) -> Any:
+    """No mistake at all."""
+    return system
 
 
 class Other:
@@ -87,8 +99,12 @@ async def results(
         await provider.teardown()
 
 
-def simulated(change: Any, *checks: str, nodes: int = 3) -> dict[str, Result]:
-    """The checks of the reference store, simulated, with ``change(system)`` in its place."""
+def simulated(
+    change: Any, *checks: str, nodes: int = 3, provided: Any = lambda provider: provider
+) -> dict[str, Result]:
+    """The checks of the reference store, simulated, with ``change(system)`` in its place, and
+    ``provided(provider)`` in that of the provider.
+    """
 
     async def main() -> dict[str, Result]:
         provider = SimProvider(seed=1)
@@ -98,7 +114,7 @@ def simulated(change: Any, *checks: str, nodes: int = 3) -> dict[str, Result]:
             return change(build(options, names, 1, network=provider.client_network))
 
         system = another({"partitions": 2})
-        return await results(system, provider, nodes, checks, True, another)
+        return await results(system, provided(provider), nodes, checks, True, another)
 
     return simulate(main())
 

@@ -1,6 +1,6 @@
 """Every check finds the mistake that it is there for: an adapter with that mistake is broken in it.
 
-What needs no real network is tried on the simulated reference store, the rest on processes.
+All of this is tried on the simulated reference store.
 """
 
 from __future__ import annotations
@@ -8,33 +8,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import attrs
 import msgspec
 import pytest
-from conform_kit import Other, in_processes, pebble, simulated, with_client, with_tx
+from conform_kit import NEEDS_NETWORK, Other, broken, same, simulated, with_client, with_tx
 
-from harness.client import Certainty, Committed, StoreError
+from clusters.providers.sim.provider import SimProvider
+from harness.client import Committed, StoreError
 from harness.cluster import Roles
 from harness.conform import declared
-from harness.conform.result import Broken, Mark, Result
+from harness.conform.result import Broken, Mark
 from harness.conform.suite import SUITE
-from harness.promise import Promise
-
-NEEDS_NETWORK = {"lost answer", "lost connection", "deadlines"}
-
-
-def broken(found: dict[str, Result], check: str) -> str:
-    """What the check says is broken."""
-    assert found[check].mark is Mark.BROKEN, found[check]
-    return found[check].text
-
-
-def same(system: Any) -> Any:
-    return system
-
+from harness.errors import MissingCapability
+from harness.promise import LogPattern, Promise
 
 # -- what an adapter says of itself ----------------------------------------------------------------
 
@@ -44,6 +31,10 @@ def declaring(**changes: Any) -> Callable[[Any], Any]:
         return Other(system, declaration=msgspec.structs.replace(system.declaration, **changes))
 
     return change
+
+
+def matching(regex: str) -> Callable[[Any], Any]:
+    return declaring(logs=(LogPattern(name="panic", regex=regex),))
 
 
 def renamed_row(system: Any) -> Other:
@@ -71,6 +62,7 @@ def fickle(system: Any) -> Other:
         (declaring(promises=(Promise(kind="read-write", model="safe"),)), "declaration", "'safe'"),
         (declaring(promises=()), "declaration", "no promise of kind 'read-write'"),
         (declaring(conflicts=("TX-NOPE",)), "declaration", "TX-NOPE is in no row"),
+        (matching("(?=a)a"), "declaration", "'panic' can't be used: Invalid regular expression"),
         (renamed_row, "errors", "row WRONG is of code TX-CONFLICT"),
         (placing_elsewhere, "partitions", "names partition 7 of 2"),
         (fickle, "program", "another one when it is asked for again"),
@@ -80,27 +72,18 @@ def test_a_wrong_word_about_itself_is_found(change: Any, check: str, text: str) 
     assert text in broken(simulated(change, check), check)
 
 
+def test_a_log_pattern_that_checkers_can_use_is_none_for_python_and_holds() -> None:
+    found = simulated(matching(r"out of memory\z"), "declaration")
+
+    assert found["declaration"].mark is Mark.HOLDS, found
+
+
 def test_an_option_that_nobody_knows_and_that_is_taken_is_found() -> None:
     def careless(system: Any) -> Other:
         return Other(system, build=lambda options: system)
 
     with pytest.raises(Broken, match="'no_such_option' was taken"):
         asyncio.run(declared.options(careless(None)))  # type: ignore[arg-type]
-
-
-def test_a_program_that_walks_around_the_links_is_found(tmp_path: Path) -> None:
-    def around(system: Any) -> Other:
-        def program(node: str, cluster: Any) -> Any:
-            links = {link: cluster.bind[link[1]] for link in cluster.peer}
-            return system.program(node, attrs.evolve(cluster, peer=links))
-
-        return Other(system, program=program)
-
-    checks = ("program", "partition bites")
-    found = in_processes(tmp_path, around, *checks, nodes=2)
-
-    assert "no link can be cut" in broken(found, "program")
-    assert "does not take the links that are cut" in broken(found, "partition bites")
 
 
 # -- clients ---------------------------------------------------------------------------------------
@@ -127,6 +110,36 @@ def starting_and_gone(system: Any) -> Other:
 )
 def test_a_set_up_that_keeps_no_deadline_is_found(change: Any, text: str) -> None:
     assert text in broken(simulated(change, "set-up deadline"), "set-up deadline")
+
+
+async def timing_out(*_: Any) -> Any:
+    raise TimeoutError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "text"),
+    [
+        (lambda s: Other(s, roles=timing_out), "roles", "roles() raised TimeoutError: no answer"),
+        (
+            lambda s: Other(s, set_up=timing_out),
+            "set-up deadline",
+            "set_up() raised TimeoutError: no answer",
+        ),
+        (lambda s: Other(s, connect=timing_out), "refused", "connect() raised TimeoutError"),
+        (
+            lambda s: with_client(s, lambda client: Other(client, begin=timing_out)),
+            "transactions",
+            "the adapter raised TimeoutError: no answer",
+        ),
+    ],
+)
+def test_a_timeout_of_the_adapters_own_is_not_called_a_limit_of_ours(
+    change: Any, check: str, text: str
+) -> None:
+    found = simulated(change, check)
+
+    assert text in broken(found, check)
+    assert "took longer" not in found[check].text
 
 
 def reading_nothing(tx: Any) -> Other:
@@ -241,108 +254,6 @@ def test_an_error_of_the_machine_where_one_of_the_store_is_due_is_found() -> Non
     assert "ConnectionRefusedError" in broken(simulated(raw, "refused"), "refused")
 
 
-# -- lost answers: on a real network ---------------------------------------------------------------
-
-
-def certain_of_what_is_lost(system: Any) -> Other:
-    row = msgspec.structs.replace(system.errors["LOST"], at_commit=Certainty.DEFINITE)
-    return Other(system, errors=system.errors | {"LOST": row})
-
-
-class Retrying:
-    """A connection that dials again, as drivers of databases like to do."""
-
-    def __init__(self, system: Any, cluster: Any, node: str, again: bool) -> None:
-        self.dial = lambda: system.connect(cluster, node, 0)
-        self.again = again
-
-    async def begin(self, kind: str, deadline_s: float) -> Any:
-        self.client = await self.dial()
-        self.asked: list[tuple[int, int]] = []
-        return Other(self, server_txn=None)
-
-    async def read(self, key: int) -> Any:
-        self.tx = await self.client.begin("read-write", asyncio.get_running_loop().time() + 5)
-        return await self.tx.read(key)
-
-    async def append(self, key: int, element: int) -> None:
-        self.asked.append((key, element))
-        self.tx = await self.client.begin("read-write", asyncio.get_running_loop().time() + 5)
-        await self.tx.append(key, element)
-
-    async def commit(self) -> Committed:
-        try:
-            return await self.tx.commit()
-        except StoreError:
-            self.client = await self.dial()
-            if not self.again:
-                return Committed()
-            tx = await self.client.begin("read-write", asyncio.get_running_loop().time() + 5)
-            for key, element in self.asked:
-                await tx.append(key, element)
-            return await tx.commit()
-
-    async def close(self) -> None:
-        await self.client.close()
-
-
-def retrying(*, again: bool) -> Callable[[Any], Any]:
-    def change(system: Any) -> Other:
-        async def connect(cluster: Any, node: str, process: int) -> Any:
-            return Retrying(system, cluster, node, again)
-
-        return Other(system, connect=connect)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "check", "text"),
-    [
-        (certain_of_what_is_lost, "lost answer", "fail at commit (LOST"),
-        (retrying(again=True), "lost answer", "a hidden retry"),
-        (retrying(again=True), "lost connection", "under another connection"),
-        (retrying(again=False), "lost connection", "and the append is lost"),
-    ],
-)
-def test_a_wrong_answer_to_a_lost_one_is_found(
-    tmp_path: Path, change: Any, check: str, text: str
-) -> None:
-    assert text in broken(in_processes(tmp_path, change, check), check)
-
-
-def never_giving_up(client: Any) -> Other:
-    async def begin(kind: str, deadline_s: float) -> Any:
-        work = asyncio.ensure_future(client.begin(kind, deadline_s))
-        while not work.done():
-            try:
-                await asyncio.shield(work)
-            except asyncio.CancelledError:
-                if asyncio.get_running_loop().time() > deadline_s + 3:
-                    raise
-        return work.result()
-
-    return Other(client, begin=begin)
-
-
-def closing_politely(client: Any) -> Other:
-    async def close() -> None:
-        await client.ask("rollback") if client._usable else await asyncio.sleep(5)
-        await client.close()
-
-    return Other(client, close=close)
-
-
-@pytest.mark.parametrize(
-    ("mistake", "text"),
-    [(never_giving_up, "begin() went on"), (closing_politely, "it waits for the store")],
-)
-def test_a_client_that_does_not_let_go_is_found(tmp_path: Path, mistake: Any, text: str) -> None:
-    found = in_processes(tmp_path, lambda system: with_client(system, mistake), "deadlines")
-
-    assert text in broken(found, "deadlines")
-
-
 # -- faults ----------------------------------------------------------------------------------------
 
 
@@ -380,6 +291,10 @@ def telling(roles: Roles) -> Callable[[Any], Any]:
         (Roles(leaders={0: "n9"}, voters={0: ("n9",)}), "n9, which is no node"),
         (Roles(leaders={5: "n1"}, voters={0: ("n1",)}), "partition 5 of 2"),
         (Roles(leaders={0: "n1"}, voters={0: ("n2",)}), "has no vote in it"),
+        (Roles(voters={0: ("n1",)}, learners={0: ("n9",)}), "n9, which is no node"),
+        (Roles(voters={0: ("n1",)}, learners={7: ("n2",)}), "partition 7 of 2"),
+        (Roles(voters={0: ("n1",)}, management_leader="n9"), "n9, which is no node"),
+        (Roles(voters={0: ("n1",)}, others=("n9",)), "n9, which is no node"),
     ],
 )
 def test_roles_that_name_what_is_not_there_are_found(told: Roles, text: str) -> None:
@@ -404,6 +319,22 @@ def healing_in_haste(system: Any) -> Other:
 
 def test_a_heal_that_leaves_something_broken_is_found() -> None:
     assert "n3 is down" in broken(simulated(healing_nothing, "recover"), "recover")
+
+
+def test_what_recover_was_tried_on_is_what_could_be_done_to_the_nodes() -> None:
+    async def impossible(node: str) -> None:
+        raise MissingCapability("recover", "pause")
+
+    def unpausing(provider: SimProvider) -> Other:
+        return Other(provider, pause=impossible)
+
+    whole = simulated(same, "recover")["recover"]
+    unpaused = simulated(same, "recover", provided=unpausing)["recover"]
+    alone = simulated(same, "recover", nodes=1)["recover"]
+
+    assert "n3 killed, n1 paused: every node" in whole.text
+    assert "n3 killed, n1 not paused, which provider sim can't: every node" in unpaused.text
+    assert "n1 killed, no other to pause: every node" in alone.text
 
 
 def test_a_heal_that_does_not_look_whether_it_helped_is_found() -> None:
@@ -453,11 +384,3 @@ def test_the_reference_store_conforms_in_a_simulation() -> None:
     untried = {name for name, mark in marks.items() if mark is Mark.NOT_TRIED}
     assert untried == NEEDS_NETWORK
     assert not [found[name] for name, mark in marks.items() if mark is Mark.BROKEN]
-
-
-def test_the_example_conforms_where_clients_dial_over_a_network(tmp_path: Path) -> None:
-    assert pebble.Pebble.name == "pebble"
-
-    found = in_processes(tmp_path, same, *NEEDS_NETWORK, "transactions", "codes")
-
-    assert {result.mark for result in found.values()} == {Mark.HOLDS}, found

@@ -64,6 +64,17 @@ def test_keys_that_are_not_read_in_the_end_are_trouble(
     assert manifest.trouble == ("final reads: not every key was read within 30 s",)
 
 
+def test_an_adapter_that_lets_a_timeout_out_is_not_said_to_have_taken_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> None:
+        raise TimeoutError("n1 said nothing")
+
+    monkeypatch.setattr(ReferenceSystem, "recover", refused)
+    _, manifest = drill(PLAN, tmp_path / "run")
+    assert manifest.trouble == ("quiesce: it raised TimeoutError: n1 said nothing",)
+
+
 def test_a_run_that_is_cancelled_half_way_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
