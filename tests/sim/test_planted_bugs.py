@@ -66,7 +66,7 @@ def test_drills_are_written_for_bugs_that_there_are() -> None:
     ("bug", "seed", "name"),
     [
         ("own-write-unseen", 1, "internal"),
-        ("released-before-durable", 1, "lost-update"),
+        ("released-before-durable", 1, "incompatible-order"),
         ("term-not-persisted", 1, "forgotten-state"),
         ("snapshot-applied-partly", 1, "diverged-replicas"),
         ("laggard-left-behind", 1, "liveness"),
