@@ -319,7 +319,7 @@ def _message(figure: _Figure, span: Span, row: Row, few: bool) -> Iterator[str]:
             f'<path d="M{x2 - 3},{y2 - 3:.1f} l6,6 m0,-6 l-6,6" stroke="{_LOST}" '
             f'stroke-width="1.5">{title}</path>'
         )
-    name = _short(row["what"])
+    name = _short(row.get("what") or row["did"])  # a reset carries nothing
     x, y = round((x1 + x2) / 2 + 3, 1), round((y1 + y2) / 2, 1)
     if (few or family.named) and span.left <= x <= span.right and figure.room(x, y, name):
         yield _text(x, y, name, fill=colour, font_size="9", halo=True)
