@@ -4,14 +4,23 @@ checked and drilled from the command line.
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conform_kit import EXAMPLE, ROOT
+
+import harness
+from harness.cluster import System
+from harness.conform.suite import SUITE
+from harness.hardware import Hardware
+from harness.states import TellsStates
 
 INSTALL_LIMIT_S, COMMAND_LIMIT_S = 120, 180
 GUIDE = ROOT / "docs" / "your-own-store.md"
@@ -98,12 +107,35 @@ def test_an_adapter_with_a_mistake_leaves_the_results_and_the_logs(tmp_path: Pat
 
 
 def test_the_guide_names_every_check_and_every_method_that_an_adapter_has() -> None:
-    from harness.cluster import System
-    from harness.conform.suite import SUITE
-
     text = GUIDE.read_text()
 
-    verbs = [name for name in vars(System) if not name.startswith("_")]
-    missing = [name for name in verbs if f"`{name}" not in text]
+    missing = [name for name in public(System) if f"`{name}" not in text]
     missing += [check.name for check in SUITE if f"`{check.name}`" not in text]
     assert missing == []
+
+
+def test_the_guide_names_whatever_the_harness_looks_for_in_a_system_or_its_clients() -> None:
+    text, looked_for = GUIDE.read_text(), dict(optional())
+
+    assert TellsStates in looked_for.values()
+    assert [path for path in looked_for if f"`{path}`" not in text] == []
+    told = [name for protocol in looked_for.values() for name in public(protocol)]
+    assert [name for name in told if f"`{name}" not in text] == []
+
+
+def public(protocol: type) -> list[str]:
+    return [name for name in vars(protocol) if not name.startswith("_")]
+
+
+def optional() -> Iterator[tuple[str, type]]:
+    """Every protocol of the harness that something may have or not, by its path; those of what a
+    provider does to machines are none of an adapter's.
+    """
+    for found in pkgutil.iter_modules(harness.__path__, "harness."):
+        for name, value in vars(importlib.import_module(found.name)).items():
+            if (
+                getattr(value, "_is_runtime_protocol", False)
+                and value.__module__ == found.name
+                and value is not Hardware
+            ):
+                yield f"{found.name}.{name}", value
