@@ -166,6 +166,6 @@ def test_a_client_that_does_not_let_go_is_found(tmp_path: Path, mistake: Any, te
 def test_the_example_conforms_where_clients_dial_over_a_network(tmp_path: Path) -> None:
     assert pebble.Pebble.name == "pebble"
 
-    found = in_processes(tmp_path, same, *NEEDS_NETWORK, "transactions", "codes")
+    found = in_processes(tmp_path, same, *NEEDS_NETWORK, "roles", "transactions", "codes")
 
     assert {result.mark for result in found.values()} == {Mark.HOLDS}, found

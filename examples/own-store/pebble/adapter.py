@@ -128,7 +128,7 @@ class Pebble:
         system="pebble",
         mode="one holder",
         promises=(Promise(kind=READ_WRITE, model="strict-serializable"),),
-        logs=(LogPattern(name="panic", regex=r"^Traceback", breaks=True),),
+        logs=(LogPattern(name="panic", regex=r"^Traceback|^pebble: ", breaks=True),),
         liveness_s=5.0,
         conflicts=("BUSY",),
     )
@@ -183,7 +183,7 @@ class Pebble:
         if not any(told.values()):
             return Roles()
         first = next(iter(cluster.bind))  # ``cluster.nodes`` may be one that is asked alone
-        return Roles(leaders=dict.fromkeys(range(len(holders)), *holders), voters={0: (first,)})
+        return Roles(leaders={0: holders[0]} if holders else {}, voters={0: (first,)})
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
         found = await together(self._events(cluster, node, clock) for node in cluster.nodes)

@@ -35,7 +35,7 @@ class Holder:
                 break
             self.data.update(json.loads(line))
             self.commits, good = self.commits + 1, good + len(line)
-        self.log = path.open("ab", buffering=0)
+        self.log, self.good = path.open("ab", buffering=0), good
         os.truncate(path, good)
 
     data: dict[str, Any]
@@ -43,11 +43,25 @@ class Holder:
     def commit(self, writes: dict[str, Any]) -> int:
         """Make ``writes`` durable, then visible; the number of the commit."""
         if writes:
-            self.log.write(json.dumps(writes).encode() + b"\n")
-            os.fsync(self.log.fileno())
+            self.append(json.dumps(writes).encode() + b"\n")
             self.data.update(writes)
             self.commits += 1
         return self.commits
+
+    def append(self, line: bytes) -> None:
+        """The whole of ``line``, synced. A full disk takes a part of it and says no more than how
+        much: no later line may follow that, and what a failed sync left behind nobody knows. So the
+        node takes it back and ends: whoever asked does not learn how it came out.
+        """
+        try:
+            if (written := self.log.write(line)) != len(line):
+                raise OSError(f"{written} of {len(line)} bytes written")
+            os.fsync(self.log.fileno())
+        except OSError as error:
+            os.truncate(self.path, self.good)
+            print(f"pebble: {self.path} can't be written: {error}", file=sys.stderr, flush=True)
+            os._exit(1)  # at once, whatever connections are doing
+        self.good += len(line)
 
 
 class Session:
@@ -130,7 +144,7 @@ async def main(config: Answer) -> None:
 
     async def converse(reader: StreamReader, writer: StreamWriter) -> None:
         session = Session(holder) if holder else Passing(*config["holder"])
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # of connections: a log that fails ends the node
             while line := await reader.readline():
                 asked = json.loads(line)
                 if asked["op"] == "status":
