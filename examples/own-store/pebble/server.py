@@ -58,9 +58,11 @@ class Holder:
                 raise OSError(f"{written} of {len(line)} bytes written")
             os.fsync(self.log.fileno())
         except OSError as error:
-            os.truncate(self.path, self.good)
-            print(f"pebble: {self.path} can't be written: {error}", file=sys.stderr, flush=True)
-            os._exit(1)  # at once, whatever connections are doing
+            try:
+                os.truncate(self.path, self.good)
+                print(f"pebble: {self.path} can't be written: {error}", file=sys.stderr, flush=True)
+            finally:
+                os._exit(1)  # whatever connections are doing, and where nothing can be told, too
         self.good += len(line)
 
 
