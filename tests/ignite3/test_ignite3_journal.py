@@ -10,8 +10,9 @@ import ignite3_lines as lines
 import pytest
 from ignite3_lines import line, log
 
-from clusters.ignite3 import journal
-from clusters.ignite3.journal import Journal, roles_of
+from clusters.ignite3 import journal, logbook
+from clusters.ignite3.holders import roles_of
+from clusters.ignite3.journal import Journal
 from clusters.ignite3.logline import said
 from harness.clock import RunClock
 from harness.cluster import Roles
@@ -196,7 +197,7 @@ def test_a_look_just_before_is_enough_unless_it_has_to_be_now() -> None:
 
 
 def test_a_log_longer_than_a_piece_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "PIECE_BYTES", 400)
+    monkeypatch.setattr(logbook, "PIECE_BYTES", 400)
     content = log(line(lines.BEGAN), "x" * 1000, line(lines.ELECTED), line(lines.LEASE))
 
     found = run(read(Journal(), Logs(n2=content)))
@@ -230,6 +231,26 @@ def test_roles_are_what_was_said_last_of_nodes_that_answer() -> None:
     assert roles.learners == {3: ("n4",)}
     assert (roles.metastorage_leader, roles.management_leader) == ("n1", "n1")
     assert roles.others == ()
+
+
+@pytest.mark.parametrize("first_read", ["n2", "n3"])
+def test_learners_are_those_that_were_named_last_whichever_log_is_read_first(
+    first_read: str,
+) -> None:
+    newer = line(lines.STABLE.replace("n4", "n5"), at="16:00:00:000")
+    content = {"n2": log(newer), "n3": log(line(lines.STARTED, at="15:00:00:000"))}
+
+    async def look() -> Roles:
+        book, logs = Journal(), Logs()
+        for node in sorted(content, key=lambda node: node != first_read):
+            logs.content[node] = content[node]
+            await read(book, logs)
+        return roles_of({"n2": (3,), "n3": (3,), "n4": (), "n5": (3,)}, book.holders)
+
+    roles = run(look())
+
+    assert roles.learners == {3: ("n5",)}
+    assert roles.voters == {3: ("n2", "n3")}
 
 
 @pytest.mark.parametrize("last", [lines.STEPPED_DOWN, lines.BEGAN])

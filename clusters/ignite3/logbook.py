@@ -1,0 +1,70 @@
+"""One node's log as far as it is known, and its clock by the looks that were taken at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from clusters.ignite3.logline import Said, said
+from harness.records import EventKind
+
+PIECE_BYTES = 1 << 19  # a node under contention writes some hundred kilobytes a second
+TICK_NS = 1_000_000  # of the times in logs
+CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
+
+
+@attrs.frozen(kw_only=True)
+class Reading:
+    """One look at a node's wall clock: ``wall_ns`` there was ``loop_ns`` here, give or take
+    ``half_trip_ns``.
+    """
+
+    wall_ns: int
+    loop_ns: int
+    half_trip_ns: int
+
+    def uncertainty_ns(self, wall_ns: int) -> int:
+        """What mapping ``wall_ns`` by this reading may be off by."""
+        return self.half_trip_ns + TICK_NS + int(abs(self.wall_ns - wall_ns) * CLOCK_DRIFT)
+
+
+@attrs.define
+class Log:
+    """How far one node's log is known: to a byte, and to a time. ``boots`` counts the starts in
+    it.
+    """
+
+    node: str
+    offset: int = 0
+    boots: int = 0
+    newest_ns: int = 0
+    first: Reading | None = None
+    last: Reading | None = None
+    best: Reading | None = None
+
+    def take(self, content: bytes, *, after_ns: int = 0) -> Iterator[tuple[str, Said]]:
+        """What the whole lines of ``content`` say, which begins at ``offset``, each with its boot;
+        nothing of what was said up to ``after_ns`` by the node's clock.
+        """
+        whole = content.rfind(b"\n") + 1
+        if not whole and len(content) >= PIECE_BYTES:
+            whole = len(content)  # a line that no piece holds is none of ours
+        self.offset += whole
+        for line in content[:whole].decode("utf-8", "replace").split("\n"):
+            found = said(line.rstrip("\r"))
+            if found is not None and found.wall_ns > after_ns:
+                self.boots += found.kind is EventKind.NODE_STARTED
+                self.newest_ns = max(self.newest_ns, found.wall_ns)
+                yield str(self.boots), found
+
+    def look(self, reading: Reading) -> None:
+        """Keep the first and the last look at the clock, and the quickest."""
+        self.first, self.last = self.first or reading, reading
+        if self.best is None or reading.half_trip_ns < self.best.half_trip_ns:
+            self.best = reading
+
+    def nearest(self, wall_ns: int) -> Reading | None:
+        """The look at the clock by which to map ``wall_ns``."""
+        known = [reading for reading in (self.first, self.last, self.best) if reading]
+        return min(known, key=lambda reading: reading.uncertainty_ns(wall_ns), default=None)
