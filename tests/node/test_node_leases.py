@@ -231,6 +231,43 @@ def test_the_holder_has_stopped_when_another_may_take_over(
     assert other.leases.over("n1", holder.origin)
 
 
+@given(
+    log=st.lists(st.sampled_from(("old", "new")), max_size=12),
+    gaps_s=st.lists(st.floats(0, 0.4), min_size=13, max_size=13),
+    lag_s=st.floats(0, 2.0),
+)
+def test_nobody_else_takes_the_lease_of_the_later_of_two_starts_while_it_holds(
+    log: list[str], gaps_s: list[float], lag_s: float
+) -> None:
+    """What the earlier start sent comes in any order behind the later one's first renewal, and all
+    of it later at another node: which hears of a grant to a start only behind its first renewal.
+    """
+    old, new, other = Observer("n1"), Observer("n1", "00000002"), Observer("n2")
+    late = [old.leases.next_renewal() for _ in range(1 + log.count("old"))]
+    applied: list[tuple[float, Lease]] = []
+
+    def pass_s(seconds: float) -> None:
+        for each in (new, other):
+            each.pass_s(seconds)
+        while applied and applied[0][0] <= other.now_s:
+            other.renewed("n1", applied.pop(0)[1])
+        if other.leases.ended("n1", old.origin):
+            assert not (other.leases.over("n1", new.origin) and new.leases.holds())
+
+    for gap_s, start in zip(gaps_s, ("old", "new", *log), strict=False):
+        lease = new.leases.next_renewal() if start == "new" else late.pop(0)
+        pass_s(gap_s)
+        new.renewed("n1", lease)
+        applied.append((other.now_s + lag_s, lease))
+        pass_s(0.0)
+    while applied:
+        pass_s(0.05)
+    assert other.leases.ended("n1", old.origin)
+    for _ in range(60):
+        pass_s(0.02)
+    assert other.leases.over("n1", new.origin)
+
+
 class Desk:
     """Metastorage, done at once."""
 

@@ -5,130 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
-import attrs
 import pytest
+from primary_scene import KEY, OLD, YOUNG, Leases, Scene, lock, now_s, prepare
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import codes, switchboard
 from clusters.reference.node.clock import Hlc, span
 from clusters.reference.node.placement import partition_of
-from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.switchboard import Switchboard
-from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.calls import Calls
-from clusters.reference.node.tx.company import COMPANY_S
 from clusters.reference.node.tx.coordinator import one_shot
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.limits import TxError
-from clusters.reference.node.tx.partition import Partition
-from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S, PATIENCE_S
 from clusters.reference.node.wire.messages import (
-    NO_HOLD,
-    Committed,
-    CommitTx,
     Execute,
     Executed,
     Failed,
-    Fine,
     Finish,
-    Hold,
     Lock,
     Locked,
     PeerAnswer,
     PeerBody,
-    Prepare,
     Prepared,
-    PrimaryBody,
     ReadAt,
     Renew,
     Resolve,
-    Resolved,
     TxnId,
     Version,
 )
-
-OLD, YOUNG = TxnId(1, "n1~1", 1), TxnId(2, "n1~1", 2)
-EPOCH = 1
-KEY = b"key"
-
-
-def now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
-@attrs.define
-class Leases:
-    """Of a primary that nobody threatens; what it promises reaches ``ceiling``."""
-
-    ceiling: int = span(1_000_000)
-    epoch: int = EPOCH
-    gone: bool = False  # every coordinator
-
-    def mine(self, partition: int) -> Leases:
-        return self
-
-    def holds(self) -> bool:
-        return True
-
-    def silent(self, origin: str) -> bool:
-        return self.gone
-
-    def clock_at(self, at_s: float) -> int:
-        return 0
-
-
-@attrs.frozen
-class Leading:
-    serving: bool = True
-
-
-@attrs.define(slots=False)
-class Scene:
-    """One primary, its log that commits at once, and who finishes its transactions."""
-
-    leases: Leases = attrs.field(factory=Leases)
-    partition: Partition = attrs.field(factory=Partition)
-    asked: list[PeerBody] = attrs.field(factory=list)
-    index: int = 0
-    proposed: list[tuple[float, str]] = attrs.field(factory=list)  # when, and what
-
-    def __attrs_post_init__(self) -> None:
-        self.clock = Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s)
-        self.primary = Primary(
-            number=0,
-            partition=self.partition,
-            group=Leading(),
-            propose=self.propose,
-            clock=self.clock,
-            leases=self.leases,  # type: ignore[arg-type]  # of the same shape
-        )
-        self.partition.epoch = self.primary.epoch = EPOCH
-
-    async def propose(self, command: commands.Command, limit_s: float) -> object:
-        self.index += 1
-        self.proposed.append((now_s(), type(command).__name__))
-        return self.partition.apply(Entry(1, self.index, commands.encode(command)))
-
-    async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
-        """As over a link: who gives up knows nothing."""
-        self.asked.append(body)
-        try:
-            async with asyncio.timeout(limit_s):
-                await asyncio.sleep(0.01)
-                if isinstance(body, Resolve):
-                    return Resolved(0)
-                assert isinstance(body, PrimaryBody)
-                return await self.primary.serve(body)
-        except TimeoutError:
-            return Failed(codes.PEER_LOST, f"{node} did not answer")
-
-    def calls(self) -> Calls:
-        return Calls(route=lambda _: "n2", ask=self.ask, tell=lambda node, body: None)
-
-
-def lock(txn: TxnId, *, exclusive: bool, key: bytes = KEY) -> Lock:
-    return Lock(0, txn, NO_HOLD, key, exclusive, 60_000)
 
 
 def test_who_waits_for_a_lock_at_another_node_hears_that_it_was_not_free_in_time() -> None:
@@ -275,104 +180,6 @@ def test_a_free_lock_is_answered_at_once_and_one_that_is_not_takes_its_time() ->
         assert isinstance(await waiting, Locked)
 
     simulate(scenario())
-
-
-async def held_by(scene: Scene, txn: TxnId, key: bytes = KEY) -> Hold:
-    """The hold of ``txn``, which has read ``key``."""
-    held = await scene.primary.serve(lock(txn, exclusive=False, key=key))
-    assert isinstance(held, Locked)
-    return held.hold
-
-
-def commit(txn: TxnId, hold: Hold) -> CommitTx:
-    return CommitTx(0, txn, hold, 0, ((KEY, b"x"),), (), 60_000)
-
-
-def prepare(txn: TxnId, hold: Hold, key: bytes = KEY, *, settled: bool) -> Prepare:
-    return Prepare(0, txn, hold, ((key, b"x"),), 1, 60_000, settled)
-
-
-def test_a_commit_makes_its_locks_exclusive_and_waits_for_younger_readers_only() -> None:
-    async def scenario() -> tuple[bool, PeerAnswer, PeerAnswer]:
-        scene = Scene()
-        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
-        waiting = asyncio.ensure_future(scene.primary.serve(commit(OLD, old)))
-        await asyncio.sleep(0.1)
-        waits = not waiting.done() and scene.proposed == []
-        died = await scene.primary.serve(commit(YOUNG, young))
-        return waits, died, await waiting
-
-    waits, died, committed = simulate(scenario())
-
-    assert waits
-    assert isinstance(died, Failed)
-    assert died.code == codes.CONFLICT
-    assert isinstance(committed, Committed)
-
-
-def test_a_commit_that_did_not_get_its_locks_comes_to_nothing_whoever_asks_again() -> None:
-    async def scenario() -> list[PeerAnswer]:
-        scene = Scene()
-        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
-        answers = [await scene.primary.serve(commit(YOUNG, young))]
-        await scene.primary.serve(Finish(0, OLD, 0))
-        answers += [await scene.primary.serve(commit(YOUNG, young))]
-        answers += [await scene.primary.serve(commit(OLD, old))]
-        assert (scene.proposed, scene.primary.locks.count) == ([], 0)
-        return answers
-
-    found = [answer.code for answer in simulate(scenario()) if isinstance(answer, Failed)]
-
-    assert found == [codes.CONFLICT, codes.LOST, codes.LOST]
-
-
-def test_who_is_prepared_and_may_wait_elsewhere_is_waited_for_by_its_elders_only() -> None:
-    async def scenario(settled: bool) -> PeerAnswer | None:
-        scene = Scene()
-        hold = await held_by(scene, OLD)
-        done = await scene.primary.serve(prepare(OLD, hold, settled=settled))
-        assert isinstance(done, Prepared)
-        return scene.primary.at_once(lock(YOUNG, exclusive=False))
-
-    died, waits = simulate(scenario(False)), simulate(scenario(True))
-
-    assert isinstance(died, Failed)
-    assert died.code == codes.CONFLICT
-    assert waits is None
-
-
-def test_who_was_decided_on_is_waited_for_by_anybody() -> None:
-    async def scenario() -> PeerAnswer:
-        scene = Scene()
-        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=False))
-        finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
-        await asyncio.sleep(0)
-        before_s = now_s()
-        answer = await scene.primary.serve(lock(YOUNG, exclusive=False))
-        assert now_s() == before_s  # it does not wait for company while somebody waits for it
-        assert isinstance(await finishing, Fine)
-        return answer
-
-    answer = simulate(scenario())
-
-    assert isinstance(answer, Locked)
-    assert answer.value == b"x"
-
-
-def test_a_finish_goes_along_with_the_next_proposal_and_soon_without_one() -> None:
-    async def scenario(other_s: float) -> list[tuple[float, str]]:
-        scene = Scene()
-        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=True))
-        hold, begun_s = await held_by(scene, YOUNG, b"other"), now_s()
-        finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
-        await asyncio.sleep(other_s)
-        await scene.primary.serve(prepare(YOUNG, hold, b"other", settled=True))
-        await finishing
-        return sorted((round(at_s - begun_s, 6), what) for at_s, what in scene.proposed[1:])
-
-    half_s = COMPANY_S / 2
-    assert simulate(scenario(half_s)) == [(half_s, "Finish"), (half_s, "Prepare")]
-    assert simulate(scenario(1.0)) == [(COMPANY_S, "Finish"), (1.0, "Prepare")]
 
 
 def test_a_coordinator_that_has_just_started_is_not_taken_for_gone() -> None:

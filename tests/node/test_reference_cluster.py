@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -24,6 +25,7 @@ from harness.clock import RunClock
 from harness.records import EventKind, OpType, Phase
 
 LIMIT_S = 3.0
+REFUSED_S = 0.05  # how long a client that was refused waits for another one to get through
 
 
 def keys_of(running: Store, partition: int, count: int = 1) -> list[int]:
@@ -47,17 +49,22 @@ async def append(running: Store, node: str, key: int, element: int) -> None:
 
 async def read(running: Store, node: str, key: int) -> tuple[int, ...]:
     """What ``node`` reads at ``key``. A refusal is tried again for a while: primaries may move."""
-    async with asyncio.timeout(READ_LIMIT_S):
-        while True:
-            try:
-                tx = await begin(running, node)
-                value = await tx.read(key)
-                await tx.commit()
-            except StoreError:
-                await asyncio.sleep(0.1)
-                continue
-            assert value is None or isinstance(value, tuple)
-            return value or ()
+    seen: list[object] = []
+
+    async def answered() -> bool:
+        try:
+            tx = await begin(running, node)
+            value = await tx.read(key)
+            await tx.commit()
+        except StoreError:
+            return False
+        seen.append(value)
+        return True
+
+    await eventually(answered, f"{node} reads key {key}", READ_LIMIT_S)
+    value = seen[0]
+    assert value is None or isinstance(value, tuple)
+    return value or ()
 
 
 async def failing(call: Awaitable[object]) -> StoreError:
@@ -254,6 +261,7 @@ class Load:
     acknowledged: dict[int, list[int]] = attrs.field(factory=dict)
     refused: dict[int, list[int]] = attrs.field(factory=dict)
     next_element: int = 0
+    through: asyncio.Event = attrs.field(factory=asyncio.Event)  # somebody is
 
     over: bool = False
 
@@ -290,12 +298,20 @@ class Load:
         except StoreError as error:
             if classify(phase, error.code, self.running.system.errors) is OpType.FAIL:
                 self.refused.setdefault(key, []).append(element)
-            await asyncio.sleep(0.02)
+            await self.somebody_through()
         else:
             self.acknowledged.setdefault(key, []).append(element)
+            self.through.set()
         finally:
             if client is not None:
                 await client.close()
+
+    async def somebody_through(self) -> None:
+        """Wait until somebody gets through, and not for long: all may have been refused."""
+        self.through.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFUSED_S):
+                await self.through.wait()
 
 
 def test_no_acknowledged_write_is_lost_when_leaders_are_killed_under_load(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""One primary, its log that commits at once, and who asks it, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import attrs
+
+from clusters.reference.node import codes
+from clusters.reference.node.clock import Hlc, span
+from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.wire.messages import (
+    NO_HOLD,
+    CommitTx,
+    Failed,
+    Hold,
+    Lock,
+    Locked,
+    PeerAnswer,
+    PeerBody,
+    Prepare,
+    PrimaryBody,
+    Resolve,
+    Resolved,
+    TxnId,
+)
+
+OLD, YOUNG = TxnId(1, "n1~1", 1), TxnId(2, "n1~1", 2)
+EPOCH = 1
+KEY = b"key"
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@attrs.define
+class Leases:
+    """Of a primary that nobody threatens; what it promises reaches ``ceiling``."""
+
+    ceiling: int = span(1_000_000)
+    epoch: int = EPOCH
+    gone: bool = False  # every coordinator
+
+    def mine(self, partition: int) -> Leases:
+        return self
+
+    def holds(self) -> bool:
+        return True
+
+    def silent(self, origin: str) -> bool:
+        return self.gone
+
+    def clock_at(self, at_s: float) -> int:
+        return 0
+
+
+@attrs.frozen
+class Leading:
+    serving: bool = True
+
+
+@attrs.define(slots=False)
+class Scene:
+    """One primary, its log that commits at once, and who finishes its transactions."""
+
+    leases: Leases = attrs.field(factory=Leases)
+    partition: Partition = attrs.field(factory=Partition)
+    asked: list[PeerBody] = attrs.field(factory=list)
+    index: int = 0
+    proposed: list[tuple[float, str]] = attrs.field(factory=list)  # when, and what
+
+    def __attrs_post_init__(self) -> None:
+        self.clock = Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s)
+        self.primary = Primary(
+            number=0,
+            partition=self.partition,
+            group=Leading(),
+            propose=self.propose,
+            clock=self.clock,
+            leases=self.leases,  # type: ignore[arg-type]  # of the same shape
+        )
+        self.partition.epoch = self.primary.epoch = EPOCH
+
+    async def propose(self, command: commands.Command, limit_s: float) -> object:
+        self.index += 1
+        self.proposed.append((now_s(), type(command).__name__))
+        return self.partition.apply(Entry(1, self.index, commands.encode(command)))
+
+    async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        """As over a link: who gives up knows nothing."""
+        self.asked.append(body)
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.sleep(0.01)
+                if isinstance(body, Resolve):
+                    return Resolved(0)
+                assert isinstance(body, PrimaryBody)
+                return await self.primary.serve(body)
+        except TimeoutError:
+            return Failed(codes.PEER_LOST, f"{node} did not answer")
+
+    def calls(self) -> Calls:
+        return Calls(route=lambda _: "n2", ask=self.ask, tell=lambda node, body: None)
+
+
+def lock(txn: TxnId, *, exclusive: bool, key: bytes = KEY) -> Lock:
+    return Lock(0, txn, NO_HOLD, key, exclusive, 60_000)
+
+
+async def held_by(scene: Scene, txn: TxnId, key: bytes = KEY) -> Hold:
+    """The hold of ``txn``, which has read ``key``."""
+    held = await scene.primary.serve(lock(txn, exclusive=False, key=key))
+    assert isinstance(held, Locked)
+    return held.hold
+
+
+def commit(txn: TxnId, hold: Hold) -> CommitTx:
+    return CommitTx(0, txn, hold, 0, ((KEY, b"x"),), (), 60_000)
+
+
+def prepare(txn: TxnId, hold: Hold, key: bytes = KEY, *, settled: bool) -> Prepare:
+    return Prepare(0, txn, hold, ((key, b"x"),), 1, 60_000, settled)

@@ -1,0 +1,104 @@
+"""What a commit locks, who waits for it meanwhile, and what goes along with it, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from primary_scene import OLD, YOUNG, Scene, commit, held_by, lock, now_s, prepare
+
+from clusters.providers.sim.loop import simulate
+from clusters.reference.node import codes
+from clusters.reference.node.clock import span
+from clusters.reference.node.tx.company import COMPANY_S
+from clusters.reference.node.wire.messages import (
+    Committed,
+    Failed,
+    Fine,
+    Finish,
+    Locked,
+    PeerAnswer,
+    Prepared,
+)
+
+
+def test_a_commit_makes_its_locks_exclusive_and_waits_for_younger_readers_only() -> None:
+    async def scenario() -> tuple[bool, PeerAnswer, PeerAnswer]:
+        scene = Scene()
+        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
+        waiting = asyncio.ensure_future(scene.primary.serve(commit(OLD, old)))
+        await asyncio.sleep(0.1)
+        waits = not waiting.done() and scene.proposed == []
+        died = await scene.primary.serve(commit(YOUNG, young))
+        return waits, died, await waiting
+
+    waits, died, committed = simulate(scenario())
+
+    assert waits
+    assert isinstance(died, Failed)
+    assert died.code == codes.CONFLICT
+    assert isinstance(committed, Committed)
+
+
+def test_a_commit_that_did_not_get_its_locks_comes_to_nothing_whoever_asks_again() -> None:
+    async def scenario() -> list[PeerAnswer]:
+        scene = Scene()
+        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
+        answers = [await scene.primary.serve(commit(YOUNG, young))]
+        await scene.primary.serve(Finish(0, OLD, 0))
+        answers += [await scene.primary.serve(commit(YOUNG, young))]
+        answers += [await scene.primary.serve(commit(OLD, old))]
+        assert (scene.proposed, scene.primary.locks.count) == ([], 0)
+        return answers
+
+    found = [answer.code for answer in simulate(scenario()) if isinstance(answer, Failed)]
+
+    assert found == [codes.CONFLICT, codes.LOST, codes.LOST]
+
+
+def test_who_is_prepared_and_may_wait_elsewhere_is_waited_for_by_its_elders_only() -> None:
+    async def scenario(settled: bool) -> PeerAnswer | None:
+        scene = Scene()
+        hold = await held_by(scene, OLD)
+        done = await scene.primary.serve(prepare(OLD, hold, settled=settled))
+        assert isinstance(done, Prepared)
+        return scene.primary.at_once(lock(YOUNG, exclusive=False))
+
+    died, waits = simulate(scenario(False)), simulate(scenario(True))
+
+    assert isinstance(died, Failed)
+    assert died.code == codes.CONFLICT
+    assert waits is None
+
+
+def test_who_was_decided_on_is_waited_for_by_anybody() -> None:
+    async def scenario() -> PeerAnswer:
+        scene = Scene()
+        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=False))
+        finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
+        await asyncio.sleep(0)
+        before_s = now_s()
+        answer = await scene.primary.serve(lock(YOUNG, exclusive=False))
+        assert now_s() == before_s  # it does not wait for company while somebody waits for it
+        assert isinstance(await finishing, Fine)
+        return answer
+
+    answer = simulate(scenario())
+
+    assert isinstance(answer, Locked)
+    assert answer.value == b"x"
+
+
+def test_a_finish_goes_along_with_the_next_proposal_and_soon_without_one() -> None:
+    async def scenario(other_s: float) -> list[tuple[float, str]]:
+        scene = Scene()
+        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=True))
+        hold, begun_s = await held_by(scene, YOUNG, b"other"), now_s()
+        finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
+        await asyncio.sleep(other_s)
+        await scene.primary.serve(prepare(YOUNG, hold, b"other", settled=True))
+        await finishing
+        return sorted((round(at_s - begun_s, 6), what) for at_s, what in scene.proposed[1:])
+
+    half_s = COMPANY_S / 2
+    assert simulate(scenario(half_s)) == [(half_s, "Finish"), (half_s, "Prepare")]
+    assert simulate(scenario(1.0)) == [(COMPANY_S, "Finish"), (1.0, "Prepare")]
