@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clusters.ignite3 import artifacts, image
+from clusters.ignite3 import artifacts, image, local
 from harness.errors import FiredrillError
 from harness.machine import Finding
 
@@ -24,6 +24,7 @@ def diagnose() -> tuple[Finding, ...]:
         tools,
         _prepared("ignite3: client", lambda: artifacts.driver_command()[0]),
         _prepared("ignite3: image", image.check),
+        _prepared("ignite3: local nodes", lambda: str(local.home())),
     )
 
 

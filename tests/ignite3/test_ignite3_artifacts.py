@@ -68,13 +68,14 @@ def test_the_doctor_is_told_what_is_missing_and_the_command_that_makes_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
 
-    tools, client, node_image = doctor.diagnose()
+    tools, client, node_image, home = doctor.diagnose()
 
-    assert [finding.ok for finding in (tools, client, node_image)] == [False] * 3
+    assert [finding.ok for finding in (tools, client, node_image, home)] == [False] * 4
     assert tools.found == "mvn, javac, jlink missing"
     assert tools.remedy.count("openjdk") == 1
-    assert client.remedy == node_image.remedy == "scripts/prepare-ignite"
+    assert client.remedy == node_image.remedy == home.remedy == "scripts/prepare-ignite"
     assert "nobody.sock" in node_image.found
+    assert "home of nodes on this machine is missing" in home.found
 
 
 def test_the_doctor_asks_whatever_plugin_has_something_to_say() -> None:
