@@ -140,7 +140,7 @@ async def one_shot(client: ReferenceClient, choose: random.Random, deadline_s: f
 
 
 def two_keys(store: Running) -> Attempt:
-    """Get and put two keys of two partitions, step by step."""
+    """Get and put two keys of two partitions, step by step; a put leaves with the next step."""
 
     async def attempt(client: ReferenceClient, choose: random.Random, deadline_s: float) -> None:
         first = second = choose.randrange(KEYS)
