@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 import attrs
 
 from clusters.ignite3 import rest
-from clusters.ignite3.settings import ZONE
 from clusters.ignite3.waiting import is_out, most_told, strangers
+from clusters.ignite3.zone import ZONE
 from harness.cluster import Address, Cluster, Provider
 from harness.tasks import together
 

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from clusters.ignite3.settings import RELEASE
+from clusters.ignite3.options import RELEASE
 from harness.errors import HarnessError, UsageError
 
 HERE = Path(__file__).resolve().parent

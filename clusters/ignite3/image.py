@@ -17,6 +17,7 @@ import docker
 
 from clusters.ignite3 import artifacts, local, settings
 from clusters.ignite3.artifacts import NotPrepared
+from clusters.ignite3.options import RELEASE, Options
 from clusters.providers.docker import images, recipe
 from clusters.providers.docker.daemon import connect, doing
 from harness.errors import FiredrillError, HarnessError
@@ -31,7 +32,7 @@ log = logging.getLogger("firedrill.ignite3")
 
 def alias() -> str:
     """The image's name in plans, which leads to the newest recipe's."""
-    return f"{REPOSITORY}:{settings.RELEASE}"
+    return f"{REPOSITORY}:{RELEASE}"
 
 
 def tag() -> str:
@@ -51,7 +52,7 @@ def ensure() -> str:
         plain = f"{tag()}-plain"
         _build(client, base, plain)
         _train(client, plain)
-    client.tag(tag(), REPOSITORY, settings.RELEASE)
+    client.tag(tag(), REPOSITORY, RELEASE)
     return alias()
 
 
@@ -98,7 +99,7 @@ def _texts(jars: tuple[str, ...]) -> dict[str, str]:
 
 def _training_command() -> tuple[str, ...]:
     return settings.command(
-        settings.Options().heap_mib,
+        Options().heap_mib,
         f"-XX:ArchiveClassesAtExit={settings.ARCHIVE}",
         f"{settings.HOME}/training.conf",
         TRAINING,

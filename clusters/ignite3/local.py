@@ -12,6 +12,7 @@ from pathlib import Path
 
 from clusters.ignite3 import artifacts, settings
 from clusters.ignite3.artifacts import NotPrepared
+from clusters.ignite3.options import Options
 
 
 def home() -> Path:
@@ -36,7 +37,7 @@ def ensure() -> Path:
         (into / "jre").symlink_to(runtime, target_is_directory=True)
         work = into / "training"
         java = settings.command(
-            settings.Options().heap_mib,
+            Options().heap_mib,
             f"-XX:ArchiveClassesAtExit={into / settings.ARCHIVE_FILE}",
             str(into / "training.conf"),
             str(work),

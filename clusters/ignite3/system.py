@@ -24,8 +24,9 @@ from clusters.ignite3.client import (
 )
 from clusters.ignite3.errors import CONFLICTS, ERRORS
 from clusters.ignite3.journal import Journal, roles_of
-from clusters.ignite3.settings import TABLE, ZONE, Options
+from clusters.ignite3.options import Options, blocking, data_nodes, quorums
 from clusters.ignite3.waiting import Ends
+from clusters.ignite3.zone import TABLE, ZONE, statements
 from harness.capability import Capability
 from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
@@ -89,11 +90,11 @@ def build(options: Mapping[str, object], nodes: tuple[str, ...], seed: int) -> I
         most = len(nodes) - chosen.system_nodes
         limits = f"expected 0 to {most}, the nodes that hold no metastorage"
         raise PlanError("system.gateway_nodes", f"{limits} (got {chosen.gateway_nodes})")
-    keepers = settings.data_nodes(chosen, nodes)
+    keepers = data_nodes(chosen, nodes)
     if not 1 <= chosen.replicas <= len(keepers):
         limits = f"expected 1 to {len(keepers)}, the nodes that hold data (got {chosen.replicas})"
         raise PlanError("system.replicas", limits)
-    least, most = settings.quorums(chosen.replicas)
+    least, most = quorums(chosen.replicas)
     if chosen.quorum is not None and not least <= chosen.quorum <= most:
         limits = f"expected {least} to {most} of {chosen.replicas} replicas (got {chosen.quorum})"
         raise PlanError("system.quorum", limits)
@@ -147,7 +148,7 @@ class IgniteSystem:
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
             conflicts=CONFLICTS,
-            forgets_without=settings.blocking(self._options) if highly else msgspec.UNSET,
+            forgets_without=blocking(self._options) if highly else msgspec.UNSET,
             keepers=self._keepers if highly else msgspec.UNSET,
         )
 
@@ -169,7 +170,7 @@ class IgniteSystem:
             client=cluster.bind[node][CLIENT],
             rest=cluster.bind[node][REST],
             seeds=seeds,
-            data=node in settings.data_nodes(self._options, cluster.nodes),
+            data=node in data_nodes(self._options, cluster.nodes),
         )
         work = cluster.work_dir[node]
         return Program(
@@ -296,7 +297,7 @@ class IgniteSystem:
         """
         address = cluster.client[cluster.nodes[0]][CLIENT]
         execute = partial(self._execute, address, ends)
-        zone, *default, table = settings.statements(self._options)
+        zone, *default, table = statements(self._options)
         await execute((zone,))
         await together((execute(default), execute((table,))))
 

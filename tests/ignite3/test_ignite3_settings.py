@@ -13,7 +13,8 @@ import pytest
 
 from clusters.ignite3 import errors, rest, settings, system, waiting
 from clusters.ignite3.artifacts import NotPrepared
-from clusters.ignite3.settings import Options
+from clusters.ignite3.options import RELEASE, Options, blocking, data_nodes, quorums
+from clusters.ignite3.zone import statements
 from harness.cli.main import execute
 from harness.client import classify
 from harness.cluster import Address, Cluster, Readmits
@@ -61,11 +62,11 @@ def test_the_cluster_is_told_how_long_to_wait_and_when_to_force_a_partition() ->
 
 
 def test_the_mode_and_the_quorum_of_a_zone_are_the_plans() -> None:
-    zone = settings.statements(Options(mode="HA", quorum=2))[0]
+    zone = statements(Options(mode="HA", quorum=2))[0]
 
     assert "CONSISTENCY MODE 'HIGH_AVAILABILITY'" in zone
     assert "QUORUM SIZE 2, " in zone
-    assert "QUORUM" not in settings.statements(Options())[0]
+    assert "QUORUM" not in statements(Options())[0]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_the_mode_and_the_quorum_of_a_zone_are_the_plans() -> None:
     ],
 )
 def test_nodes_apart_and_gateways_hold_no_data(options: Options, nodes: tuple[str, ...]) -> None:
-    assert settings.data_nodes(options, FIVE) == nodes
+    assert data_nodes(options, FIVE) == nodes
 
 
 def test_a_highly_available_zone_may_forget_once_its_majority_is_out() -> None:
@@ -102,18 +103,18 @@ def test_a_highly_available_zone_may_forget_once_its_majority_is_out() -> None:
     ],
 )
 def test_a_majority_is_one_of_voters(options: Options, nodes: int) -> None:
-    assert settings.blocking(options) == nodes
+    assert blocking(options) == nodes
 
 
 def test_only_nodes_that_hold_data_carry_what_the_zone_asks_for() -> None:
     assert "holds = data" in config(Options())
     assert "holds = nothing" in config(Options(), data=False)
-    assert '(@.holds == "data")' in settings.statements(Options())[0]
+    assert '(@.holds == "data")' in statements(Options())[0]
 
 
 def test_scale_down_is_off_unless_a_plan_gives_seconds() -> None:
-    assert "AUTO SCALE DOWN OFF" in settings.statements(Options())[0]
-    assert "AUTO SCALE DOWN 5)" in settings.statements(Options(scale_down_s=5))[0]
+    assert "AUTO SCALE DOWN OFF" in statements(Options())[0]
+    assert "AUTO SCALE DOWN 5)" in statements(Options(scale_down_s=5))[0]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_only_nodes_that_hold_data_may_be_a_majority() -> None:
 def test_the_release_bounds_the_quorum_by_the_replicas(
     replicas: int, bounds: tuple[int, int]
 ) -> None:
-    assert settings.quorums(replicas) == bounds
+    assert quorums(replicas) == bounds
 
 
 def test_a_cluster_of_one_node_has_one_replica_and_one_system_node() -> None:
@@ -229,7 +230,7 @@ def test_every_scenario_is_a_plan_for_the_prepared_image() -> None:
         assert plan.system.name == "ignite3"
         assert system.build(plan.system.options, FIVE[: plan.cluster.nodes], 1)
         image = tomllib.loads(path.read_text())["cluster"]["options"]["image"]
-        assert image == f"firedrill-ignite3:{settings.RELEASE}"
+        assert image == f"firedrill-ignite3:{RELEASE}"
 
 
 @pytest.mark.parametrize(
