@@ -58,11 +58,24 @@ def ensure() -> str:
 
 def check() -> str:
     """The name of the image for plans. Raises ``NotPrepared`` where there is none of this recipe,
-    ``NoDaemon`` where nobody can be asked.
+    or where the name leads to another's; ``NoDaemon`` where nobody can be asked.
     """
-    if not images.present(connect(LOOK_LIMIT_S), tag()):
+    client = connect(LOOK_LIMIT_S)
+    made, named = _identity(client, tag()), _identity(client, alias())
+    if not made:
         raise NotPrepared(f"image {tag()}")
+    if named != made:
+        other = f"leads to {named[:19]}" if named else "leads nowhere"
+        raise NotPrepared(f"{tag()} under the name {alias()} (which {other})")
     return alias()
+
+
+def _identity(client: docker.APIClient, name: str) -> str:
+    """What tells the image of that name from all others; empty where there is none."""
+    if not images.present(client, name):
+        return ""
+    with doing(f"looking at image {name}"):
+        return str(client.inspect_image(name)["Id"])  # type: ignore[no-untyped-call]
 
 
 def _build(client: docker.APIClient, base: str, image: str) -> None:
@@ -107,13 +120,23 @@ def _training_command() -> tuple[str, ...]:
     )
 
 
+def training_script(home: str, work: str) -> str:
+    """The shell's part of making the archive. Java itself says nothing where none came of it, and
+    nodes would start without it, in twice the time.
+    """
+    archive = f"{home}/{settings.ARCHIVE_FILE}"
+    return (
+        f'python3 {home}/train.py {artifacts.TRAIN_LIMIT_S} "$@" || exit; '
+        f"test -s {archive} || {{ echo {archive} was not written; exit 1; }}; rm -rf {work}"
+    )
+
+
 def _train(client: docker.APIClient, plain: str) -> None:
-    home, java = settings.HOME, (*_training_command(), "--", *settings.training_statements())
-    script = f'python3 {home}/train.py {artifacts.TRAIN_LIMIT_S} "$@" && rm -rf {TRAINING}'
+    java = (*_training_command(), "--", *settings.training_statements())
     with doing("making the archive of classes"):
         made = client.create_container(
             plain,
-            command=["sh", "-c", script, "sh", *java],
+            command=["sh", "-c", training_script(settings.HOME, TRAINING), "sh", *java],
             hostname="localhost",  # without a network no other name would be known
             host_config=client.create_host_config(network_mode="none"),
         )["Id"]

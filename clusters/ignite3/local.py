@@ -13,6 +13,9 @@ from pathlib import Path
 from clusters.ignite3 import artifacts, settings
 from clusters.ignite3.artifacts import NotPrepared
 from clusters.ignite3.options import Options
+from harness.errors import HarnessError
+
+CONFIG, WORK = "training.conf", "training"
 
 
 def home() -> Path:
@@ -30,31 +33,46 @@ def ensure() -> Path:
 
     def make(into: Path) -> None:
         into.mkdir()
-        jars = tuple(sorted(path.name for path in library.glob("*.jar")))
-        (into / "options").write_text(settings.options_file(jars, str(library)))
-        (into / "logging.properties").write_text(settings.LOGGING)
-        (into / "training.conf").write_text(settings.training_config())
+        for name, text in _texts(library).items():
+            (into / name).write_text(text)
         (into / "jre").symlink_to(runtime, target_is_directory=True)
-        work = into / "training"
-        java = settings.command(
-            Options().heap_mib,
-            f"-XX:ArchiveClassesAtExit={into / settings.ARCHIVE_FILE}",
-            str(into / "training.conf"),
-            str(work),
-            "n1",
-            str(into),
-        )
         trainer = (sys.executable, str(artifacts.TRAINER), str(artifacts.TRAIN_LIMIT_S))
-        asked = ("--", *settings.training_statements())
-        artifacts.run(artifacts.TRAIN_LIMIT_S + 30, *trainer, *java, *asked)
-        shutil.rmtree(work)
+        artifacts.run(artifacts.TRAIN_LIMIT_S + 30, *trainer, *_training(into))
+        archive = into / settings.ARCHIVE_FILE
+        if not archive.is_file():  # Java itself says nothing then, and nodes start twice as long
+            raise HarnessError(f"ignite3: {archive} was not written")
+        shutil.rmtree(into / WORK)
 
     return artifacts.made(_name(), make)
 
 
+def _texts(library: Path) -> dict[str, str]:
+    """What is written into a home, by name."""
+    jars = tuple(sorted(path.name for path in library.glob("*.jar")))
+    return {
+        "options": settings.options_file(jars, str(library)),
+        "logging.properties": settings.LOGGING,
+        CONFIG: settings.training_config(),
+    }
+
+
+def _training(home: Path) -> tuple[str, ...]:
+    """The node that the archive is made with, and what it is asked."""
+    java = settings.command(
+        Options().heap_mib,
+        f"-XX:ArchiveClassesAtExit={home / settings.ARCHIVE_FILE}",
+        str(home / CONFIG),
+        str(home / WORK),
+        "n1",
+        str(home),
+    )
+    return (*java, "--", *settings.training_statements())
+
+
 def _name() -> str:
-    """Another recipe, another name."""
-    texts = (artifacts.POM.read_text(), artifacts.MODULES, settings.LOGGING, *settings.JVM)
-    trained = (artifacts.TRAINER.read_text(), settings.training_config(), str(artifacts.root()))
-    asked = settings.training_statements()
-    return f"home-{artifacts.digest('|'.join((*texts, *trained, *asked)).encode())}"
+    """Another recipe, another name: of all that is written, and of what it is made from. Which jars
+    there are follows from their coordinates.
+    """
+    made = (artifacts.POM.read_text(), artifacts.MODULES, artifacts.TRAINER.read_text())
+    written = (*_texts(artifacts.root()).values(), *_training(artifacts.root()))
+    return f"home-{artifacts.digest('|'.join((*made, *written)).encode())}"

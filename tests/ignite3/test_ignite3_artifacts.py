@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from pathlib import Path
 
+import docker
 import pytest
 
-from clusters.ignite3 import artifacts, doctor, image, settings
+from clusters.ignite3 import artifacts, doctor, image, local, settings
 from clusters.ignite3.artifacts import NotPrepared
 from harness import plugins
 from harness.errors import HarnessError
@@ -59,6 +61,117 @@ def test_another_recipe_is_another_image(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert image.tag() != before
     assert image.tag().startswith(f"{image.alias()}-")
+
+
+@pytest.mark.parametrize("name", ["JVM", "_OPENED", "MAIN", "LOGGING"])
+def test_another_recipe_is_another_home_of_local_nodes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, value = local._name(), getattr(settings, name)
+    monkeypatch.setattr(settings, name, value + (("x",) if isinstance(value, tuple) else "x"))
+
+    assert local._name() != before
+
+
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """A home of local nodes made by ``script`` in the place of the trainer."""
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / artifacts.SUMS).write_text("")
+    (tmp_path / "train.py").write_text(script)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(artifacts, "jars", lambda profile: library)
+    monkeypatch.setattr(artifacts, "runtime", lambda: library)
+    monkeypatch.setattr(artifacts, "TRAINER", tmp_path / "train.py")
+    return local.ensure()
+
+
+WORK = "import os, sys; os.mkdir(sys.argv[sys.argv.index('--work-dir') + 1])"
+ARCHIVE = "[open(a.split('=')[1], 'w').write('x') for a in sys.argv if 'ArchiveClasses' in a]"
+
+
+def test_a_home_without_its_archive_of_classes_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(HarnessError, match=r"classes\.jsa was not written"):
+        trained(tmp_path, monkeypatch, WORK)
+    with pytest.raises(NotPrepared, match="home of nodes on this machine"):
+        local.home()
+
+
+def test_a_home_has_its_archive_and_nothing_of_what_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trained(tmp_path, monkeypatch, f"{WORK}; {ARCHIVE}")
+
+    wanted = {"classes.jsa", "jre", "logging.properties", "options", "training.conf"}
+    assert {path.name for path in made.iterdir()} == wanted
+    assert local.home() == made
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        ("open('HOME/classes.jsa', 'w').write('x')", 0, ""),
+        ("pass", 1, "classes.jsa was not written"),
+        ("open('HOME/classes.jsa', 'w')", 1, "classes.jsa was not written"),
+        ("raise SystemExit(7)", 7, ""),
+    ],
+)
+def test_an_image_is_committed_only_with_an_archive_in_it(
+    tmp_path: Path, script: str, code: int, said: str
+) -> None:
+    (tmp_path / "train.py").write_text(script.replace("HOME", str(tmp_path)))
+    (tmp_path / "work").mkdir()
+
+    done = subprocess.run(
+        ("sh", "-c", image.training_script(str(tmp_path), str(tmp_path / "work")), "sh", "java"),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+    assert (done.returncode, said in done.stdout) == (code, True)
+    assert (tmp_path / "work").exists() == (code != 0)
+
+
+class Images:
+    """A daemon's images, by name."""
+
+    def __init__(self, **known: str) -> None:
+        self.known = {"made": image.tag(), "alias": image.alias()}
+        self.identities = {self.known[name]: identity for name, identity in known.items()}
+
+    def inspect_image(self, name: str) -> dict[str, str]:
+        if name not in self.identities:
+            raise docker.errors.ImageNotFound(name)
+        return {"Id": self.identities[name]}
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ({}, "image firedrill-ignite3:.* is missing"),
+        ({"alias": "sha256:a"}, "image firedrill-ignite3:.* is missing"),
+        ({"made": "sha256:a"}, "leads nowhere"),
+        ({"made": "sha256:a", "alias": "sha256:b"}, r"leads to sha256:b\) is missing; scripts/"),
+    ],
+)
+def test_a_name_that_leads_to_another_recipes_image_is_refused(
+    known: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "connect", lambda limit_s: Images(**known))
+
+    with pytest.raises(NotPrepared, match=text):
+        image.check()
+
+
+def test_a_name_that_leads_to_this_recipes_image_is_what_plans_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(image, "connect", lambda limit_s: Images(made="sha256:a", alias="sha256:a"))
+
+    assert image.check() == image.alias()
 
 
 def test_the_doctor_is_told_what_is_missing_and_the_command_that_makes_it(
