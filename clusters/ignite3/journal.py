@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import attrs
 
 from clusters.ignite3 import logbook
-from clusters.ignite3.holders import Holders, roles_of
+from clusters.ignite3.holders import Holders
 from clusters.ignite3.logbook import Log, Reading
 from clusters.ignite3.logline import Said
 from harness.clock import RunClock
@@ -21,8 +21,6 @@ from harness.errors import FiredrillError
 from harness.nodelog import LogPiece, ReadsLogs
 from harness.records import EventKind, StoreEvent
 from harness.tasks import together
-
-__all__ = ["Journal", "roles_of"]
 
 READ_EVERY_S = 2.0  # each is a command on a node; what nobody asked for in time is in the logs
 READ_LIMIT_S = 5.0

@@ -23,7 +23,8 @@ from clusters.ignite3.client import (
     dial,
 )
 from clusters.ignite3.errors import CONFLICTS, ERRORS
-from clusters.ignite3.journal import Journal, roles_of
+from clusters.ignite3.holders import roles_of
+from clusters.ignite3.journal import Journal
 from clusters.ignite3.options import Options, blocking, data_nodes, quorums
 from clusters.ignite3.waiting import Ends
 from clusters.ignite3.zone import TABLE, ZONE, statements

@@ -157,10 +157,13 @@ def test_the_release_bounds_the_quorum_by_the_replicas(
     assert quorums(replicas) == bounds
 
 
-def test_a_cluster_of_one_node_has_one_replica_and_one_system_node() -> None:
-    built = system.build({}, ("n1",), 1)
+@pytest.mark.parametrize(("nodes", "replicas", "managing"), [(1, 1, 1), (2, 2, 1), (5, 3, 3)])
+def test_a_small_cluster_has_as_many_replicas_and_system_nodes_as_it_can(
+    nodes: int, replicas: int, managing: int
+) -> None:
+    chosen = system.build({}, FIVE[:nodes], 1)._options
 
-    assert built.partitions == 8
+    assert (chosen.replicas, chosen.system_nodes) == (replicas, managing)
 
 
 def test_local_nodes_need_what_set_up_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
