@@ -200,7 +200,7 @@ class ReferenceTx:
 
     async def read(self, key: int) -> Stored | None:
         """The value of ``key``: an integer, a list, or ``None``."""
-        return _decode(key, (await self._call(Get(encode_key(key)), Value)).value)
+        return await self._get(key, to_write=False)
 
     async def write(self, key: int, value: int) -> None:
         """Set ``key``. It leaves together with the next step, which raises what became of it: a
@@ -210,7 +210,7 @@ class ReferenceTx:
 
     async def append(self, key: int, element: int) -> None:
         """Read the list, put it back with ``element`` at its end."""
-        held = await self.read(key)
+        held = await self._get(key, to_write=True)
         if isinstance(held, int):
             raise StoreError(BAD_ANSWER, f"key {key} holds {held}, not a list")
         await self._put(key, (*(held or ()), element))
@@ -223,6 +223,10 @@ class ReferenceTx:
         """Give it up."""
         if self._unasked_deadline_s is None:
             await self._client.call(Rollback(), Done)
+
+    async def _get(self, key: int, *, to_write: bool) -> Stored | None:
+        body = Get(encode_key(key), to_write)
+        return _decode(key, (await self._call(body, Value)).value)
 
     async def _put(self, key: int, value: Stored) -> None:
         body = Put(encode_key(key), _encode(value))

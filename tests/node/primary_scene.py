@@ -109,7 +109,7 @@ class Scene:
 
 
 def lock(txn: TxnId, *, exclusive: bool, key: bytes = KEY) -> Lock:
-    return Lock(0, txn, NO_HOLD, key, exclusive, 60_000)
+    return Lock(0, txn, NO_HOLD, key, exclusive, not exclusive, 60_000)
 
 
 async def held_by(scene: Scene, txn: TxnId, key: bytes = KEY) -> Hold:

@@ -54,7 +54,7 @@ OLD, YOUNG = txn(1), txn(2)
 
 
 def lock(whose: TxnId, *, exclusive: bool = False) -> Lock:
-    return Lock(0, whose, FIRST, KEY, exclusive, 10_000)
+    return Lock(0, whose, FIRST, KEY, exclusive, not exclusive, 10_000)
 
 
 async def settle() -> None:

@@ -121,8 +121,8 @@ async def repeatable_reads_and_own_writes(running: Store) -> None:
 async def of_two_writers_the_younger_dies(running: Store) -> None:
     first, second = await begin(running, "n1"), await begin(running, "n2")
     await first.append(8, 1)
-    await second.append(8, 2)
-    assert (await failing(second.commit())).code == "TX-CONFLICT"
+    # At its first step, not at its commit: an append says that it will write what it reads.
+    assert (await failing(second.append(8, 2))).code == "TX-CONFLICT"
     third = await begin(running, "n3")
     assert await third.read(14) is None
     await third.write(8, 3)  # of which only the next step tells

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from clusters.reference.node.link import NO_ANSWER
 from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
     Codec,
     PeerFrame,
     PeerReply,

@@ -194,8 +194,8 @@ class _Session:
                 self.end()
                 self._tx = self._sessions.begin(body)
                 return Begun(str(self._tx.txn))
-            case Get(key=key):
-                return Value(await self._open().get(key))
+            case Get(key=key, to_write=to_write):
+                return Value(await self._open().get(key, to_write=to_write))
             case Put(key=key, value=value):
                 await self._open().put(key, value)
             case Commit():

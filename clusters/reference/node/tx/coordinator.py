@@ -1,9 +1,9 @@
 """Interactive transactions on the node that the client talks to: the coordinator.
 
-Every get locks its key at the primary of its partition before it answers; so does a put of a key
-that was not read. Writes wait here until the commit, which makes the locks of what was read and
-written exclusive, together with its own commands: a transaction that reads what it writes asks
-every primary half as often.
+Every get locks its key at the primary of its partition before it answers, exclusively where it says
+that it will write it, too; so does a put of a key that was not read. Writes wait here until the
+commit, which makes the locks of what was read and written exclusive, together with its own
+commands: a transaction that reads what it writes asks every primary half as often.
 
 * Keys of one partition: one command there.
 * Several partitions, one of them written at least: the written one with the lowest number is
@@ -81,13 +81,18 @@ class Transaction:
         self._writes: dict[bytes, bytes] = {}
         self._locked: dict[bytes, None] = {}  # exclusively
 
-    async def get(self, key: bytes) -> bytes | None:
-        """The value as this transaction sees it: own writes, what it read before, the primary's."""
+    async def get(self, key: bytes, *, to_write: bool = False) -> bytes | None:
+        """The value as this transaction sees it: own writes, what it read before, the primary's.
+        ``to_write`` locks it exclusively now: of two that read what both then write, one can only
+        die, and the sooner the less of its work is lost.
+        """
         self._limits.touch(key)
         if key in self._writes and not planted("own-write-unseen"):
             return self._writes[key]
         if key not in self._reads:
-            self._reads[key] = await self._lock(key, exclusive=False)
+            self._reads[key] = await self._lock(key, exclusive=to_write, read=True)
+            if to_write:
+                self._locked[key] = None
             self._limits.read(self._reads[key])
         return self._reads[key]
 
@@ -95,7 +100,7 @@ class Transaction:
         """Keep the write; its key is locked, if only against other writers."""
         self._limits.touch(key, value)
         if key not in self._locked and key not in self._reads:
-            await self._lock(key, exclusive=True)
+            await self._lock(key, exclusive=True, read=False)
             self._locked[key] = None
         self._writes[key] = value
 
@@ -182,7 +187,7 @@ class Transaction:
                     raise TxError(failed)
                 raise error(codes.ABORTED, f"{text}: {failed.code}: {failed.message}")
 
-    async def _lock(self, key: bytes, *, exclusive: bool) -> bytes | None:
+    async def _lock(self, key: bytes, *, exclusive: bool, read: bool) -> bytes | None:
         partition = self._partition(key)
         body = Lock(
             partition=partition,
@@ -190,6 +195,7 @@ class Transaction:
             hold=self._holds.get(partition, NO_HOLD),
             key=key,
             exclusive=exclusive,
+            read=read,
             limit_ms=self._limits.left_ms(),
         )
         # Known from now on, answered or not: ``give_up`` must reach whoever may hold the lock.
@@ -246,10 +252,11 @@ async def one_shot(
 async def _take_steps(tx: Transaction, steps: tuple[Step, ...]) -> tuple[bytes | None, ...]:
     """All of a one-shot but its commit. Whatever fails here, no outcome was asked for."""
     values: list[bytes | None] = []
+    written = {key for key, value in steps if value is not None}
     try:
         for key, value in steps:
             if value is None:
-                values.append(await tx.get(key))
+                values.append(await tx.get(key, to_write=key in written))
             else:
                 await tx.put(key, value)
     except TxError as stopped:

@@ -182,7 +182,7 @@ class Primary:
 
     def _locked(self, footing: Footing, body: Lock) -> Locked:
         self.counters["reads"] += 1
-        value = None if body.exclusive else self.partition.versions.newest(body.key).value
+        value = self.partition.versions.newest(body.key).value if body.read else None
         return Locked(Hold(self.epoch, footing.number), value)
 
     async def _validate(self, body: Validate) -> Fine | Failed:

@@ -30,8 +30,10 @@ class Snapshot:
         self._begun_s = asyncio.get_running_loop().time()
         self._reads: dict[bytes, bytes | None] = {}
 
-    async def get(self, key: bytes) -> bytes | None:
-        """The value at the snapshot's time."""
+    async def get(self, key: bytes, *, to_write: bool = False) -> bytes | None:
+        """The value at the snapshot's time; refused ``to_write``."""
+        if to_write:
+            raise error(codes.READ_ONLY, "a snapshot transaction does not write")
         self._limits.touch(key)
         if key not in self._reads:
             self._reads[key] = await self._read(key)

@@ -98,8 +98,8 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock"):
-    """To a primary: lock ``key``, and tell its value. All ``limit_ms``: how long the primary may
-    keep the transaction, or wait before it answers that it does not know.
+    """To a primary: lock ``key``, and tell its value where it is ``read``. All ``limit_ms``: how
+    long the primary may keep the transaction, or wait before it answers that it does not know.
     """
 
     partition: int
@@ -107,6 +107,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock"):
     hold: Hold
     key: bytes
     exclusive: bool
+    read: bool
     limit_ms: int
 
 
@@ -288,9 +289,10 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
 
 
 class Get(msgspec.Struct, frozen=True, array_like=True, tag="get"):
-    """Read ``key`` in the open transaction."""
+    """Read ``key`` in the open transaction; ``to_write``: it will be written, too."""
 
     key: bytes
+    to_write: bool = False
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put"):
