@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from primary_scene import OLD, YOUNG, Scene, commit, held_by, lock, now_s, prepare
+from primary_scene import KEY, OLD, YOUNG, Scene, commit, held_by, lock, now_s, prepare
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import codes
@@ -12,6 +12,7 @@ from clusters.reference.node.clock import span
 from clusters.reference.node.tx.company import COMPANY_S
 from clusters.reference.node.wire.messages import (
     Committed,
+    CommitTx,
     Failed,
     Fine,
     Finish,
@@ -53,6 +54,21 @@ def test_a_commit_that_did_not_get_its_locks_comes_to_nothing_whoever_asks_again
     found = [answer.code for answer in simulate(scenario()) if isinstance(answer, Failed)]
 
     assert found == [codes.CONFLICT, codes.LOST, codes.LOST]
+
+
+def test_a_commit_that_waits_for_a_lock_is_refused_before_who_asked_gives_up() -> None:
+    async def scenario(limit_s: float) -> tuple[PeerAnswer, float]:
+        scene = Scene()
+        hold = await held_by(scene, OLD)
+        await held_by(scene, YOUNG)
+        begun_s = now_s()
+        asked = CommitTx(0, OLD, hold, 0, ((KEY, b"x"),), (), int(limit_s * 1000))
+        return await scene.ask("n2", asked, limit_s), round(now_s() - begun_s, 2)
+
+    for limit_s, refused_s in ((10.0, 1.01), (0.6, 0.21), (0.3, 0.01)):
+        answer, after_s = simulate(scenario(limit_s))
+        assert isinstance(answer, Failed)
+        assert (answer.code, after_s) == (codes.LOCK_TIMEOUT, refused_s)
 
 
 def test_who_is_prepared_and_may_wait_elsewhere_is_waited_for_by_its_elders_only() -> None:

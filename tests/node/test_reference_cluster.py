@@ -128,6 +128,10 @@ async def of_two_writers_the_younger_dies(running: Store) -> None:
     await third.write(8, 3)  # of which only the next step tells
     assert (await failing(third.commit())).code == "TX-CONFLICT"
     assert (await failing(third.commit())).code == "TX-NONE"
+    fourth = await begin(running, "n3")
+    assert await fourth.read(14) is None
+    await fourth.write(8, 4)
+    await fourth.rollback()  # what it did not hear of is over with it
     await first.commit()
     assert await read(running, "n3", 8) == (1,)
 

@@ -32,6 +32,7 @@ from clusters.reference.node.wire.messages import (
     Put,
     ReplyBody,
     Results,
+    Rollback,
     TxnId,
     Value,
     decode,
@@ -176,6 +177,8 @@ class _Session:
         body = request.body
         if isinstance(body, AdminQuestion):
             return AdminReply(request.id, await self._sessions.admin(body))
+        if isinstance(body, Begin | OneShot | Rollback):
+            self._untold = None  # it was of a transaction that ends here
         try:
             reply: ReplyBody = self._untold or await self._step(request)
         except TxError as error:

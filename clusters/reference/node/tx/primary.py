@@ -25,7 +25,7 @@ from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.promises import Promises
 from clusters.reference.node.tx.read_at import read_at
-from clusters.reference.node.tx.waits import LOCK_WAIT_S
+from clusters.reference.node.tx.waits import LOCK_WAIT_S, WAY_S
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,
@@ -198,7 +198,7 @@ class Primary:
         footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
-        failed = await self._lock_writes(footing, body.writes)
+        failed = await self._lock_writes(footing, body.writes, body.limit_ms / 1000)
         if failed is not None:
             return failed
         written = {key for key, _ in body.writes}
@@ -213,17 +213,20 @@ class Primary:
         footing = self.stand(body.txn, body.hold, body.limit_ms)
         if isinstance(footing, Failed):
             return footing
-        failed = await self._lock_writes(footing, body.writes)
+        failed = await self._lock_writes(footing, body.writes, body.limit_ms / 1000)
         if failed is not None:
             return failed
         return await self.commit(footing, body.ts, body.writes, body.participants)
 
-    async def _lock_writes(self, footing: Footing, writes: commands.Writes) -> Failed | None:
-        """Get every exclusive lock that ``footing`` lacks, or end it here: what it asked for comes
-        to nothing then, even if it is asked for again.
+    async def _lock_writes(
+        self, footing: Footing, writes: commands.Writes, limit_s: float
+    ) -> Failed | None:
+        """Get every exclusive lock that ``footing`` lacks, or end it here, for whoever asks again,
+        too. Who asked hears it before ``limit_s`` have passed.
         """
+        give_up_s = _now_s() + min(LOCK_WAIT_S, limit_s - WAY_S)
         for key, _ in writes:
-            failed = await self.acquire(footing, key, exclusive=True)
+            failed = await self.acquire(footing, key, exclusive=True, limit_s=give_up_s - _now_s())
             if failed is not None:
                 self.drop(footing.txn)
                 return failed
@@ -298,12 +301,14 @@ class Primary:
                 return Failed(codes.OVERLOADED, f"partition {self.number}: too many transactions")
         return footing
 
-    async def acquire(self, footing: Footing, key: bytes, *, exclusive: bool) -> Failed | None:
-        """Get the lock, or why not."""
+    async def acquire(
+        self, footing: Footing, key: bytes, *, exclusive: bool, limit_s: float = LOCK_WAIT_S
+    ) -> Failed | None:
+        """Get the lock within ``limit_s``, or why not."""
         answer, request = self._ask(footing, key, exclusive=exclusive), footing.asked
         if answer is Answer.WAITING:
             self.company.leave()
-            granted = await footing.wait(min(LOCK_WAIT_S, footing.deadline_s - _now_s()))
+            granted = await footing.wait(min(limit_s, footing.deadline_s - _now_s()))
             if footing.over or not self.serving or footing.asked != request:
                 return Failed(codes.LOST, f"{footing.txn} has lost its locks while it waited")
             if not granted:
