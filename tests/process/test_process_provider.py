@@ -202,9 +202,23 @@ def test_a_program_that_is_not_there_is_told_in_its_log(tmp_path: Path) -> None:
     assert "cannot run no-such-program" in (tmp_path / "nodes" / "n1" / "node.log").read_text()
 
 
+def two_free_ports() -> tuple[socket.socket, int]:
+    """A listener, and its port, the next of which was free a moment ago."""
+    for _ in range(100):
+        taken = socket.create_server(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        try:
+            socket.create_server(("127.0.0.1", port + 1)).close()
+        except (OSError, OverflowError):
+            taken.close()
+            continue
+        return taken, port
+    raise AssertionError("no two neighbouring ports are free")
+
+
 def test_the_first_port_of_a_plan_is_used_or_named_as_taken(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    taken, port = two_free_ports()
+    with taken:
         provider = build("run", {"first_port": port}, tmp_path / "undo")
         with pytest.raises(HarnessError, match=f"port {port} on 127.0.0.1 is taken"):
             asyncio.run(provider.provision(("n1",), PORTS))

@@ -66,7 +66,7 @@ def test_each_seed_is_run_judged_and_thrown_away_where_it_is_valid(tmp_path: Pat
 def test_what_fails_is_kept_and_named_and_a_replay_is_the_same_byte_for_byte(
     tmp_path: Path,
 ) -> None:
-    buggy = small(3, system__bugs=["no-fsync"], nemesis__schedule=all_nodes_killed())
+    buggy = small(8, system__bugs=["no-fsync"], nemesis__schedule=all_nodes_killed())
     (found,) = results(buggy, into=tmp_path).values()
     assert found.outcome is Outcome.VIOLATION
     assert Path(found.run, "analysis", "verdict.json").is_file()
