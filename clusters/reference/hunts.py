@@ -127,7 +127,8 @@ OWN: Mapping[str, Overrides] = {
     "dead-coordinator-kept": _WIDE | _mix("kill"),
     "doubt-called-abort": _mix("one-way-in", "one-way", "partition") | {"drive.rate_per_s": 150.0},
     "finished-at-own-time": _WIDE | _SNAPSHOTS | {"workload.key_count": 12},
-    "in-doubt-aborted": _WIDE | _mix("partition", "disk-slow") | {"nemesis.overlap": 2},
+    # Whose home dies between its decision and telling it: the more are open the likelier.
+    "in-doubt-aborted": _WIDE | _mix("kill") | {"drive.rate_per_s": 150.0, "drive.concurrency": 20},
     "laggard-left-behind": _THEN_CALM,
     "last-entry-dropped": _mix("kill"),
     "lease-past-end": _LONG_PAUSES,
