@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ignite3_thin import needs_java
 
-from clusters.ignite3 import artifacts, local
+from clusters.ignite3 import local
 from clusters.ignite3.system import build
 from clusters.providers.process.provider import Options, ProcessProvider
 from harness import plugins
@@ -32,12 +32,7 @@ ALL = (
 @pytest.fixture(scope="module")
 def prepared() -> None:
     """Jars, a Java runtime and the archive of classes; the client's driver."""
-    if lacking := artifacts.lacking_tools():
-        text = f"needs a JDK and Maven: {'; '.join(lacking)}"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
-    artifacts.driver()
+    needs_java()
     local.ensure()
 
 

@@ -221,9 +221,7 @@ class Primary:
     async def _lock_writes(
         self, footing: Footing, writes: commands.Writes, limit_s: float
     ) -> Failed | None:
-        """Get every exclusive lock that ``footing`` lacks, or end it here, for whoever asks again,
-        too. Who asked hears it before ``limit_s`` have passed.
-        """
+        """Get every exclusive lock that ``footing`` lacks, well within ``limit_s``, or end it."""
         give_up_s = _now_s() + min(LOCK_WAIT_S, limit_s - WAY_S)
         for key, _ in writes:
             failed = await self.acquire(footing, key, exclusive=True, limit_s=give_up_s - _now_s())
