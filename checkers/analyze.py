@@ -43,6 +43,7 @@ from harness.statelog import read_states
 
 EXECUTORS = ("local", "spark")
 EVIDENCE = "evidence"
+OUT_OF_ROOM = "the disk of the run was full, and what lies on it fails for that alone"
 _TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
 """What parts say apart from anomalies, by the field of part and verdict."""
 
@@ -174,6 +175,7 @@ def _setting(manifest: Manifest, model: str, run: RunDirectory) -> Setting:
         trouble=manifest.trouble,
         phases=manifest.phases,
         cut_ns=manifest.cut_ns,
+        out_of_room=manifest.out_of_room is True,
         aimed_kinds=tuple(kind.kind for kind in standing.arsenal(manifest) if kind.of_nodes),
         may_end=tuple(kind.kind for kind in standing.arsenal(manifest) if kind.may_end),
     )
@@ -232,14 +234,15 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
         for name in _TOLD:
             told[name] |= getattr(part, name)
     deciding = {name: a for name, a in sorted(found.items()) if decides(name, setting.model)}
-    spared = sorted(excused(deciding, why))
-    deciding = {name: anomaly for name, anomaly in deciding.items() if name not in spared}
+    spared = _spared(deciding, setting, why)
+    for names in spared.values():
+        deciding = {name: anomaly for name, anomaly in deciding.items() if name not in names}
     weakest, above = ruled_out(found)
     outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
     reasons = [_reason(name, a, setting.model) for name, a in deciding.items()]
-    if spared:
+    for reason, names in spared.items():
         outcomes.append(Outcome.UNKNOWN)
-        reasons.append(f"undecided: {', '.join(spared)} was seen, but {why}")
+        reasons.append(f"undecided: {', '.join(names)} was seen, but {reason}")
     if left_open(setting.model, found):
         outcomes.append(Outcome.UNKNOWN)
         reasons.append(_left_open(setting.model, found))
@@ -254,6 +257,15 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
         **told,
     )
     return Analysis(verdict=verdict, tables=tables)
+
+
+def _spared(names: Iterable[str], setting: Setting, forgot: str) -> dict[str, tuple[str, ...]]:
+    """What decides nothing, by the reason why; ``forgot`` is that for what the store lost."""
+    found = {
+        forgot: excused(names, forgot),
+        OUT_OF_ROOM: (OF_NODES | OF_SERVICE).intersection(names if setting.out_of_room else ()),
+    }
+    return {why: tuple(sorted(these)) for why, these in found.items() if these}
 
 
 def _left_open(model: str, found: Iterable[str]) -> str:

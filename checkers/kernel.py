@@ -52,8 +52,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     ``model`` is what was asked for. ``planned`` says that a plan drove the history, which set out
     to have something of everything that was tried. ``state``, ``interrupted``, ``trouble`` and
-    ``phases`` are the manifest's. ``aimed_kinds`` are the kinds of faults that were possible and
-    take nodes, ``may_end`` those that nodes may not survive.
+    ``phases`` are the manifest's. ``out_of_room`` says that the run's disk was full.
+    ``aimed_kinds`` are the kinds of faults that were possible and take nodes, ``may_end`` those
+    that nodes may not survive.
     """
 
     model: str
@@ -65,6 +66,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     trouble: tuple[str, ...] = ()
     phases: tuple[tuple[str, int], ...] = ()
     cut_ns: int | None = None
+    out_of_room: bool = False
     aimed_kinds: tuple[str, ...] = ()
     may_end: tuple[str, ...] = ()
 

@@ -3,7 +3,8 @@
 ``node-exit`` is a program that ended though no verb of the run ended it, as the provider saw it;
 ``panic`` a line of a log that the system itself declares to be one. Both are explained, and then no
 anomaly, only by a fault in force on that very node of a kind that says of itself that nodes may
-not survive it (a disk that fails).
+not survive it (a disk that fails). Where the disk of the run itself was full they are told, and
+decide nothing: see ``analyze``.
 """
 
 from __future__ import annotations

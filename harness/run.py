@@ -61,9 +61,12 @@ async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
             life.trouble.append(stop.reason)
         vouched = manifest.checksums | life.checksums
         manifest = msgspec.structs.replace(manifest, checksums=vouched)
-        trouble = (*life.trouble, *life.nemesis.trouble)
-        interrupted = stop.cut_short and not stop.reason
-        manifest = msgspec.structs.replace(manifest, interrupted=interrupted, trouble=trouble)
+        manifest = msgspec.structs.replace(
+            manifest,
+            interrupted=stop.cut_short and not stop.reason,
+            trouble=(*life.trouble, *life.nemesis.trouble),
+            out_of_room=life.writer.out_of_room or msgspec.UNSET,
+        )
         write_manifest(life.run, manifest)
         manifest = seal(life.run, partition_of=parts.system.partition_of)
     return manifest

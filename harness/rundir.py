@@ -35,8 +35,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256.
     ``interrupted`` says that the user ended the run early; ``trouble`` what went wrong around the
     store (a fault unproven, a quiesce that timed out), each a sentence: any makes the run
-    inconclusive. ``origin`` is unset for what was recorded here, ``arsenal`` (the faults that were
-    possible) for what was recorded elsewhere.
+    inconclusive. ``out_of_room`` is set where the disk of the run was full: whatever lies on it, a
+    node's data and logs as well, may have failed for that alone. ``origin`` is unset for what was
+    recorded here, ``arsenal`` (the faults that were possible) for what was recorded elsewhere.
     """
 
     schema_version: int
@@ -57,6 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     # Not ``None``: what is unset is not written, so that the digests of older manifests hold.
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
     arsenal: tuple[FaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
+    out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 @attrs.frozen

@@ -191,6 +191,11 @@ class ChunkWriter:
         self._chunk.write(content)
         self._chain = chain
 
+    @property
+    def out_of_room(self) -> bool:
+        """Whether the disk was full at some time, so that the reserve was given up."""
+        return self._full
+
     def close(self) -> None:
         """End the stream and make it durable. Idempotent.
 

@@ -50,6 +50,7 @@ def write(
     faults: list[Fault] | None = None,
     arsenal: tuple[FaultKind, ...] = (FaultKind(kind="kill"),),
     patterns: tuple[LogPattern, ...] | None = PATTERNS,
+    out_of_room: bool = False,
 ) -> RunDirectory:
     root.mkdir(parents=True)
     run = RunDirectory(root)
@@ -67,6 +68,7 @@ def write(
         workload="list-append",
         checkers=("list-append", "statistics", "evidence"),
         arsenal=arsenal,
+        out_of_room=out_of_room or msgspec.UNSET,
     )
     write_manifest(run, manifest)
     writer = ChunkWriter(run.chunks)
@@ -152,6 +154,22 @@ def test_a_fault_that_was_healed_before_explains_nothing(tmp_path: Path) -> None
     run = write(tmp_path / "run", exit_of("n2", 50 * MS), faults=[fault], arsenal=arsenal)
 
     assert judged(run).anomalies["node-exit"].count == 1
+
+
+def test_where_the_disk_of_the_run_was_full_ends_decide_nothing_and_are_told(
+    tmp_path: Path,
+) -> None:
+    log = {"n2": b"panic: no space left\n"}
+    run = write(tmp_path / "run", exit_of("n2", 50 * MS), logs=log, out_of_room=True)
+
+    found = judged(run)
+
+    assert found.outcome == "unknown"
+    assert found.reasons == (
+        "undecided: node-exit, panic was seen, but the disk of the run was full, and what lies on "
+        "it fails for that alone",
+    )
+    assert set(found.observed) == {"node-exit", "panic"}
 
 
 def test_logs_may_hold_anything_and_cost_little(tmp_path: Path) -> None:

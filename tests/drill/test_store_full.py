@@ -48,6 +48,8 @@ def test_a_full_store_makes_a_run_unknown_or_an_error_and_leaves_no_process(tmp_
         assert time.monotonic() - began_s < END_LIMIT_S
         assert "Traceback" not in err
         assert "disk is full" in out + err or "No space left" in out + err
+        manifest = json.loads((disk / "runs" / "latest" / "manifest.json").read_text())
+        assert manifest["out_of_room"] is True
         (disk / "filler").unlink()
         cleaned = subprocess.run(
             [FIREDRILL, "cleanup", "--runs-dir", disk / "runs"],
