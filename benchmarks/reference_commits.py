@@ -13,7 +13,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import attrs
@@ -162,20 +162,18 @@ def two_keys(store: Running) -> Attempt:
 async def load(
     store: Running, attempt: Attempt, *, seconds: float, clients: int, rate: float | None = None
 ) -> Measured:
-    """Run ``attempt`` on ``clients`` connections; with ``rate`` at random times, counted from when
-    each was due.
+    """Run ``attempt`` on ``clients`` connections; with ``rate`` as one stream of random arrivals a
+    second, each taken by the next connection that is free and counted from when it was due.
     """
     nodes_s, clients_s = await store.cpu_s(), time.process_time()
     loop = asyncio.get_running_loop()
-    until_s, took_s, failures = loop.time() + seconds, list[float](), list[str]()
+    took_s, failures = list[float](), list[str]()
+    dues = _arrivals(loop.time(), seconds, rate) if rate else _at_once(loop.time() + seconds)
 
     async def one(number: int) -> None:
-        choose, due_s = random.Random(number), loop.time()
+        choose = random.Random(number)
         client = await store.client(number)
-        while True:
-            due_s = due_s + choose.expovariate(rate / clients) if rate else loop.time()
-            if due_s >= until_s:
-                break
+        for due_s in dues:
             await asyncio.sleep(max(0.0, due_s - loop.time()))
             try:
                 await attempt(client, choose, loop.time() + DEADLINE_S)
@@ -188,6 +186,19 @@ async def load(
     await together(one(number) for number in range(clients))
     clients_s = time.process_time() - clients_s
     return Measured(took_s, len(failures), seconds, await store.cpu_s() - nodes_s, clients_s)
+
+
+def _arrivals(start_s: float, seconds: float, rate: float) -> Iterator[float]:
+    """Times of a Poisson process of ``rate`` a second, for all who take from it together."""
+    choose, due_s = random.Random(int(rate)), start_s
+    while (due_s := due_s + choose.expovariate(rate)) < start_s + seconds:
+        yield due_s
+
+
+def _at_once(until_s: float) -> Iterator[float]:
+    """Now, whenever somebody asks, until ``until_s``."""
+    while (now_s := asyncio.get_running_loop().time()) < until_s:
+        yield now_s
 
 
 async def failover(store: Running) -> float:
