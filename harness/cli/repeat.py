@@ -10,6 +10,7 @@ import msgspec
 
 from harness.cli.drill import FAILED, Budget, Wishes, one
 from harness.cli.duration import words
+from harness.cli.odds import METHOD, between
 from harness.cli.session import Session, say
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
@@ -68,6 +69,8 @@ def series(session: Session, plan: Plan, store: RunStore, wishes: Wishes, bounds
         rows.append(_row(session, plan, store, wishes, bounds, number, seed))
         why = over(rows, bounds)
     _show(rows, why)
+    if not bounds.until_failure and (said := rate(rows)):
+        click.echo(said)
     return exit_code(rows)
 
 
@@ -141,6 +144,20 @@ def exit_code(rows: list[Row]) -> int:
     outcome = worst(row.outcome for row in rows)
     interrupted = any(row.interrupted for row in rows)
     return EXIT_INTERRUPTED if interrupted and outcome not in FAILED else outcome.exit_code
+
+
+def rate(rows: list[Row]) -> str:
+    """How often such a run ends in a violation, by those that came to a verdict; empty of fewer
+    than two. A run that shows nothing counts as one without.
+
+    Only for a series whose end does not hang on what was found: else it would be too high.
+    """
+    judged = [r for r in rows if r.outcome is not Outcome.HARNESS_ERROR and not r.interrupted]
+    if len(judged) < 2:
+        return ""
+    found = sum(row.outcome is Outcome.VIOLATION for row in judged)
+    share = f"{between(found, len(judged))} of such runs end in one ({METHOD})"
+    return f"violations in {found} of {len(judged)} runs, {found / len(judged):.0%}: {share}"
 
 
 def _show(rows: list[Row], why: str) -> None:

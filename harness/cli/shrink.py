@@ -17,6 +17,7 @@ from harness.checking import Verdict
 from harness.cli import duration
 from harness.cli.ground import SIMULATED
 from harness.cli.lesser import beginnings, smaller, with_schedule
+from harness.cli.odds import METHOD, between
 from harness.cli.seeds import CRASHES
 from harness.cli.session import Session, runs_option, say
 from harness.cli.trials import OutOfTime, Trials
@@ -34,7 +35,6 @@ SHRUNK = "shrunk.toml"
 SHRINK_LIMIT = "10m"
 TRIES = 3
 REAL_REPETITIONS = 5
-CONFIDENCE = 0.95
 HEAD_CHARS = 100
 
 
@@ -226,11 +226,7 @@ def confidence(failed: int, times: int, *, exact: bool) -> str:
     text = f"it failed in {failed} of {times} repetitions"
     if exact:
         return text if failed < times else f"{text}; the same code fails every time"
-    from scipy.stats import binomtest
-
-    bounds = binomtest(failed, times).proportion_ci(CONFIDENCE, method="exact")
-    share = f"between {bounds.low:.0%} and {bounds.high:.0%} of its runs fail"
-    return f"{text}: {share} (Clopper-Pearson, {CONFIDENCE:.0%} confidence)"
+    return f"{text}: {between(failed, times)} of its runs fail ({METHOD})"
 
 
 def head(lines: Collection[str]) -> str:

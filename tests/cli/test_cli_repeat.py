@@ -9,7 +9,7 @@ import pytest
 from harness.cli import drill, repeat
 from harness.cli.duration import words
 from harness.cli.main import execute
-from harness.cli.repeat import Bounds, Row, exit_code, over, seed_of
+from harness.cli.repeat import Bounds, Row, exit_code, over, rate, seed_of
 from harness.history.manifest import read_manifest
 from harness.outcome import EXIT_INTERRUPTED, Outcome
 from harness.rundir import RunDirectory
@@ -48,11 +48,12 @@ def test_runs_have_seeds_of_their_own_that_follow_from_the_first(
     out, err = capsys.readouterr()
     assert code == 0
     assert f"run 2 of at most 2, seed {seed_of(5, 2)}" in err
-    *_, head, first, second, total = out.splitlines()
+    *_, head, first, second, total, rated = out.splitlines()
     assert head.split() == ["run", "seed", "outcome", "took", "directory"]
     assert first.split()[:3] == ["1", "5", "valid"]
     assert second.split()[:3] == ["2", str(seed_of(5, 2)), "valid"]
     assert total == "2 runs: 2 valid; all runs were made"
+    assert rated.startswith("violations in 0 of 2 runs, 0%: between 0% and 84% of such runs")
     assert len(RunStore(tmp_path).runs()) == 2
 
 
@@ -78,7 +79,9 @@ def test_a_violation_ends_a_search_and_is_its_exit_code(
     code = execute([*SIM, "--until-failure", "--runs-dir", str(tmp_path)])
 
     assert code == 1
-    assert "2 runs: 1 violation, 1 unknown; the last run failed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "2 runs: 1 violation, 1 unknown; the last run failed" in out
+    assert "violations in" not in out  # it ended because of one: no rate comes of that
 
 
 def test_a_run_that_the_environment_broke_is_one_row_of_many(
@@ -135,6 +138,17 @@ def test_the_worst_row_decides() -> None:
     assert exit_code([row(), interrupted]) == EXIT_INTERRUPTED
     assert exit_code([row(Outcome.VIOLATION), interrupted]) == 1
     assert exit_code([row(Outcome.HARNESS_ERROR), interrupted]) == 255
+
+
+def test_a_series_says_how_often_such_runs_fail_and_how_sure_that_is() -> None:
+    found, other = row(Outcome.VIOLATION), [row(), row(Outcome.UNKNOWN)]
+    unjudged = [row(Outcome.HARNESS_ERROR), row(Outcome.UNKNOWN, code=EXIT_INTERRUPTED)]
+
+    assert rate([found, found, *other, *unjudged]) == (
+        "violations in 2 of 4 runs, 50%: between 7% and 93% of such runs end in one "
+        "(Clopper-Pearson, 95% confidence)"
+    )
+    assert rate([found, *unjudged]) == ""
 
 
 def test_a_run_that_outlasts_its_budget_ends_in_order_and_says_so(
