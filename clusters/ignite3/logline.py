@@ -79,6 +79,10 @@ def partition_of_group(group: str) -> int | None:
     return int(match[2]) if match else None
 
 
+def _group_of(match: re.Match[str]) -> str:
+    return f"{match['zone']}_part_{match['partition']}"
+
+
 def _ours(group: str) -> bool:
     return not group.startswith(f"{_DEFAULT_ZONE}_part_")
 
@@ -143,7 +147,7 @@ def _planned(match: re.Match[str], wall_ns: int) -> Said | None:
 def _forced(match: re.Match[str], wall_ns: int) -> Said | None:
     first = _FIRST_OF_QUEUE.search(match["value"])
     peers, learners = _replicas(first[1] if first else match["value"])
-    group = f"{match['zone']}_part_{match['partition']}"
+    group = _group_of(match)
     text = f"forced reset of {_named(group)} to {_told(peers, learners)}"
     found = _of_group(group, EventKind.RESET, wall_ns, text)
     return attrs.evolve(found, peers=peers, learners=learners) if found else None
@@ -193,22 +197,13 @@ def _started(match: re.Match[str], wall_ns: int) -> Said | None:
 
 
 def _copied(match: re.Match[str], wall_ns: int) -> Said | None:
-    return Said(
-        kind=EventKind.SNAPSHOT_INSTALLED,
-        wall_ns=wall_ns,
-        partition=int(match["partition"]),
-        text="took a snapshot in, in place of what it had",
-    )
+    text = "took a snapshot in, in place of what it had"
+    return _of_group(_group_of(match), EventKind.SNAPSHOT_INSTALLED, wall_ns, text)
 
 
 def _copying(match: re.Match[str], wall_ns: int) -> Said | None:
-    began = match["what"] == "started"
-    return Said(
-        kind=EventKind.REBALANCE_STAGE,
-        wall_ns=wall_ns,
-        partition=int(match["partition"]),
-        text="begins to take a snapshot in" if began else "gives a snapshot up",
-    )
+    text = "begins to take a snapshot in" if match["what"] == "started" else "gives a snapshot up"
+    return _of_group(_group_of(match), EventKind.REBALANCE_STAGE, wall_ns, text)
 
 
 def _node_began(match: re.Match[str], wall_ns: int) -> Said | None:
@@ -259,6 +254,7 @@ def _rule(start: str, rest: str, make: Make) -> tuple[str, re.Pattern[str], Make
 
 
 _KEY = r"[^,]*?(?P<group>\d+_part_\d+), "
+_OF_ZONE = r"zoneId=(?P<zone>\d+), partitionId=(?P<partition>\d+)"
 _RULES: Final = (
     _rule(
         "Node <",
@@ -319,8 +315,8 @@ _RULES: Final = (
         r"\[peers=(?P<peers>.*?), learners=(?P<learners>.*)\]",
         _started,
     ),
-    _rule("Copier completes the rebalancing", r".*?partitionId=(?P<partition>\d+)", _copied),
-    _rule("Copier is ", r"(?P<what>started|canceled) .*?partitionId=(?P<partition>\d+)", _copying),
+    _rule("Copier completes the rebalancing", r".*?" + _OF_ZONE, _copied),
+    _rule("Copier is ", r"(?P<what>started|canceled) .*?" + _OF_ZONE, _copying),
     _rule("Starting node: [name=", "", _node_began),
     _rule("Apache Ignite started successfully!", "", _node_ready),
     _rule("Setting Ignite ref to null as shutdown is completed", "", _node_ended),

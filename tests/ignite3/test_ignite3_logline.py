@@ -1,5 +1,5 @@
 """What a node of release 3.1.0 writes, and what is read out of it: whole lines, as nodes wrote them
-in drills, but the last four, which no drill has shown: these are the release's texts, filled in.
+in drills, but the last five, which no drill has shown: these are the release's texts, filled in.
 """
 
 from __future__ import annotations
