@@ -2,9 +2,10 @@
 
 ``node-exit`` is a program that ended though no verb of the run ended it, as the provider saw it;
 ``panic`` a line of a log that the system itself declares to be one. Both are explained, and then no
-anomaly, only by a fault in force on that very node of a kind that says of itself that nodes may
-not survive it (a disk that fails). Where the disk of the run itself was full they are told, and
-decide nothing: see ``analyze``.
+anomaly, by a fault in force on that very node of a kind that says of itself that nodes may not
+survive it (a disk that fails); an exit also by the store's own events: others refused the node
+until it is started anew, and it stopped by its own word. Where the disk of the run itself was full
+they are told, and decide nothing: see ``analyze``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.attribution import windows
@@ -24,6 +26,7 @@ from harness.records import EventKind
 
 LAST_LINES = 5  # of findings in a node's logs, told beside its exit
 NODE_EXIT, PANIC = "node-exit", "panic"
+LIFE = (EventKind.NODE_STARTED, EventKind.NODE_REFUSED, EventKind.NODE_STOPPED)
 
 Row = dict[str, Any]
 
@@ -43,8 +46,13 @@ class StaysUp:
         risky = [w for w in windows(tables["faults"]) if w["kind"] in setting.may_end]
         events = tables["events"]
         exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value)).to_pylist()
+        lives = _lives(events) if exits else []
         found = {
-            NODE_EXIT: [_exit(row, lines) for row in exits if not _explained(row, risky)],
+            NODE_EXIT: [
+                _exit(row, lines)
+                for row in exits
+                if not (_explained(row, risky) or _gave_way(row, lives))
+            ],
             PANIC: [_panic(row) for row in _panics(lines, risky)],
         }
         counts = {NODE_EXIT: len(found[NODE_EXIT]), PANIC: _count(lines, risky)}
@@ -67,6 +75,22 @@ def _explained(row: Row, risky: Iterable[Row]) -> bool:
         and (window["end_ns"] is None or window["end_ns"] >= first_ns)
         for window in risky
     )
+
+
+def _lives(events: pa.Table) -> list[Row]:
+    """What the store says of its nodes' lives, in order of time."""
+    kinds = pa.array([kind.value for kind in LIFE])
+    table = events.filter(pc.is_in(events["kind"], value_set=kinds)).sort_by("at_ns")
+    rows: list[Row] = table.select(["node", "kind", "at_ns"]).to_pylist()
+    return rows
+
+
+def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
+    """Whether the node was refused in the life that ended so, and then stopped by its own word."""
+    told = [e["kind"] for e in lives if e["node"] == row["node"] and e["at_ns"] <= row["at_ns"]]
+    began = [place for place, kind in enumerate(told) if kind == EventKind.NODE_STARTED]
+    life = told[began[-1] if began else 0 :]
+    return EventKind.NODE_REFUSED in life and life[-1] == EventKind.NODE_STOPPED
 
 
 def _exit(row: Row, lines: list[Row]) -> Row:

@@ -122,6 +122,7 @@ class EventKind(enum.StrEnum):
     NODE_STARTED = "node-started"
     NODE_STOPPED = "node-stopped"
     NODE_EXITED = "node-exited"
+    NODE_REFUSED = "node-refused"  # by others, until its program is another one
     START_DECISION = "start-decision"
     LEADER_ELECTED = "leader-elected"
     LEADER_LOST = "leader-lost"

@@ -33,12 +33,18 @@ class Told:
     """What of events that several nodes tell, or one again and again, was told already."""
 
     versions: set[int] = attrs.field(factory=set)
+    refused: set[tuple[str, str]] = attrs.field(factory=set)  # node and boot
     replicas: dict[int, tuple[tuple[str, ...], ...]] = attrs.field(factory=dict)  # that are stable
 
-    def enter(self, heard: Said) -> bool:
-        """Note the next event, and say whether it is news: every node tells of each topology, and
-        every new leader asks for the replicas that its partition has, and is told that it has them.
+    def enter(self, node: str, boot: str, heard: Said) -> bool:
+        """Note the next event, and say whether it is news: every node tells of each topology, every
+        new leader asks for the replicas that its partition has, and is told that it has them, and
+        who was thrown out is told so with every try to connect.
         """
+        if heard.kind is EventKind.NODE_REFUSED:
+            news = (node, boot) not in self.refused
+            self.refused.add((node, boot))
+            return news
         if heard.version is not None:
             news = heard.version not in self.versions
             self.versions.add(heard.version)
@@ -119,7 +125,7 @@ class Journal:
     def _hear(self, log: Log, every: Iterable[tuple[str, Said]]) -> None:
         for boot, heard in every:
             self.holders.take(log.node, heard)
-            if self._told.enter(heard):
+            if self._told.enter(log.node, boot, heard):
                 self._heard.append((log, boot, heard))
 
     def _mapped(self) -> list[StoreEvent]:

@@ -214,6 +214,16 @@ def _node_ready(match: re.Match[str], wall_ns: int) -> Said | None:
     return Said(kind=EventKind.START_DECISION, wall_ns=wall_ns, text="is started, by its own word")
 
 
+def _node_gives_up(match: re.Match[str], wall_ns: int) -> Said | None:
+    return Said(kind=EventKind.NODE_STOPPED, wall_ns=wall_ns, text="gives its start up, and ends")
+
+
+def _refused(match: re.Match[str], wall_ns: int) -> Said | None:
+    # Always of the node whose log it is: who refuses another writes another line.
+    text = "is refused by others, who threw it out: it has to be restarted"
+    return Said(kind=EventKind.NODE_REFUSED, wall_ns=wall_ns, text=text)
+
+
 def _node_ended(match: re.Match[str], wall_ns: int) -> Said | None:
     return Said(kind=EventKind.NODE_STOPPED, wall_ns=wall_ns, text="ended in order")
 
@@ -319,6 +329,8 @@ _RULES: Final = (
     _rule("Copier is ", r"(?P<what>started|canceled) .*?" + _OF_ZONE, _copying),
     _rule("Starting node: [name=", "", _node_began),
     _rule("Apache Ignite started successfully!", "", _node_ready),
+    _rule("Unable to start [node=", "", _node_gives_up),
+    _rule("Handshake rejected by ", r"\w+: \S+ is stale, node should be restarted", _refused),
     _rule("Setting Ignite ref to null as shutdown is completed", "", _node_ended),
     _rule(
         "Node ",

@@ -147,6 +147,42 @@ def test_only_a_fault_on_that_node_that_it_may_not_survive_explains_an_end(
     assert (judged(run).outcome == "valid") is explained
 
 
+def life_of(node: str, kind: EventKind, at_ns: int) -> Record:
+    return StoreEvent(
+        kind=kind, node=node, wall_ns=at_ns, boot="1", at_ns=at_ns, uncertainty_ns=0, text=kind
+    )
+
+
+STARTED, REFUSED, STOPPED = (
+    EventKind.NODE_STARTED,
+    EventKind.NODE_REFUSED,
+    EventKind.NODE_STOPPED,
+)
+
+
+@pytest.mark.parametrize(
+    ("node", "life", "explained"),
+    [
+        ("n2", (STARTED, REFUSED, STOPPED), True),
+        ("n2", (REFUSED, STOPPED), True),
+        ("n2", (STARTED, STOPPED), False),  # nobody refused it
+        ("n2", (STARTED, REFUSED), False),  # it did not stop: it was ended
+        ("n2", (STARTED, REFUSED, STOPPED, STARTED), False),  # in a life before
+        ("n2", (REFUSED, STARTED, STOPPED), False),
+        ("n3", (STARTED, REFUSED, STOPPED), False),
+    ],
+)
+def test_a_node_that_others_refuse_until_it_starts_anew_may_stop(
+    tmp_path: Path, node: str, life: tuple[EventKind, ...], explained: bool
+) -> None:
+    events = [life_of(node, kind, (20 + at) * MS) for at, kind in enumerate(life)]
+    too_late = [life_of("n2", kind, (60 + at) * MS) for at, kind in enumerate((REFUSED, STOPPED))]
+
+    run = write(tmp_path / "run", *events, exit_of("n2", 50 * MS), *too_late)
+
+    assert (judged(run).outcome == "valid") is explained
+
+
 def test_a_fault_that_was_healed_before_explains_nothing(tmp_path: Path) -> None:
     fault = Fault("torn-disk", "one", 10 * MS, 20 * MS, ("n2",))
     arsenal = (FaultKind(kind="torn-disk", may_end=True),)

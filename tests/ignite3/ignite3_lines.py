@@ -44,6 +44,10 @@ LEFT = (
     "topology=LogicalTopologySnapshot [version=6, nodes=SetN [{id=42e5, name=n3, "
     "address=198.18.0.12:7400}, {id=cf68, name=n2, address=198.18.0.11:7400}], clusterId=9ec4]]"
 )
+REFUSED = (
+    "Handshake rejected by initiator: n2:f731913f-ef34-4857 is stale, node should be restarted so "
+    "that other nodes can connect"
+)
 
 
 def line(

@@ -94,6 +94,7 @@ def test_times_are_read_with_their_zone() -> None:
         line("Available processors: 2"),
         line(lines.DEFAULT_ZONE_ELECTED),
         line(lines.ELECTED, day="2026-11-2x"),
+        line(lines.REFUSED.replace("Handshake rejected by initiator", "Rejecting handshake")),
         lines.ELECTED,
     ],
 )
@@ -184,6 +185,16 @@ def test_starts_number_the_boots_of_a_node() -> None:
     found = run(read(Journal(), Logs(n2=content)))
 
     assert [event.boot for event in found] == ["1", "1", "2", "2"]
+
+
+def test_a_node_is_refused_once_in_each_of_its_lives() -> None:
+    refused, began = line(lines.REFUSED), line(lines.BEGAN)
+    logs = Logs(n2=log(began, refused, refused, began, refused), n3=log(refused))
+
+    events = run(read(Journal(), logs))
+
+    found = [(e.node, e.boot) for e in events if e.kind is EventKind.NODE_REFUSED]
+    assert sorted(found) == [("n2", "1"), ("n2", "2"), ("n3", "0")]
 
 
 def test_a_look_just_before_is_enough_unless_it_has_to_be_now() -> None:
