@@ -6,7 +6,18 @@ import asyncio
 from collections.abc import Coroutine
 
 import pytest
-from primary_scene import KEY, OLD, YOUNG, Leases, Scene, lock, now_s, prepare
+from primary_scene import (
+    KEY,
+    OLD,
+    YOUNG,
+    Leases,
+    Scene,
+    commit,
+    held_by,
+    lock,
+    now_s,
+    prepare,
+)
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import codes, switchboard
@@ -19,6 +30,8 @@ from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S, PATIENCE_S
 from clusters.reference.node.wire.messages import (
+    Committed,
+    CommitTx,
     Execute,
     Executed,
     Failed,
@@ -31,6 +44,7 @@ from clusters.reference.node.wire.messages import (
     ReadAt,
     Renew,
     Resolve,
+    Resolved,
     TxnId,
     Version,
 )
@@ -119,6 +133,85 @@ def test_a_transaction_that_was_open_for_long_is_not_taken_for_silent_when_it_pr
         return healthy, sum(isinstance(body, Resolve) for body in scene.asked)
 
     assert simulate(scenario()) == (0, 1)
+
+
+@pytest.mark.parametrize(("settled", "asked"), [(True, [0, 1, 1]), (False, [0, 0, 1])])
+def test_who_may_have_waited_for_a_lock_elsewhere_is_given_that_time_before_home_is_asked(
+    settled: bool, asked: list[int]
+) -> None:
+    async def scenario() -> list[int]:
+        scene, work = Scene(), list[asyncio.Task[None]]()
+        finisher = Finisher(
+            primary=scene.primary,
+            calls=scene.calls(),
+            clock=scene.clock,
+            leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
+            spawn=lambda step: work.append(asyncio.ensure_future(step)),
+        )
+        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=settled))
+        found = list[int]()
+        for wait_s in (0.9, 0.9, 0.4):  # RECOVER_AFTER_S, and LOCK_WAIT_S behind it
+            await asyncio.sleep(wait_s)
+            finisher.tend()
+            await asyncio.sleep(0.1)
+            found.append(sum(isinstance(body, Resolve) for body in scene.asked))
+        for task in work:
+            await task
+        return found
+
+    assert simulate(scenario()) == asked
+
+
+def test_home_does_not_call_a_transaction_silent_whose_commit_waits_there_for_a_lock() -> None:
+    async def scenario() -> tuple[PeerAnswer, PeerAnswer]:
+        scene = Scene()
+        old = await held_by(scene, OLD)
+        await held_by(scene, YOUNG)
+        asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000)
+        committing = asyncio.ensure_future(scene.primary.serve(asked))
+        await asyncio.sleep(0.1)
+        asking = asyncio.ensure_future(scene.primary.serve(Resolve(0, OLD)))
+        await asyncio.sleep(0.7)
+        await scene.primary.serve(Finish(0, YOUNG, 0))
+        return await committing, await asking
+
+    committed, told = simulate(scenario())
+
+    assert isinstance(committed, Committed)
+    assert told == Resolved(committed.ts)
+
+
+def test_home_aborts_what_waited_for_a_lock_in_vain() -> None:
+    async def scenario() -> tuple[PeerAnswer, PeerAnswer, float]:
+        scene = Scene()
+        old = await held_by(scene, OLD)
+        await held_by(scene, YOUNG)
+        asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000)
+        committing = asyncio.ensure_future(scene.primary.serve(asked))
+        await asyncio.sleep(0.1)
+        told = await scene.primary.serve(Resolve(0, OLD))
+        return told, await committing, now_s()
+
+    told, refused, took_s = simulate(scenario())
+
+    assert told == Resolved(0)
+    assert isinstance(refused, Failed)
+    assert refused.code == codes.LOCK_TIMEOUT
+    assert took_s == pytest.approx(LOCK_WAIT_S, abs=0.1)
+
+
+def test_home_lets_the_locks_of_a_silent_transaction_go_when_it_aborts_it() -> None:
+    async def scenario() -> tuple[PeerAnswer, int, PeerAnswer]:
+        scene = Scene()
+        hold = await held_by(scene, OLD)
+        told = await scene.primary.serve(Resolve(0, OLD))
+        return told, scene.primary.locks.count, await scene.primary.serve(commit(OLD, hold))
+
+    told, locked, late = simulate(scenario())
+
+    assert (told, locked) == (Resolved(0), 0)
+    assert isinstance(late, Failed)
+    assert late.code == codes.LOST
 
 
 def test_the_time_of_a_one_shot_that_only_read_is_promised_like_that_of_a_snapshot() -> None:

@@ -17,11 +17,11 @@ from clusters.reference.node.tasks import all_of
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.calls import Calls, Spawn, Work
 from clusters.reference.node.tx.footing import Footing
-from clusters.reference.node.tx.primary import OWN_LIMIT_S, Primary
+from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.tx.waits import LOCK_WAIT_S, OWN_LIMIT_S, RECOVER_AFTER_S
 from clusters.reference.node.wire.messages import Fine, Finish, Resolve, Resolved, TxnId
 
 TEND_S = 0.25
-RECOVER_AFTER_S = 1.0  # a live coordinator needs milliseconds between prepare and outcome
 CALL_LIMIT_S = 2.0
 MAX_AT_ONCE = 1000  # transactions that one primary finishes or recovers; the others wait
 # Longer than any transaction may be open: who began before that can't be about to commit.
@@ -51,14 +51,19 @@ class Finisher:
         for txn, outcome in list(primary.partition.outcomes.items()):
             if outcome.ts and txn not in self._finished:
                 self._committed(txn)
-        due_s = asyncio.get_running_loop().time() - RECOVER_AFTER_S
         for txn in list(primary.partition.prepared):
             footing = primary.footings.get(txn)
-            if footing is None:
-                continue
-            if footing.proposed_s < due_s or self._silent(footing):
+            if footing is not None and (self._overdue(footing) or self._silent(footing)):
                 self._start(txn, self._recover)
         self._forget()
+
+    def _overdue(self, footing: Footing) -> bool:
+        """Whether a prepared transaction should have been decided by now. The other participants
+        may have let it wait for locks; what home lets it wait for is known there.
+        """
+        settled = self._primary.locks.settled(footing.txn)
+        patience_s = RECOVER_AFTER_S + (0.0 if settled else LOCK_WAIT_S)
+        return footing.proposed_s < asyncio.get_running_loop().time() - patience_s
 
     def _silent(self, footing: Footing) -> bool:
         """Whether the coordinator is gone. One that has just started may serve a while before its

@@ -65,6 +65,11 @@ class Footing:
             self._ends.remove(ended)
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits for a lock."""
+        return self._grant is not None
+
+    @property
     def awaited(self) -> bool:
         """Whether anybody waits for its end."""
         return bool(self._ends)

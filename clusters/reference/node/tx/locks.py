@@ -70,6 +70,10 @@ class LockTable:
         """``txn`` holds all that it needs, and asks for no lock any more."""
         self._settled[txn] = None
 
+    def settled(self, txn: TxnId) -> bool:
+        """Whether ``txn`` certainly asks for no lock any more, here or elsewhere."""
+        return txn in self._settled
+
     def restore(self, txn: TxnId, key: bytes, *, exclusive: bool) -> None:
         """Take over a lock from the log: prepared transactions never conflict with each other."""
         lock = self._locks.setdefault(key, _Lock())

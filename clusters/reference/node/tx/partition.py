@@ -173,6 +173,7 @@ class Partition:
         decided = self.outcome(txn)
         if decided is None:
             self.outcomes[txn] = Outcome(0)
+            self.on_end(txn)
             decided = Resolved(0)
             self.aborted += 1
         return decided

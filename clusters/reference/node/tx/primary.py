@@ -25,7 +25,7 @@ from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.promises import Promises
 from clusters.reference.node.tx.read_at import read_at
-from clusters.reference.node.tx.waits import LOCK_WAIT_S, WAY_S
+from clusters.reference.node.tx.waits import LOCK_WAIT_S, OWN_LIMIT_S, WAY_S
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,
@@ -46,8 +46,6 @@ from clusters.reference.node.wire.messages import (
     TxnId,
     Validate,
 )
-
-OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
 
 T = TypeVar("T", Committed, Prepared)
 Propose = Callable[[Command, float], Awaitable[object]]
@@ -271,6 +269,10 @@ class Primary:
         return Fine()
 
     async def _resolve(self, txn: TxnId) -> Resolved | Failed:
+        footing = self.footings.get(txn)
+        if footing is not None and footing.waits:
+            # Its commit is here already, and comes to something within that time.
+            await footing.ended(LOCK_WAIT_S)
         outcome = self.partition.outcome(txn)
         if outcome is None:
             done = await self.propose(commands.Abort(self.epoch, txn), OWN_LIMIT_S)

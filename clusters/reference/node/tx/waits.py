@@ -7,9 +7,11 @@ from __future__ import annotations
 from clusters.reference.node.wire.messages import Lock, PrimaryBody, ReadAt
 
 LOCK_WAIT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
-OUTCOME_WAIT_S = 1.5  # of a snapshot for a transaction in doubt: longer than its recovery takes
+RECOVER_AFTER_S = 1.0  # prepared, and no lock is waited for: an outcome is due in milliseconds
+OUTCOME_WAIT_S = 1.5  # of a snapshot for a transaction in doubt: longer than most recoveries take
 WAY_S = 0.4  # for a question and its answer to travel, on machines that are busy
 CALL_LIMIT_S = 1.0  # for one answer that may be asked for again; who is slower is likely cut off
+OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
 PATIENCE_S = 2.0  # for a partition to get a primary; beyond it the client should hear about it
 
 
