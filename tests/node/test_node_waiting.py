@@ -296,6 +296,10 @@ def test_a_coordinator_that_has_just_started_is_not_taken_for_gone() -> None:
     assert simulate(scenario()) == [1, 1, 0]
 
 
+def raised(error: BaseException) -> None:
+    raise AssertionError("nothing here may end the node") from error
+
+
 def test_a_node_takes_only_so_many_requests_that_wait_but_renewals_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -309,6 +313,7 @@ def test_a_node_takes_only_so_many_requests_that_wait_but_renewals_always(
             primaries=lambda number: scene.primary,
             spawn=lambda step: work.append(asyncio.ensure_future(step)),
             under_way=lambda: len(work),
+            fail=raised,
         )
         answers = list[PeerAnswer]()
         for number in range(4):

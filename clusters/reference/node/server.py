@@ -118,6 +118,7 @@ class Node:
             ),
             spawn=self._spawn,
             under_way=lambda: len(self._tasks),
+            fail=lambda error: self.host.fail(error),
         )
         self.calls = Calls(
             route=self.leases.primary, ask=self._switchboard.ask, tell=self._switchboard.tell

@@ -30,12 +30,14 @@ class Switchboard:
         primaries: Callable[[int], Primary | None],
         spawn: Callable[[Coroutine[None, None, None]], None],
         under_way: Callable[[], int],
+        fail: Callable[[BaseException], None],
     ) -> None:
         """``primaries``: of the partitions that this node has a replica of. ``under_way``: how much
-        was spawned and has not ended.
+        was spawned and has not ended. ``fail`` ends the node: a primary refuses by its answer, so
+        what it raises is a mistake of ours, whichever way the request came.
         """
         self._node, self._primaries = node, primaries
-        self._spawn, self._under_way = spawn, under_way
+        self._spawn, self._under_way, self._fail = spawn, under_way, fail
         self.links: Mapping[str, Link] = {}
         self.desk: MetaDesk | None = None
 
@@ -43,7 +45,11 @@ class Switchboard:
         """A request of a peer. ``MAX_UNDER_WAY`` bounds what waits here: who asks may have given
         up, and have asked again.
         """
-        answer = self._at_once(body)
+        try:
+            answer = self._at_once(body)
+        except Exception as error:
+            self._fail(error)
+            raise
         if answer is None:
             self._spawn(self._reply(body, reply))
         else:
@@ -79,6 +85,13 @@ class Switchboard:
         await self._answer(body)
 
     async def _answer(self, body: PeerBody) -> PeerAnswer:
+        try:
+            return await self._find_answer(body)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    async def _find_answer(self, body: PeerBody) -> PeerAnswer:
         if isinstance(body, Renew | MetaInvoke):
             if self.desk is None:
                 return Failed(codes.NOT_LEADER, f"{self._node} is not that far yet")
