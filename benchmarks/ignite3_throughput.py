@@ -26,6 +26,7 @@ import click
 from calibrator import calibrate
 
 from clusters.ignite3 import image
+from clusters.ignite3.artifacts import Artifacts
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.labels import RUN
 from harness import plugins
@@ -88,7 +89,7 @@ class Load:
 def subjects() -> tuple[Subject, ...]:
     """The rows, in the order in which they are measured."""
     options = {"partitions": 8, "replicas": 3}
-    ignite = {"image": image.check(), "memory_mib": 1536, "processes": 1024}
+    ignite = {"image": image.check(Artifacts()), "memory_mib": 1536, "processes": 1024}
     return (
         Subject("reference (synced)", "reference", options, {}),
         Subject("ignite 3.1.0", "ignite3", options, ignite),

@@ -44,6 +44,18 @@ class Admission:
         """Nodes that don't see each other: a cluster is made only of those that do."""
         return [f"{node} is not seen by all" for node in await self._strangers()]
 
+    async def not_of(self, release: str) -> list[str]:
+        """Nodes that run another release, by their own word. What somebody brought has a name that
+        begins with its release's.
+        """
+        told = await self._ask(rest.version)
+        known = {node: version for node, version in told.items() if version is not None}
+        return [
+            f"{node} runs {version}"
+            for node, version in known.items()
+            if release != version and not release.startswith(f"{version}-")
+        ]
+
     async def not_in(self) -> list[str]:
         """Nodes that are not started, or not in the topology."""
         states = await self._ask(rest.node_state)

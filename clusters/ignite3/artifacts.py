@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+
+import attrs
 
 from clusters.ignite3.options import RELEASE
 from harness.errors import HarnessError, UsageError
 
 HERE = Path(__file__).resolve().parent
 POM, JAVA = HERE / "pom.xml", HERE / "java"
+NODE, CLIENT = "node", "client"  # profiles of the POM
+NEEDED = ("ignite-runner", "slf4j-jdk14")  # without which no node starts, or says anything
+CLIENT_JAR = re.compile(r"ignite-client-\d.*\.jar", re.ASCII)
 SUMS = "SHA256SUMS"
 TRAINER = HERE / "train.py"
 TRAIN_LIMIT_S = 240
@@ -42,8 +49,9 @@ REMEDIES = {
 class NotPrepared(UsageError):
     """Something that a run needs has not been made on this machine."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"ignite3: {what} is missing; scripts/prepare-ignite makes it")
+    def __init__(self, what: str, release: str = RELEASE) -> None:
+        option = "" if release == RELEASE else f" --release {release}"
+        super().__init__(f"ignite3: {what} is missing; scripts/prepare-ignite{option} makes it")
 
 
 def lacking() -> tuple[str, ...]:
@@ -51,34 +59,124 @@ def lacking() -> tuple[str, ...]:
     return tuple(tool for tool in REMEDIES if shutil.which(tool) is None)
 
 
-def lacking_tools() -> tuple[str, ...]:
-    """The tools that are not installed here, each with how to get it."""
-    return tuple(f"{tool}: {REMEDIES[tool]}" for tool in lacking())
+@attrs.frozen
+class Artifacts:
+    """The parts of one ``release``: a number that Maven knows, or the name under which a directory
+    of jars was adopted. Everything of a release lies in one directory, so that several can be there
+    side by side.
+    """
 
+    release: str = RELEASE
 
-def root() -> Path:
-    """Where the parts are kept."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache, "firedrill", "ignite3", RELEASE)
+    @property
+    def root(self) -> Path:
+        """Where the parts are kept."""
+        cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return Path(cache, "firedrill", "ignite3", self.release)
 
+    @property
+    def adopted(self) -> Path:
+        """Where the jars are that somebody brought; there, they stand in the place of Maven's."""
+        return self.root / "adopted"
 
-def jars(profile: str) -> Path:
-    """The directory of the jars of ``profile`` (``node`` or ``client``), fetched if need be."""
-    name = f"{profile}-{digest(POM.read_bytes())}"
-    return made(name, lambda into: _fetch(profile, into))
+    @property
+    def library(self) -> Path:
+        """The directory of the node's jars, whether they are there or not."""
+        return self.adopted if self.adopted.is_dir() else self.root / _of_pom(NODE)
 
+    @property
+    def origin(self) -> str:
+        """What tells the node's jars from those of every other: the sums of those adopted, the
+        coordinates of Maven's.
+        """
+        if self.adopted.is_dir():
+            return (self.adopted / SUMS).read_text()
+        return f"{self.release} {POM.read_text()}"
 
-def runtime() -> Path:
-    """A Java runtime for nodes, cut out of the JDK that is installed here."""
-    release = Path(os.path.realpath(_tool("javac"))).parents[1] / "release"
-    text = release.read_bytes() if release.is_file() else b""
-    return made(f"jre-{digest(text + MODULES.encode())}", _link)
+    @property
+    def client_library(self) -> Path:
+        """The directory of the client's jars, whether they are there or not: with those that were
+        brought, if it is among them.
+        """
+        brought = any(CLIENT_JAR.fullmatch(path.name) for path in self.adopted.glob("*.jar"))
+        return self.adopted if brought else self.root / _of_pom(CLIENT)
 
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """The tools that set-up would need of this release and that are not installed here."""
+        needless = {"mvn"} if self.client_library == self.adopted else set[str]()
+        return tuple(tool for tool in lacking() if tool not in needless)
 
-def driver() -> Path:
-    """The directory of the compiled driver, whose jars are as they were fetched."""
-    verify(jars("client"))
-    return made(f"driver-{driver_digest()}", _compile)
+    def jars(self) -> Path:
+        """The directory of the node's jars, fetched if need be, each as it was then."""
+        if not self.adopted.is_dir():
+            self.made(_of_pom(NODE), partial(_fetch, NODE, self.release))
+        verify(self.library)
+        return self.library
+
+    def adopt(self, jars: Path) -> None:
+        """Take the node's jars from the directory ``jars``. Raises ``UsageError`` where there are
+        none that start a node, and where other jars have the release's name.
+        """
+        found = sorted(jars.glob("*.jar"))
+        for needed in NEEDED:
+            if not any(path.name.startswith(f"{needed}-") for path in found):
+                raise UsageError(f"ignite3: {jars}: expected {needed}-*.jar among its jars")
+        sums = _sums(found)
+        if self.adopted.is_dir() and (self.adopted / SUMS).read_text() != sums:
+            taken = f"has other jars in {self.adopted}"
+            raise UsageError(f"ignite3: {self.release} {taken}: remove that, or choose a name")
+
+        def copy(into: Path) -> None:
+            into.mkdir()
+            for path in found:
+                shutil.copyfile(path, into / path.name)
+            (into / SUMS).write_text(sums)
+
+        self.made(self.adopted.name, copy)
+        verify(self.adopted)
+
+    def runtime(self) -> Path:
+        """A Java runtime for nodes, cut out of the JDK that is installed here."""
+        release = Path(os.path.realpath(_tool("javac"))).parents[1] / "release"
+        text = release.read_bytes() if release.is_file() else b""
+        return self.made(f"jre-{digest(text + MODULES.encode())}", _link)
+
+    def driver(self) -> Path:
+        """The directory of the compiled driver, whose jars are as they were fetched: the release's
+        own client, or where jars were brought without one, that of the release we know.
+        """
+        library = self.client_library
+        if library != self.adopted:
+            release = RELEASE if self.adopted.is_dir() else self.release
+            self.made(library.name, partial(_fetch, CLIENT, release))
+        verify(library)
+        return self.made(f"driver-{driver_digest()}", partial(_compile, library))
+
+    def driver_command(self) -> tuple[str, ...]:
+        """What starts the driver. Raises ``NotPrepared`` where set-up has not been run."""
+        classes, library = self.root / f"driver-{driver_digest()}", self.client_library
+        java = shutil.which("java")
+        if java is None or not classes.is_dir() or not library.is_dir():
+            raise NotPrepared("the driver of clients", self.release)
+        return (java, *DRIVER_JVM, "-cp", f"{classes}:{library}/*", "Driver")
+
+    def made(self, name: str, make: Callable[[Path], None]) -> Path:
+        """``root / name``, there at once and whole: made beside it and renamed."""
+        target = self.root / name
+        if target.is_dir():
+            return target
+        self.root.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=".partial", dir=self.root))
+        try:
+            make(beside / "made")
+            (beside / "made").rename(target)
+        except OSError as error:
+            if not target.is_dir():  # another set-up was quicker
+                raise HarnessError(f"{target}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        return target
 
 
 def driver_digest() -> str:
@@ -86,20 +184,12 @@ def driver_digest() -> str:
     return digest(b"".join(path.read_bytes() for path in _sources()) + POM.read_bytes())
 
 
+def _of_pom(profile: str) -> str:
+    return f"{profile}-{digest(POM.read_bytes())}"
+
+
 def _sources() -> list[Path]:
     return sorted(JAVA.glob("*.java"))
-
-
-def driver_command() -> tuple[str, ...]:
-    """What starts the driver. Raises ``NotPrepared`` where set-up has not been run."""
-    classes, library = (
-        root() / f"driver-{driver_digest()}",
-        root() / f"client-{digest(POM.read_bytes())}",
-    )
-    java = shutil.which("java")
-    if java is None or not classes.is_dir() or not library.is_dir():
-        raise NotPrepared("the driver of clients")
-    return (java, *DRIVER_JVM, "-cp", f"{classes}:{library}/*", "Driver")
 
 
 def verify(directory: Path) -> None:
@@ -116,33 +206,18 @@ def verify(directory: Path) -> None:
             raise HarnessError(f"{path}: expected {expected} (got {found}); remove {directory}")
 
 
-def made(name: str, make: Callable[[Path], None]) -> Path:
-    """``root()/name``, there at once and whole: made beside it and renamed."""
-    target = root() / name
-    if target.is_dir():
-        return target
-    root().mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=".partial", dir=root()))
-    try:
-        make(partial / "made")
-        (partial / "made").rename(target)
-    except OSError as error:
-        if not target.is_dir():  # another set-up was quicker
-            raise HarnessError(f"{target}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return target
-
-
-def _fetch(profile: str, into: Path) -> None:
+def _fetch(profile: str, release: str, into: Path) -> None:
     run(
         MAVEN_LIMIT_S,
         *(_tool("mvn"), "--batch-mode", "--quiet", "--file", str(POM), "--activate-profiles"),
-        *(profile, f"-Drelease={RELEASE}", "dependency:copy-dependencies"),
+        *(profile, f"-Drelease={release}", "dependency:copy-dependencies"),
         *("-DincludeScope=runtime", f"-DoutputDirectory={into}"),
     )
-    sums = (f"{_sha256(path)}  {path.name}\n" for path in sorted(into.glob("*.jar")))
-    (into / SUMS).write_text("".join(sums))
+    (into / SUMS).write_text(_sums(sorted(into.glob("*.jar"))))
+
+
+def _sums(jars: Iterable[Path]) -> str:
+    return "".join(f"{_sha256(path)}  {path.name}\n" for path in jars)
 
 
 def _link(into: Path) -> None:
@@ -152,10 +227,9 @@ def _link(into: Path) -> None:
     run(JLINK_LIMIT_S, str(into / "bin" / "java"), "-XX:+UseSerialGC", "-Xshare:dump")
 
 
-def _compile(into: Path) -> None:
-    library = f"{jars('client')}/*"
+def _compile(library: Path, into: Path) -> None:
     into.mkdir()
-    wanted = ("--release", OLDEST_JAVA, "-Xlint:all", "-cp", library, "-d", str(into))
+    wanted = ("--release", OLDEST_JAVA, "-Xlint:all", "-cp", f"{library}/*", "-d", str(into))
     run(JAVAC_LIMIT_S, _tool("javac"), *wanted, *map(str, _sources()))
 
 

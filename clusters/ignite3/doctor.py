@@ -13,7 +13,7 @@ PREPARE = "scripts/prepare-ignite"
 
 def diagnose() -> tuple[Finding, ...]:
     """The tools that build, and what was built with them; never raises."""
-    lacking = artifacts.lacking()
+    lacking, usual = artifacts.lacking(), artifacts.Artifacts()
     tools = Finding(
         name="ignite3: tools",
         ok=not lacking,
@@ -22,9 +22,9 @@ def diagnose() -> tuple[Finding, ...]:
     )
     return (
         tools,
-        _prepared("ignite3: client", lambda: artifacts.driver_command()[0]),
-        _prepared("ignite3: image", image.check),
-        _prepared("ignite3: local nodes", lambda: str(local.home())),
+        _prepared("ignite3: client", lambda: usual.driver_command()[0]),
+        _prepared("ignite3: image", lambda: image.check(usual)),
+        _prepared("ignite3: local nodes", lambda: str(local.home(usual))),
     )
 
 

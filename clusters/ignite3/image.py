@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
+import click
 import docker
 
 from clusters.ignite3 import artifacts, local, settings
-from clusters.ignite3.artifacts import NotPrepared
-from clusters.ignite3.options import RELEASE, Options
+from clusters.ignite3.artifacts import Artifacts, NotPrepared
+from clusters.ignite3.options import RELEASE, RELEASE_NAME, Options
 from clusters.providers.docker import images, recipe
 from clusters.providers.docker.daemon import connect, doing
-from harness.errors import FiredrillError, HarnessError
+from harness.errors import FiredrillError, HarnessError, UsageError
 
 REPOSITORY = "firedrill-ignite3"
 LOOK_LIMIT_S = 10
@@ -30,44 +32,44 @@ TRAINING = "/opt/ignite-training"
 log = logging.getLogger("firedrill.ignite3")
 
 
-def alias() -> str:
+def alias(of: Artifacts) -> str:
     """The image's name in plans, which leads to the newest recipe's."""
-    return f"{REPOSITORY}:{RELEASE}"
+    return f"{REPOSITORY}:{of.release}"
 
 
-def tag() -> str:
+def tag(of: Artifacts) -> str:
     """The image's name: another recipe, another name."""
-    parts = [recipe.tag(), artifacts.POM.read_text(), artifacts.MODULES, *_texts(()).values()]
+    parts = [recipe.tag(), of.origin, artifacts.MODULES, *_texts(()).values()]
     parts += [artifacts.TRAINER.read_text(), *_training_command()]
     parts += settings.training_statements()
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
-    return f"{alias()}-{digest}"
+    return f"{alias(of)}-{digest}"
 
 
-def ensure() -> str:
+def ensure(of: Artifacts) -> str:
     """The name of the image for plans, made if it is missing. Blocking, up to some minutes."""
-    client = connect(BUILD_LIMIT_S)
-    if not images.present(client, tag()):
+    client, image = connect(BUILD_LIMIT_S), tag(of)
+    if not images.present(client, image):
         base = images.ensure_base(client)
-        plain = f"{tag()}-plain"
-        _build(client, base, plain)
-        _train(client, plain)
-    client.tag(tag(), REPOSITORY, RELEASE)
-    return alias()
+        plain = f"{image}-plain"
+        _build(client, of, base, plain)
+        _train(client, plain, image)
+    client.tag(image, REPOSITORY, of.release)
+    return alias(of)
 
 
-def check() -> str:
+def check(of: Artifacts) -> str:
     """The name of the image for plans. Raises ``NotPrepared`` where there is none of this recipe,
     or where the name leads to another's; ``NoDaemon`` where nobody can be asked.
     """
-    client = connect(LOOK_LIMIT_S)
-    made, named = _identity(client, tag()), _identity(client, alias())
+    client, image, name = connect(LOOK_LIMIT_S), tag(of), alias(of)
+    made, named = _identity(client, image), _identity(client, name)
     if not made:
-        raise NotPrepared(f"image {tag()}")
+        raise NotPrepared(f"image {image}", of.release)
     if named != made:
         other = f"leads to {named[:19]}" if named else "leads nowhere"
-        raise NotPrepared(f"{tag()} under the name {alias()} (which {other})")
-    return alias()
+        raise NotPrepared(f"{image} under the name {name} (which {other})", of.release)
+    return name
 
 
 def _identity(client: docker.APIClient, name: str) -> str:
@@ -78,9 +80,8 @@ def _identity(client: docker.APIClient, name: str) -> str:
         return str(client.inspect_image(name)["Id"])  # type: ignore[no-untyped-call]
 
 
-def _build(client: docker.APIClient, base: str, image: str) -> None:
-    library, runtime = artifacts.jars("node"), artifacts.runtime()
-    artifacts.verify(library)
+def _build(client: docker.APIClient, of: Artifacts, base: str, image: str) -> None:
+    library, runtime = of.jars(), of.runtime()
     jars = tuple(sorted(path.name for path in library.glob("*.jar")))
     last = ""
     with tempfile.TemporaryFile() as context, doing(f"building {image}"):
@@ -131,7 +132,7 @@ def training_script(home: str, work: str) -> str:
     )
 
 
-def _train(client: docker.APIClient, plain: str) -> None:
+def _train(client: docker.APIClient, plain: str, image: str) -> None:
     java = (*_training_command(), "--", *settings.training_statements())
     with doing("making the archive of classes"):
         made = client.create_container(
@@ -146,27 +147,44 @@ def _train(client: docker.APIClient, plain: str) -> None:
             if code != 0:
                 said = client.logs(made, tail=20).decode("utf-8", "replace")
                 raise HarnessError(f"ignite3: making the archive of classes failed: {said}")
-            repository, _, version = tag().partition(":")
+            repository, _, version = image.partition(":")
             client.commit(made, repository=repository, tag=version, conf={"Cmd": ["true"]})
         finally:
             client.remove_container(made, v=True, force=True)
             client.remove_image(plain, noprune=True)
 
 
-def main() -> int:
-    """Make all that runs need, once: for set-up scripts."""
+@click.command()
+@click.option(
+    "--release", default=RELEASE, show_default=True, help="a number, or a name for --jars"
+)
+@click.option(
+    "--jars",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="directory of a node's jars, in the place of Maven's",
+)
+def main(release: str, jars: Path | None) -> None:
+    """Make all that runs of a release need, once: for set-up scripts."""
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     try:
-        if lacking := artifacts.lacking_tools():
-            raise NotPrepared("; ".join(lacking))
-        artifacts.driver()
-        local.ensure()
-        print(ensure())
+        print(_prepare(Artifacts(release), jars))
     except FiredrillError as error:
         print(error, file=sys.stderr)
-        return 254
-    return 0
+        sys.exit(254)
+
+
+def _prepare(of: Artifacts, jars: Path | None) -> str:
+    if not re.fullmatch(RELEASE_NAME, of.release):
+        raise UsageError(f"ignite3: release: expected a name like 3.1.0-mine (got {of.release!r})")
+    if jars is not None:
+        of.adopt(jars)
+    if of.lacking:
+        remedies = dict.fromkeys(artifacts.REMEDIES[tool] for tool in of.lacking)
+        raise UsageError(f"ignite3: {', '.join(of.lacking)} missing: {'; '.join(remedies)}")
+    of.driver()
+    local.ensure(of)
+    return ensure(of)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -11,25 +11,24 @@ import sys
 from pathlib import Path
 
 from clusters.ignite3 import artifacts, settings
-from clusters.ignite3.artifacts import NotPrepared
+from clusters.ignite3.artifacts import Artifacts, NotPrepared
 from clusters.ignite3.options import Options
 from harness.errors import HarnessError
 
 CONFIG, WORK = "training.conf", "training"
 
 
-def home() -> Path:
+def home(of: Artifacts) -> Path:
     """The directory of jars, runtime and archive. Raises ``NotPrepared`` where there is none."""
-    found = artifacts.root() / _name()
+    found = of.root / _name(of)
     if not found.is_dir():
-        raise NotPrepared("the home of nodes on this machine")
+        raise NotPrepared("the home of nodes on this machine", of.release)
     return found
 
 
-def ensure() -> Path:
+def ensure(of: Artifacts) -> Path:
     """``home``, made if it is missing. Blocking, up to a minute or so."""
-    library, runtime = artifacts.jars("node"), artifacts.runtime()
-    artifacts.verify(library)
+    library, runtime = of.jars(), of.runtime()
 
     def make(into: Path) -> None:
         into.mkdir()
@@ -43,7 +42,7 @@ def ensure() -> Path:
             raise HarnessError(f"ignite3: {archive} was not written")
         shutil.rmtree(into / WORK)
 
-    return artifacts.made(_name(), make)
+    return of.made(_name(of), make)
 
 
 def _texts(library: Path) -> dict[str, str]:
@@ -69,10 +68,10 @@ def _training(home: Path) -> tuple[str, ...]:
     return (*java, "--", *settings.training_statements())
 
 
-def _name() -> str:
+def _name(of: Artifacts) -> str:
     """Another recipe, another name: of all that is written, and of what it is made from. Which jars
     there are follows from their coordinates.
     """
-    made = (artifacts.POM.read_text(), artifacts.MODULES, artifacts.TRAINER.read_text())
-    written = (*_texts(artifacts.root()).values(), *_training(artifacts.root()))
+    made = (of.origin, artifacts.MODULES, artifacts.TRAINER.read_text())
+    written = (*_texts(of.root).values(), *_training(of.root))
     return f"home-{artifacts.digest('|'.join((*made, *written)).encode())}"

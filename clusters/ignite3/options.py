@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 RELEASE: Final = "3.1.0"
+RELEASE_NAME: Final = r"[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z_.-]{1,40})?"
 
 _Count = Annotated[int, Meta(ge=1, le=64)]
 _Timer = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # seconds; the largest one is never
@@ -22,10 +23,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     its ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, as it comes.
     ``rpc_timeout_ms`` is how long the end of a transaction waits for a replica that is gone. With
     the release's own its locks were seen to stand for 57 to 64 s; with 10 s some of those that had
-    lost their majority stood for good.
+    lost their majority stood for good. ``release`` is one that set-up has prepared: a number, or
+    the name of jars that somebody brought, which begins with theirs.
     """
 
-    release: Literal["3.1.0"] = RELEASE
+    release: Annotated[str, Meta(pattern=rf"^{RELEASE_NAME}\Z")] = RELEASE
     access: Literal["key-value", "sql"] = "key-value"
     mode: Literal["SC", "HA"] = "SC"
     system_nodes: _Count = 3

@@ -31,6 +31,12 @@ class State(msgspec.Struct, frozen=True):
     state: str
 
 
+class Version(msgspec.Struct, frozen=True):
+    """``/node/version``."""
+
+    version: str
+
+
 class Member(msgspec.Struct, frozen=True):
     """A node of a topology."""
 
@@ -60,6 +66,12 @@ async def node_state(at: Address) -> str | None:
     """The node's own word on itself; ``None`` where it does not answer."""
     found = await _get(at, "/node/state", State)
     return found.state if found else None
+
+
+async def version(at: Address) -> str | None:
+    """The release that the node runs."""
+    found = await _get(at, "/node/version", Version)
+    return found.version if found else None
 
 
 async def logical_topology(at: Address) -> frozenset[str] | None:

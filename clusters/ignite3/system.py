@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from clusters.ignite3 import artifacts, local, placement, rest, settings
+from clusters.ignite3 import local, placement, rest, settings
 from clusters.ignite3.admission import REST, Admission
+from clusters.ignite3.artifacts import Artifacts, driver_digest
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import (
     AUTOCOMMIT,
@@ -115,6 +116,7 @@ class IgniteSystem:
     def __init__(self, options: Options, keepers: tuple[str, ...]) -> None:
         self.errors: dict[str, ErrorMeaning] = ERRORS
         self._options = options
+        self._artifacts = Artifacts(options.release)
         self._keepers = keepers  # the nodes that hold data
         self._bridge: Bridge | None = None
         self._heard_s: dict[int, float] = {}  # by process, when it last saw data
@@ -155,12 +157,12 @@ class IgniteSystem:
 
     def versions(self) -> dict[str, str]:
         """The release, and the hash of our driver of it."""
-        return {"ignite3": self._options.release, "ignite3-driver": artifacts.driver_digest()}
+        return {"ignite3": self._options.release, "ignite3-driver": driver_digest()}
 
     def program(self, node: str, cluster: Cluster) -> Program:
         """One JVM, configured for its place in ``cluster``. Raises ``NotPrepared``."""
         loopback = cluster.bind[node][PEER].host in LOOPBACK
-        home = str(local.home()) if loopback else settings.HOME
+        home = str(local.home(self._artifacts)) if loopback else settings.HOME
         self._driver()  # what clients need is missed before anything starts
         # Every node as it is dialed: the store's members learn each other's addresses by
         # themselves, so a proxy per link would be walked around.
@@ -202,6 +204,11 @@ class IgniteSystem:
             batch = nodes[first : first + BATCH]
             await together(provider.start(node) for node in batch)
             await ends.until(partial(admission.not_up, batch))
+        if others := await admission.not_of(self._options.release):
+            expected = f"expected {self._options.release}, as system.release says"
+            raise HarnessError(
+                f"ignite3: {', '.join(others)}; {expected}: see cluster.options.image"
+            )
         await ends.until(admission.not_met, admission.introduce)
         system = nodes[: self._options.system_nodes]
         at = cluster.client[system[0]][REST]
@@ -289,7 +296,7 @@ class IgniteSystem:
 
     def _driver(self) -> Bridge:
         if self._bridge is None:
-            self._bridge = Bridge(artifacts.driver_command())
+            self._bridge = Bridge(self._artifacts.driver_command())
         return self._bridge
 
     async def _define(self, cluster: Cluster, ends: Ends) -> None:

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 import pytest
 
-from clusters.ignite3 import artifacts
+from clusters.ignite3.artifacts import Artifacts
 from harness.cluster import Address
 
 HEARTBEAT, TX_BEGIN, TX_COMMIT, TX_ROLLBACK = 1, 43, 44, 45
@@ -24,12 +24,12 @@ FAR_TIME = 1 << 40
 
 def needs_java() -> None:
     """Skips, or fails in CI, where the driver can't be built; builds it."""
-    if lacking := artifacts.lacking_tools():
-        text = f"needs a JDK and Maven: {'; '.join(lacking)}"
+    if lacking := Artifacts().lacking:
+        text = f"needs a JDK and Maven, lacks {', '.join(lacking)}"
         if os.environ.get("CI") == "true":
             pytest.fail(text)
         pytest.skip(text)
-    artifacts.driver()
+    Artifacts().driver()
 
 
 @attrs.define(eq=False)

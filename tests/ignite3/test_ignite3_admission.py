@@ -28,10 +28,13 @@ class Story:
     members: tuple[str, ...] = ALL
     sees: tuple[str, ...] = ALL
     partition: str = "AVAILABLE"
+    version: str = "3.1.0"
 
     def answer(self, path: str) -> Any:
         if path.endswith("/node/state"):
             return {"name": "", "state": self.state}
+        if path.endswith("/node/version"):
+            return {"version": self.version, "product": "Apache Ignite"}
         if "/topology/" in path:
             told = self.members if path.endswith("/logical") else self.sees
             return [{"name": name} for name in told]
@@ -177,3 +180,22 @@ def test_what_keeps_a_cluster_from_being_whole_is_told(story: Story, lacking: li
         told = asyncio.run(Admission(cluster, recorder, partitions).not_whole())
 
     assert told == lacking
+
+
+@pytest.mark.parametrize(
+    ("release", "others"),
+    [
+        ("3.1.0", ["n2 runs 3.2.0-SNAPSHOT"]),
+        ("3.1.0-mine", ["n2 runs 3.2.0-SNAPSHOT"]),
+        ("3.2.0-SNAPSHOT", ["n1 runs 3.1.0", "n3 runs 3.1.0"]),
+        ("3.1.00", ["n1 runs 3.1.0", "n2 runs 3.2.0-SNAPSHOT", "n3 runs 3.1.0"]),
+    ],
+)
+def test_nodes_of_another_release_than_the_plans_are_named(release: str, others: list[str]) -> None:
+    stories = {"n1": Story(), "n2": Story(version="3.2.0-SNAPSHOT"), "n3": Story()}
+    recorder: Any = Recorder(stories)
+
+    with serving(stories) as cluster:
+        found = asyncio.run(Admission(cluster, recorder, 1).not_of(release))
+
+    assert found == others

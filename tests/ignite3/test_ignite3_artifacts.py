@@ -8,11 +8,15 @@ from pathlib import Path
 
 import docker
 import pytest
+from click.testing import CliRunner
 
 from clusters.ignite3 import artifacts, doctor, image, local, settings
-from clusters.ignite3.artifacts import NotPrepared
+from clusters.ignite3.artifacts import Artifacts, NotPrepared
+from clusters.ignite3.system import build
 from harness import plugins
-from harness.errors import HarnessError
+from harness.errors import HarnessError, PlanError, UsageError
+
+USUAL = Artifacts()
 
 
 def test_a_machine_that_was_not_prepared_is_told_what_prepares_it(
@@ -21,16 +25,95 @@ def test_a_machine_that_was_not_prepared_is_told_what_prepares_it(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     with pytest.raises(NotPrepared, match="driver of clients is missing; scripts/prepare-ignite"):
-        artifacts.driver_command()
+        USUAL.driver_command()
 
 
 def test_a_machine_without_tools_is_told_each_and_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert [line.split(":")[0] for line in artifacts.lacking_tools()] == ["mvn", "javac", "jlink"]
-    assert "apt-get install maven" in artifacts.lacking_tools()[0]
+    asked = CliRunner().invoke(image.main, [])
+
+    assert asked.exit_code == 254
+    assert "mvn, javac, jlink missing: install Maven" in asked.stderr
+    assert "apt-get install openjdk" in asked.stderr
+
+
+def brought(directory: Path, *names: str) -> Path:
+    """A directory of jars of these names, each with its name in it."""
+    directory.mkdir()
+    for name in names:
+        (directory / f"{name}.jar").write_text(name)
+    return directory
+
+
+NODE = ("ignite-runner-3.2.0", "slf4j-jdk14-2.0.17", "ignite-client-common-3.2.0")
+
+
+def test_jars_that_somebody_brought_stand_in_the_place_of_mavens_under_a_name_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mine = Artifacts("3.2.0-mine")
+    by_maven = image.tag(mine), local._name(mine)
+
+    mine.adopt(brought(tmp_path / "jars", *NODE))
+
+    assert {path.stem for path in mine.jars().glob("*.jar")} == set(NODE)
+    assert image.alias(mine) == "firedrill-ignite3:3.2.0-mine"
+    assert (image.tag(mine), local._name(mine)) != by_maven
+    assert image.tag(USUAL) != image.tag(mine), "both may be there"
+    assert mine.client_library != mine.adopted, "common parts of a client are no client"
+
+
+def test_a_name_is_not_taken_twice_for_different_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mine = Artifacts("3.2.0-mine")
+    jars = brought(tmp_path / "jars", *NODE)
+    mine.adopt(jars)
+    mine.adopt(jars)
+    (jars / "more.jar").write_text("more")
+
+    with pytest.raises(UsageError, match=r"3\.2\.0-mine has other jars in .*/adopted: remove that"):
+        mine.adopt(jars)
+
+
+def test_jars_that_start_no_node_are_refused_by_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    jars = brought(tmp_path / "jars", "slf4j-jdk14-2.0.17")
+
+    with pytest.raises(UsageError, match=r"jars: expected ignite-runner-\*\.jar among its jars"):
+        Artifacts("3.2.0-mine").adopt(jars)
+
+
+def test_who_brings_a_client_too_needs_no_maven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    mine = Artifacts("3.2.0-mine")
+    assert "mvn" in mine.lacking
+
+    mine.adopt(brought(tmp_path / "jars", *NODE, "ignite-client-3.2.0"))
+
+    assert mine.lacking == ("javac", "jlink")
+    assert mine.client_library == mine.adopted
+
+
+@pytest.mark.parametrize("name", ["", "..", "3.1", "mine", "3.1.0/mine", "3.1.0-"])
+def test_a_release_without_its_number_is_refused(name: str) -> None:
+    asked = CliRunner().invoke(image.main, ["--release", name])
+
+    assert asked.exit_code == 254
+    assert "expected a name like 3.1.0-mine" in asked.stderr
+    with pytest.raises(PlanError, match=r"system\.release"):
+        build({"release": name}, ("n1",), 1)
 
 
 def test_a_jar_that_changed_since_it_was_fetched_is_named(tmp_path: Path) -> None:
@@ -56,21 +139,21 @@ def test_a_jar_that_was_not_fetched_is_named(tmp_path: Path) -> None:
 
 
 def test_another_recipe_is_another_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = image.tag()
+    before = image.tag(USUAL)
     monkeypatch.setattr(settings, "JVM", (*settings.JVM, "-XX:+UseParallelGC"))
 
-    assert image.tag() != before
-    assert image.tag().startswith(f"{image.alias()}-")
+    assert image.tag(USUAL) != before
+    assert image.tag(USUAL).startswith(f"{image.alias(USUAL)}-")
 
 
 @pytest.mark.parametrize("name", ["JVM", "_OPENED", "MAIN", "LOGGING"])
 def test_another_recipe_is_another_home_of_local_nodes(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, value = local._name(), getattr(settings, name)
+    before, value = local._name(USUAL), getattr(settings, name)
     monkeypatch.setattr(settings, name, value + (("x",) if isinstance(value, tuple) else "x"))
 
-    assert local._name() != before
+    assert local._name(USUAL) != before
 
 
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
@@ -80,10 +163,10 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
     (library / artifacts.SUMS).write_text("")
     (tmp_path / "train.py").write_text(script)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(artifacts, "jars", lambda profile: library)
-    monkeypatch.setattr(artifacts, "runtime", lambda: library)
+    monkeypatch.setattr(Artifacts, "jars", lambda usual: library)
+    monkeypatch.setattr(Artifacts, "runtime", lambda usual: library)
     monkeypatch.setattr(artifacts, "TRAINER", tmp_path / "train.py")
-    return local.ensure()
+    return local.ensure(USUAL)
 
 
 WORK = "import os, sys; os.mkdir(sys.argv[sys.argv.index('--work-dir') + 1])"
@@ -96,7 +179,7 @@ def test_a_home_without_its_archive_of_classes_is_none(
     with pytest.raises(HarnessError, match=r"classes\.jsa was not written"):
         trained(tmp_path, monkeypatch, WORK)
     with pytest.raises(NotPrepared, match="home of nodes on this machine"):
-        local.home()
+        local.home(USUAL)
 
 
 def test_a_home_has_its_archive_and_nothing_of_what_made_it(
@@ -106,7 +189,7 @@ def test_a_home_has_its_archive_and_nothing_of_what_made_it(
 
     wanted = {"classes.jsa", "jre", "logging.properties", "options", "training.conf"}
     assert {path.name for path in made.iterdir()} == wanted
-    assert local.home() == made
+    assert local.home(USUAL) == made
 
 
 @pytest.mark.parametrize(
@@ -139,7 +222,7 @@ class Images:
     """A daemon's images, by name."""
 
     def __init__(self, **known: str) -> None:
-        self.known = {"made": image.tag(), "alias": image.alias()}
+        self.known = {"made": image.tag(USUAL), "alias": image.alias(USUAL)}
         self.identities = {self.known[name]: identity for name, identity in known.items()}
 
     def inspect_image(self, name: str) -> dict[str, str]:
@@ -163,7 +246,7 @@ def test_a_name_that_leads_to_another_recipes_image_is_refused(
     monkeypatch.setattr(image, "connect", lambda limit_s: Images(**known))
 
     with pytest.raises(NotPrepared, match=text):
-        image.check()
+        image.check(USUAL)
 
 
 def test_a_name_that_leads_to_this_recipes_image_is_what_plans_are_given(
@@ -171,7 +254,7 @@ def test_a_name_that_leads_to_this_recipes_image_is_what_plans_are_given(
 ) -> None:
     monkeypatch.setattr(image, "connect", lambda limit_s: Images(made="sha256:a", alias="sha256:a"))
 
-    assert image.check() == image.alias()
+    assert image.check(USUAL) == image.alias(USUAL)
 
 
 def test_the_doctor_is_told_what_is_missing_and_the_command_that_makes_it(

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 from ignite3_thin import needs_java
 
-from clusters.ignite3 import artifacts, errors
+from clusters.ignite3 import errors
+from clusters.ignite3.artifacts import Artifacts
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import (
     AUTOCOMMIT,
@@ -226,7 +227,7 @@ def test_the_driver_builds_and_tells_a_closed_port_from_a_request_that_can_not_b
     needs_java()
 
     async def run() -> tuple[str, str]:
-        bridge = Bridge(artifacts.driver_command())
+        bridge = Bridge(Artifacts().driver_command())
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             closed = Address(host="127.0.0.1", port=free.getsockname()[1])
@@ -245,7 +246,7 @@ def test_every_code_that_the_release_can_name_has_its_row_and_its_reason() -> No
     needs_java()
 
     async def run() -> tuple[str | None, ...]:
-        bridge = Bridge(artifacts.driver_command())
+        bridge = Bridge(Artifacts().driver_command())
         async with asyncio.timeout(60):
             return (await bridge.ask("codes", bridge.connection())).values
 

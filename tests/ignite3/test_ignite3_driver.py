@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from ignite3_thin import Thin, needs_java, thin
 
-from clusters.ignite3 import artifacts, errors
+from clusters.ignite3 import errors
+from clusters.ignite3.artifacts import Artifacts
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import dial
 from harness.client import READ_WRITE, StoreError
@@ -76,7 +77,7 @@ def driven(work: Callable[[Bridge, Thin], Awaitable[None]]) -> None:
 
     async def run() -> None:
         async with asyncio.timeout(LIMIT_S), thin() as node:
-            await work(Bridge(artifacts.driver_command()), node)
+            await work(Bridge(Artifacts().driver_command()), node)
 
     asyncio.run(run())
 
@@ -118,7 +119,7 @@ def test_a_dial_that_fails_leaves_neither_threads_nor_descriptors_in_the_driver(
 @pytest.mark.slow
 def test_a_connection_opens_as_few_descriptors_on_a_machine_of_many_processors() -> None:
     async def work(_: Bridge, node: Thin) -> None:
-        java, *rest = artifacts.driver_command()
+        java, *rest = Artifacts().driver_command()
         bridge = Bridge((java, "-XX:ActiveProcessorCount=32", *rest))
         await bridge.ask("ping", 1)
         before = held(bridge)[1]

@@ -11,6 +11,7 @@ import pytest
 from ignite3_thin import needs_java
 
 from clusters.ignite3 import local
+from clusters.ignite3.artifacts import Artifacts
 from clusters.ignite3.system import build
 from clusters.providers.process.provider import Options, ProcessProvider
 from harness import plugins
@@ -33,7 +34,7 @@ ALL = (
 def prepared() -> None:
     """Jars, a Java runtime and the archive of classes; the client's driver."""
     needs_java()
-    local.ensure()
+    local.ensure(Artifacts())
 
 
 async def checked(
