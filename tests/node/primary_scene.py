@@ -66,12 +66,13 @@ class Leading:
 
 @attrs.define(slots=False)
 class Scene:
-    """One primary, its log that commits at once, and who finishes its transactions."""
+    """One primary, its log that commits after ``log_s``, and who finishes its transactions."""
 
     leases: Leases = attrs.field(factory=Leases)
     partition: Partition = attrs.field(factory=Partition)
     asked: list[PeerBody] = attrs.field(factory=list)
     index: int = 0
+    log_s: float = 0.0
     proposed: list[tuple[float, str]] = attrs.field(factory=list)  # when, and what
 
     def __attrs_post_init__(self) -> None:
@@ -88,8 +89,14 @@ class Scene:
 
     async def propose(self, command: commands.Command, limit_s: float) -> object:
         self.index += 1
+        entry = Entry(1, self.index, commands.encode(command))
         self.proposed.append((now_s(), type(command).__name__))
-        return self.partition.apply(Entry(1, self.index, commands.encode(command)))
+        # Who stops waiting undoes nothing.
+        return await asyncio.shield(asyncio.ensure_future(self._apply(entry)))
+
+    async def _apply(self, entry: Entry) -> object:
+        await asyncio.sleep(self.log_s)
+        return self.partition.apply(entry)
 
     async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
         """As over a link: who gives up knows nothing."""

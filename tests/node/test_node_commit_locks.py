@@ -104,6 +104,23 @@ def test_who_was_decided_on_is_waited_for_by_anybody() -> None:
     assert answer.value == b"x"
 
 
+def test_what_is_given_up_on_its_way_to_the_log_is_ended_there() -> None:
+    async def scenario() -> tuple[PeerAnswer, Scene]:
+        scene = Scene(log_s=0.05)
+        asked = prepare(OLD, await held_by(scene, OLD), settled=False)
+        preparing = asyncio.ensure_future(scene.primary.serve(asked))
+        await asyncio.sleep(0.01)
+        preparing.cancel()  # its coordinator has heard a refusal elsewhere
+        given_up = await scene.primary.serve(Finish(0, OLD, 0))
+        return given_up, scene
+
+    given_up, scene = simulate(scenario())
+
+    assert [what for _, what in scene.proposed] == ["Prepare", "Finish"]
+    assert given_up == Fine()
+    assert (scene.partition.prepared, scene.primary.locks.count) == ({}, 0)
+
+
 def test_a_finish_goes_along_with_the_next_proposal_and_soon_without_one() -> None:
     async def scenario(other_s: float) -> list[tuple[float, str]]:
         scene = Scene()

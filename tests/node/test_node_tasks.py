@@ -51,6 +51,31 @@ def test_where_one_part_raises_the_others_are_ended_before_it_is_told(first: boo
     simulate(scenario())
 
 
+@pytest.mark.parametrize(("last", "found", "took_s"), [(9, [0, 1], 1.0), (1, [0, 1, 2], 2.0)])
+def test_once_an_answer_is_enough_the_others_are_ended(
+    last: int, found: list[int], took_s: float
+) -> None:
+    ended = list[int]()
+
+    async def part(number: int, after_s: float) -> int:
+        try:
+            await asyncio.sleep(after_s)
+        finally:
+            ended.append(number)
+        return number
+
+    async def scenario() -> tuple[list[int], float]:
+        begun_s = asyncio.get_running_loop().time()
+        parts = [part(0, 0.5), part(1, 1.0), part(2, 2.0)]
+        answers = await all_of(parts, enough=lambda number: number * last > 4)
+        assert sorted(ended) == [0, 1, 2]
+        return answers, asyncio.get_running_loop().time() - begun_s
+
+    answers, after_s = simulate(scenario())
+    assert answers == found
+    assert after_s == pytest.approx(took_s)
+
+
 @pytest.mark.parametrize(("answered_s", "expected"), [(1.0, "answer"), (3.0, "late")])
 def test_an_answer_counts_if_it_comes_in_time(answered_s: float, expected: str) -> None:
     async def scenario() -> tuple[str, float]:

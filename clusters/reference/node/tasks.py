@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -25,20 +25,23 @@ async def together(*parts: Awaitable[None]) -> None:
         await asyncio.gather(*work, return_exceptions=True)
 
 
-async def all_of(parts: Iterable[Coroutine[None, None, T]]) -> list[T]:
-    """Run ``parts`` side by side; what each returned, in their order. Where one raises, the others
-    are cancelled and waited for. A single one needs no task.
+async def all_of(
+    parts: Iterable[Coroutine[None, None, T]], enough: Callable[[T], bool] = lambda _: False
+) -> list[T]:
+    """Run ``parts`` side by side; what each returned, in their order. Where one raises, or returns
+    what is ``enough``, the others are cancelled and waited for. A single one needs no task.
     """
     every = list(parts)
     if len(every) < 2:
         return [await part for part in every]
     work = [asyncio.ensure_future(part) for part in every]
     try:
-        await asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION)
-        for task in work:
-            if task.done():
-                task.result()
-        return [task.result() for task in work]
+        answers: list[T] = []
+        while len(answers) < len(work) and not any(map(enough, answers)):
+            waiting = [task for task in work if not task.done()]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            answers = [task.result() for task in work if task.done()]
+        return answers
     finally:
         for task in work:
             task.cancel()

@@ -146,7 +146,7 @@ class Transaction:
         """Nothing was written, so no failure here leaves any doubt."""
         ts = self._clock.now()
         answers = await self._ask_all(
-            Validate(p, self.txn, hold, ts) for p, hold in self._holds.items()
+            Fine, (Validate(p, self.txn, hold, ts) for p, hold in self._holds.items())
         )
         self._must(answers, Fine, "its reads could not be validated")
         self._holds.clear()
@@ -156,7 +156,7 @@ class Transaction:
         """Prepare all but home; the timestamp below which the transaction can't commit."""
         limit_ms = self._limits.left_ms()
         wanting = {self._partition(key) for key in self._writes if key not in self._locked}
-        answers = await self._ask_all(
+        bodies = (
             Prepare(
                 partition=p,
                 txn=self.txn,
@@ -168,14 +168,21 @@ class Transaction:
             )
             for p in others
         )
+        answers = await self._ask_all(Prepared, bodies)
         if not planted("refusal-ignored"):
             self._must(answers, Prepared, "it could not be prepared everywhere")
         return max((answer.ts for answer in answers if isinstance(answer, Prepared)), default=0)
 
-    async def _ask_all(self, bodies: Iterable[Validate | Prepare]) -> list[PeerAnswer]:
+    async def _ask_all(
+        self, wanted: type[object], bodies: Iterable[Validate | Prepare]
+    ) -> list[PeerAnswer]:
+        """The answers to all, or to some where one of these is not ``wanted``: then nobody is
+        waited for any more, and ``give_up`` ends what the others were asked for.
+        """
         limit_s = self._limits.left_s()
         return await all_of(
-            self._calls.primary(body.partition, body, 0, limit_s) for body in bodies
+            (self._calls.primary(body.partition, body, 0, limit_s) for body in bodies),
+            enough=lambda answer: not isinstance(answer, wanted),
         )
 
     def _must(self, answers: list[PeerAnswer], wanted: type[object], text: str) -> None:

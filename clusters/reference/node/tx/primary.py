@@ -251,11 +251,12 @@ class Primary:
         return done
 
     async def _finish(self, body: Finish) -> Fine | Failed:
-        """A prepared transaction ends by command; another one has only locks to lose."""
+        """What is prepared, or on its way to the log, ends by command; another transaction has only
+        locks to lose.
+        """
         footing = self.footings.get(body.txn)
-        if body.txn in self.partition.prepared or (
-            footing is not None and footing.proposed and body.ts
-        ):
+        proposed = footing is not None and footing.proposed
+        if proposed or body.txn in self.partition.prepared:
             if footing is not None:
                 self.locks.settle(body.txn)  # it is decided: it waits for nobody, wherever
             self.clock.observe(body.ts)
@@ -264,8 +265,7 @@ class Primary:
                 await self.company.join()
             done = await self._propose(command, OWN_LIMIT_S)
             return done if isinstance(done, Fine | Failed) else self.refusal()
-        if footing is not None and not footing.proposed:
-            self.drop(body.txn)
+        self.drop(body.txn)
         return Fine()
 
     async def _resolve(self, txn: TxnId) -> Resolved | Failed:

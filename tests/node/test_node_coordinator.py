@@ -1,0 +1,137 @@
+"""What a coordinator asks of whom at a commit, and when it stops, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import attrs
+import pytest
+from primary_scene import OLD, now_s
+
+from clusters.providers.sim.loop import simulate
+from clusters.reference.node import codes
+from clusters.reference.node.clock import Hlc
+from clusters.reference.node.placement import partition_of
+from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.tx.coordinator import Transaction
+from clusters.reference.node.tx.limits import TxError
+from clusters.reference.node.wire.messages import (
+    Committed,
+    Failed,
+    Fine,
+    Finish,
+    Hold,
+    Lock,
+    Locked,
+    PeerAnswer,
+    PeerBody,
+    Prepare,
+    Prepared,
+    Validate,
+)
+
+PARTITIONS = 4
+KEYS = [
+    next(k for n in range(99) if partition_of(k := b"%d" % n, PARTITIONS) == p)
+    for p in range(PARTITIONS)
+]
+SLOW_S = 1.0
+
+
+@attrs.define
+class Primaries:
+    """All of a cluster: they grant every lock, and prepare at once unless they are told to wait
+    (``slow``) or to refuse; what they were asked for, and told.
+    """
+
+    slow: tuple[int, ...] = ()
+    refusing: tuple[int, ...] = ()
+    asked: list[PeerBody] = attrs.field(factory=list)
+    told: list[PeerBody] = attrs.field(factory=list)
+
+    async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+        self.asked.append(body)
+        if isinstance(body, Lock):
+            return Locked(Hold(1, 1), None)
+        if isinstance(body, Prepare | Validate):
+            await asyncio.sleep(SLOW_S if body.partition in self.slow else 0.01)
+            if body.partition in self.refusing:
+                return Failed(codes.CONFLICT, f"partition {body.partition} refuses")
+        if isinstance(body, Prepare):
+            return Prepared(1)
+        return Fine() if isinstance(body, Validate) else Committed(2)
+
+    def transaction(self) -> Transaction:
+        return Transaction(
+            txn=OLD,
+            limit_s=10.0,
+            partitions=PARTITIONS,
+            calls=Calls(
+                route=lambda _: "n2", ask=self.ask, tell=lambda _, body: self.told.append(body)
+            ),
+            clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s),
+        )
+
+
+def settled(read: list[int], to_write: list[int], written: list[int]) -> dict[int, bool]:
+    """Of which participants a commit says that every other lock is held, by partition."""
+
+    async def scenario() -> dict[int, bool]:
+        there = Primaries()
+        tx = there.transaction()
+        for p in (*read, *to_write):
+            await tx.get(KEYS[p], to_write=p in to_write)
+        for p in written:
+            await tx.put(KEYS[p], b"x")
+        await tx.commit()
+        return {b.partition: b.settled for b in there.asked if isinstance(b, Prepare)}
+
+    return simulate(scenario())
+
+
+def test_a_participant_hears_whether_its_transaction_may_still_wait_elsewhere() -> None:
+    # What was only read has to be locked exclusively with the commit: by whom it is written waits.
+    assert settled([0, 1, 2], [], [0, 1]) == {1: False, 2: False}
+    # Home alone lacks a lock: it has not got it yet when the others are prepared.
+    assert settled([0, 1, 2], [], [0]) == {1: False, 2: False}
+    # One participant alone lacks one: where it is prepared, it has it.
+    assert settled([1, 2], [0], [0, 1]) == {1: True, 2: False}
+    # Blind writes, reads that said so, and reads alone lack none.
+    assert settled([], [0, 1], [0, 1]) == {1: True}
+    assert settled([3], [0], [0, 1, 2]) == {1: True, 2: True, 3: True}
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_the_first_refusal_ends_a_commit_and_whoever_still_waits_is_given_up(writes: bool) -> None:
+    async def scenario() -> tuple[str, float, list[PeerBody]]:
+        there = Primaries(slow=(1, 3), refusing=(2,))
+        tx = there.transaction()
+        for key in KEYS:
+            await tx.get(key)
+            if writes:
+                await tx.put(key, b"x")
+        begun_s = now_s()
+        with pytest.raises(TxError) as caught:
+            await tx.commit()
+        took_s = now_s() - begun_s
+        tx.give_up()
+        return caught.value.failed.code, took_s, there.told
+
+    code, took_s, told = simulate(scenario())
+
+    assert code == codes.CONFLICT
+    assert took_s == pytest.approx(0.01)
+    assert told == [Finish(p, OLD, 0) for p in range(PARTITIONS)]
+
+
+def test_a_commit_waits_for_every_participant_that_does_not_refuse() -> None:
+    async def scenario() -> float:
+        there = Primaries(slow=(2,))
+        tx = there.transaction()
+        for key in KEYS:
+            await tx.put(key, b"x")
+        begun_s = now_s()
+        assert await tx.commit() == 2
+        return now_s() - begun_s
+
+    assert simulate(scenario()) == pytest.approx(SLOW_S)
