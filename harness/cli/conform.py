@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 import textwrap
 import time
@@ -23,6 +25,7 @@ from harness.cluster import Cluster, System, felt
 from harness.conform.bench import Bench
 from harness.conform.result import Mark, Result
 from harness.conform.suite import SUITE, conform
+from harness.conform.watchdog import watched
 from harness.errors import UsageError
 from harness.history.files import write_atomically
 from harness.outcome import Outcome
@@ -111,12 +114,16 @@ def _run(
     async def main() -> None:
         try:
             bench = await _bench(plan, ground)
+            loop = asyncio.get_running_loop()
+            guarded = contextlib.nullcontext() if simulated else watched(loop)
             try:
                 async with aclosing(conform(bench, chosen)) as work:
-                    async for result in work:
-                        results.append(result)
-                        if not quiet:
-                            click.echo(line(result.name, result.mark, inert(result.text, 1000)))
+                    with guarded:
+                        async for result in work:
+                            results.append(result)
+                            if not quiet:
+                                text = inert(result.text, 1000)
+                                click.echo(line(result.name, result.mark, text))
             finally:
                 for node in bench.cluster.nodes:
                     await ground.provider.collect(node, run.node(node))
@@ -135,8 +142,6 @@ def _run(
 
 async def _bench(plan: Plan, ground: Ground) -> Bench:
     """The machines of a cluster, on which nothing runs yet."""
-    import asyncio
-
     from checkers.models import DECIDED
     from harness.cli.wiring import build_fault, build_system, node_names
 

@@ -81,10 +81,27 @@ async def _silenced(bench: Bench, kind: str) -> str:
         if await bench.roles(victim) != Roles():
             raise Broken(f"{victim} tells roles under the fault {kind!r}")
         await bench.roles()
+        if kind == "kill":
+            await _succeeded(bench, victim)
         await bench.close(client)
     await bench.mend()
     await bench.acknowledged(victim, MicroOp(WRITE, key, bench.number()))
     return f"nothing through {victim} while it held; it serves again after the heal"
+
+
+async def _succeeded(bench: Bench, dead: str) -> None:
+    """Nobody says for good that ``dead`` leads: what is aimed at a role has to hit its holder."""
+
+    async def look() -> str:
+        told = await bench.roles()
+        named = [f"leader of partition {p}" for p, node in told.leaders.items() if node == dead]
+        primaries = (told.primaries or {}).items()
+        named += [f"primary of partition {p}" for p, node in primaries if node == dead]
+        named += ["metastorage leader"] * (told.metastorage_leader == dead)
+        named += ["management leader"] * (told.management_leader == dead)
+        return f"{dead}, which was killed, is called {', '.join(named)}" if named else ""
+
+    await bench.until(look, "roles()")
 
 
 async def _open(bench: Bench, node: str, key: int) -> Client:

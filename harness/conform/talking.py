@@ -235,33 +235,44 @@ async def lost_answer(bench: Bench) -> str:
 
 
 async def lost_connection(bench: Bench) -> str:
-    """A transaction whose connection was reset never commits, under whatever new connection."""
+    """A transaction whose connection was reset never commits, under whatever new connection,
+    whether the reset came before its end or between two of its steps.
+    """
     _needs_network(bench)
-    node, key = bench.cluster.nodes[0], bench.number()
+    told = [await _reset(bench, between_steps=between_steps) for between_steps in (False, True)]
+    return f"{' and '.join(dict.fromkeys(told))}, and nothing was done"
+
+
+async def _reset(bench: Bench, *, between_steps: bool) -> str:
+    """What a transaction ended as after its connection was reset. Raises ``Broken``."""
+    node, key, later = bench.cluster.nodes[0], bench.number(), bench.number()
+    what = "a step and commit()" if between_steps else "commit()"
     async with relayed(bench.cluster, node) as relay:
         client, tx = await _through(bench, relay, node)
         await tx.append(key, 1)
         before = relay.accepted
         relay.cut()
         try:
+            if between_steps:
+                await within(OP_LIMIT_S, tx.append(later, 1))
             await within(OP_LIMIT_S, tx.commit())
         except Late:
-            raise Broken(f"commit() did not end {OP_LIMIT_S:g} s after the reset") from None
+            raise Broken(f"{what} did not end {OP_LIMIT_S:g} s after the reset") from None
         except Exception as error:
             ended = bench.judged("commit", error)
         else:
             held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
             lost = "and the append is lost" if not held else "under another connection"
-            raise Broken(f"commit() returned after its connection had been reset, {lost}")
+            raise Broken(f"{what} returned after the connection had been reset, {lost}")
         await asyncio.sleep(SECOND_THOUGHTS_S)
         again = relay.accepted - before
         await bench.close(client)
     if again:
-        raise Broken(f"commit() dialed {again} more times after the reset: a hidden retry")
-    held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
-    if held not in (None, ()):
-        raise Broken(f"commit() ended as {ended}, and under another connection it left {held}")
-    return f"commit ended as {ended.error}, and nothing was done"
+        raise Broken(f"{what} dialed {again} more times after the reset: a hidden retry")
+    read = await bench.acknowledged(node, MicroOp(READ, key), MicroOp(READ, later))
+    if left := [value for value in read.values if value not in (None, ())]:
+        raise Broken(f"{what} ended as {ended}, and under another connection it left {left[0]}")
+    return f"{what} ended as {ended.error}"
 
 
 async def deadlines(bench: Bench) -> str:

@@ -301,6 +301,19 @@ def test_roles_that_name_what_is_not_there_are_found(told: Roles, text: str) -> 
     assert text in broken(simulated(telling(told), "roles"), "roles")
 
 
+def test_a_dead_node_that_is_called_the_leader_for_good_is_found() -> None:
+    def remembering(system: Any) -> Other:
+        async def roles(cluster: Any) -> Roles:
+            told = await system.roles(cluster)
+            return msgspec.structs.replace(told, leaders=dict.fromkeys(told.voters, "n3"))
+
+        return Other(system, roles=roles)
+
+    text = broken(simulated(remembering, "kill bites"), "kill bites")
+
+    assert "n3, which was killed, is called leader of partition 0, leader of partition 1" in text
+
+
 def healing_nothing(system: Any) -> Other:
     async def recover(*_: Any) -> None:
         return None

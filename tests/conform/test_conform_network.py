@@ -114,9 +114,36 @@ def denying(*, beside: bool) -> Callable[[Any], Any]:
     return change
 
 
+class Resuming(Retrying):
+    """It dials again where a step finds the connection gone, and goes on in a new transaction."""
+
+    async def begin(self, kind: str, deadline_s: float) -> Any:
+        self.client = await self.dial()
+        self.tx = await self.client.begin(kind, deadline_s)
+        return Other(self, server_txn=None)
+
+    async def append(self, key: int, element: int) -> None:
+        try:
+            await self.tx.append(key, element)
+        except StoreError:
+            tx = await self.begin("read-write", asyncio.get_running_loop().time() + 5)
+            await tx.tx.append(key, element)
+
+    async def commit(self) -> Committed:
+        return await self.tx.commit()
+
+
+def resuming(system: Any) -> Other:
+    async def connect(cluster: Any, node: str, process: int) -> Any:
+        return Resuming(system, cluster, node, True)
+
+    return Other(system, connect=connect)
+
+
 @pytest.mark.parametrize(
     ("change", "check", "text"),
     [
+        (resuming, "lost connection", "a step and commit() returned after the connection had been"),
         (certain_of_what_is_lost, "lost answer", "fail at commit (LOST"),
         (denying(beside=False), "lost connection", "dialed 1 more times after the reset"),
         (denying(beside=True), "lost connection", "and under another connection it left (1,)"),

@@ -1,0 +1,60 @@
+"""A guard against adapters that block: no limit of asyncio's holds while its loop stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from harness.conform.result import Broken
+
+BLOCKED_S = 15.0
+TICK_S = 1.0
+
+
+class Blocked(Broken):
+    """The adapter held up the loop that everybody shares."""
+
+    def __init__(self, limit_s: float, frame: FrameType | None) -> None:
+        code = frame.f_code if frame else None
+        where = (
+            f" in {code.co_name} ({code.co_filename}:{frame.f_lineno})" if code and frame else ""
+        )
+        super().__init__(
+            f"the loop of all clients stood still for {limit_s:g} s{where}: what blocks belongs "
+            "into a thread or a process of its own"
+        )
+
+
+@contextlib.contextmanager
+def watched(loop: asyncio.AbstractEventLoop, limit_s: float = BLOCKED_S) -> Iterator[None]:
+    """Raises ``Blocked`` out of whatever holds ``loop`` up for ``limit_s``. In the main thread; a
+    signal comes each second, and a call of Python's own that waits ends by what its handler raises.
+    """
+    ticked_s = time.monotonic()
+    timer: asyncio.TimerHandle | None = None
+
+    def tick() -> None:
+        nonlocal ticked_s, timer
+        ticked_s = time.monotonic()
+        timer = loop.call_later(TICK_S, tick)
+
+    def look(number: int, frame: FrameType | None) -> None:
+        nonlocal ticked_s
+        if time.monotonic() - ticked_s > limit_s:
+            ticked_s = time.monotonic()
+            raise Blocked(limit_s, frame)
+
+    before = signal.signal(signal.SIGALRM, look)
+    tick()
+    signal.setitimer(signal.ITIMER_REAL, TICK_S, TICK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        if timer is not None:
+            timer.cancel()
