@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
+import sysconfig
 from collections.abc import Iterator
 from types import FrameType
 
@@ -13,12 +13,15 @@ from harness.conform.result import Broken
 
 BLOCKED_S = 15.0
 TICK_S = 1.0
+PYTHONS_OWN = sysconfig.get_path("stdlib")
 
 
 class Blocked(Broken):
     """The adapter held up the loop that everybody shares."""
 
     def __init__(self, limit_s: float, frame: FrameType | None) -> None:
+        while frame and frame.f_back and _pythons_own(frame.f_code.co_filename):
+            frame = frame.f_back
         code = frame.f_code if frame else None
         where = (
             f" in {code.co_name} ({code.co_filename}:{frame.f_lineno})" if code and frame else ""
@@ -29,23 +32,27 @@ class Blocked(Broken):
         )
 
 
+def _pythons_own(path: str) -> bool:
+    return path.startswith(PYTHONS_OWN) and "-packages" not in path
+
+
 @contextlib.contextmanager
 def watched(loop: asyncio.AbstractEventLoop, limit_s: float = BLOCKED_S) -> Iterator[None]:
     """Raises ``Blocked`` out of whatever holds ``loop`` up for ``limit_s``. In the main thread; a
     signal comes each second, and a call of Python's own that waits ends by what its handler raises.
     """
-    ticked_s = time.monotonic()
+    ticked_s = loop.time()
     timer: asyncio.TimerHandle | None = None
 
     def tick() -> None:
         nonlocal ticked_s, timer
-        ticked_s = time.monotonic()
+        ticked_s = loop.time()
         timer = loop.call_later(TICK_S, tick)
 
     def look(number: int, frame: FrameType | None) -> None:
         nonlocal ticked_s
-        if time.monotonic() - ticked_s > limit_s:
-            ticked_s = time.monotonic()
+        if loop.time() - ticked_s > limit_s:
+            ticked_s = loop.time()
             raise Blocked(limit_s, frame)
 
     before = signal.signal(signal.SIGALRM, look)

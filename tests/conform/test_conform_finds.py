@@ -304,7 +304,7 @@ def test_roles_that_name_what_is_not_there_are_found(told: Roles, text: str) -> 
 def test_a_dead_node_that_is_called_the_leader_for_good_is_found() -> None:
     def remembering(system: Any) -> Other:
         async def roles(cluster: Any) -> Roles:
-            told = await system.roles(cluster)
+            told: Roles = await system.roles(cluster)
             return msgspec.structs.replace(told, leaders=dict.fromkeys(told.voters, "n3"))
 
         return Other(system, roles=roles)
