@@ -71,6 +71,19 @@ def test_a_commit_that_waits_for_a_lock_is_refused_before_who_asked_gives_up() -
         assert (answer.code, after_s) == (codes.LOCK_TIMEOUT, refused_s)
 
 
+def test_a_commit_over_its_deadline_keeps_no_lock() -> None:
+    async def scenario() -> tuple[PeerAnswer, int]:
+        scene = Scene()
+        hold = await held_by(scene, OLD)
+        await asyncio.sleep(61.0)
+        return await scene.primary.serve(commit(OLD, hold)), scene.primary.locks.count
+
+    refused, locked = simulate(scenario())
+
+    assert isinstance(refused, Failed)
+    assert (refused.code, locked) == (codes.EXPIRED, 0)
+
+
 def test_who_is_prepared_and_may_wait_elsewhere_is_waited_for_by_its_elders_only() -> None:
     async def scenario(settled: bool) -> PeerAnswer | None:
         scene = Scene()

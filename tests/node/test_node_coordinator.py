@@ -9,6 +9,7 @@ import pytest
 from primary_scene import OLD, now_s
 
 from clusters.providers.sim.loop import simulate
+from clusters.reference.errors import CONNECT_FAILED, ERRORS
 from clusters.reference.node import codes
 from clusters.reference.node.clock import Hlc
 from clusters.reference.node.placement import partition_of
@@ -29,6 +30,7 @@ from clusters.reference.node.wire.messages import (
     Prepared,
     Validate,
 )
+from harness.client import Certainty
 
 PARTITIONS = 4
 KEYS = [
@@ -36,6 +38,16 @@ KEYS = [
     for p in range(PARTITIONS)
 ]
 SLOW_S = 1.0
+DONE = Committed(2)
+# Definite, and nothing that a primary, or the way to it, says of a commit.
+NEVER_OF_HOME = {
+    codes.NO_TRANSACTION,
+    codes.KIND,
+    codes.READ_ONLY,
+    codes.SNAPSHOT_TOO_OLD,
+    codes.SNAPSHOT_BUSY,
+    CONNECT_FAILED,
+}
 
 
 @attrs.define
@@ -46,6 +58,7 @@ class Primaries:
 
     slow: tuple[int, ...] = ()
     refusing: tuple[int, ...] = ()
+    home_says: PeerAnswer = DONE
     asked: list[PeerBody] = attrs.field(factory=list)
     told: list[PeerBody] = attrs.field(factory=list)
 
@@ -59,7 +72,7 @@ class Primaries:
                 return Failed(codes.CONFLICT, f"partition {body.partition} refuses")
         if isinstance(body, Prepare):
             return Prepared(1)
-        return Fine() if isinstance(body, Validate) else Committed(2)
+        return Fine() if isinstance(body, Validate) else self.home_says
 
     def transaction(self) -> Transaction:
         return Transaction(
@@ -122,6 +135,33 @@ def test_the_first_refusal_ends_a_commit_and_whoever_still_waits_is_given_up(wri
     assert code == codes.CONFLICT
     assert took_s == pytest.approx(0.01)
     assert told == [Finish(p, OLD, 0) for p in range(PARTITIONS)]
+
+
+def given_up(home_says: Failed) -> list[PeerBody]:
+    """What the primaries are told where home answers a commit with that."""
+
+    async def scenario() -> list[PeerBody]:
+        there = Primaries(home_says=home_says)
+        tx = there.transaction()
+        for key in KEYS:
+            await tx.put(key, b"x")
+        with pytest.raises(TxError, match=home_says.code):
+            await tx.commit()
+        tx.give_up()
+        return there.told
+
+    return simulate(scenario())
+
+
+@pytest.mark.parametrize("code", sorted(ERRORS.keys() - NEVER_OF_HOME))
+def test_what_home_certainly_did_not_commit_is_given_up_and_what_it_may_have_is_left(
+    code: str,
+) -> None:
+    definite = ERRORS[code].at_commit is Certainty.DEFINITE
+
+    told = given_up(Failed(code))
+
+    assert told == ([Finish(p, OLD, 0) for p in range(PARTITIONS)] if definite else [])
 
 
 def test_a_commit_waits_for_every_participant_that_does_not_refuse() -> None:

@@ -44,7 +44,7 @@ async def ask(
 
 async def ask_on(connection: Connection, question: AdminQuestion) -> AdminBody:
     """The same on an open connection; the caller bounds the wait."""
-    connection.send(encode(ClientRequest(0, question)))
+    connection.send(encode(ClientRequest(1, question)))
     return decode(Codec.admin, await connection.recv()).body
 
 

@@ -12,7 +12,7 @@ COMPANY_S = 0.01
 
 
 class Company:
-    """Lets whoever can wait leave together with the next one who can't."""
+    """The proposals of one primary that may wait: they leave with the next one that can't."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []

@@ -62,6 +62,7 @@ NOT_COMMITTED = (
     codes.LOST,
     codes.EXPIRED,
     codes.OVERLOADED,
+    codes.TOO_LARGE,
     codes.CLOCK_DRIFT,
 )
 

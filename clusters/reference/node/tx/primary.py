@@ -25,6 +25,7 @@ from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.promises import Promises
 from clusters.reference.node.tx.read_at import read_at
+from clusters.reference.node.tx.resolve import resolve
 from clusters.reference.node.tx.waits import LOCK_WAIT_S, OWN_LIMIT_S, WAY_S
 from clusters.reference.node.wire.messages import (
     Committed,
@@ -42,7 +43,6 @@ from clusters.reference.node.wire.messages import (
     PrimaryBody,
     ReadAt,
     Resolve,
-    Resolved,
     TxnId,
     Validate,
 )
@@ -163,7 +163,7 @@ class Primary:
             case Finish():
                 return await self._finish(body)
             case Resolve():
-                return await self._resolve(body.txn)
+                return await resolve(self, body)
             case ReadAt():
                 return await read_at(self, body)
 
@@ -234,6 +234,7 @@ class Primary:
         """One command, and the acknowledgement if the lease still holds once it is applied."""
         txn, limit_s = footing.txn, footing.deadline_s - _now_s()
         if limit_s <= 0:
+            self.drop(txn)
             return Failed(codes.EXPIRED, f"{txn} is over its deadline")
         self.clock.observe(ts)
         footing.propose(self.clock.now())
@@ -267,19 +268,6 @@ class Primary:
             return done if isinstance(done, Fine | Failed) else self.refusal()
         self.drop(body.txn)
         return Fine()
-
-    async def _resolve(self, txn: TxnId) -> Resolved | Failed:
-        footing = self.footings.get(txn)
-        if footing is not None and footing.waits:
-            # Its commit is here already, and comes to something within that time.
-            await footing.ended(LOCK_WAIT_S)
-        outcome = self.partition.outcome(txn)
-        if outcome is None:
-            done = await self.propose(commands.Abort(self.epoch, txn), OWN_LIMIT_S)
-            if not isinstance(done, Resolved):
-                return done if isinstance(done, Failed) else self.refusal()
-            outcome = done
-        return outcome if self.serving else self.refusal()
 
     async def promised(self, ts: int) -> bool:
         """From now on no version here is at or below ``ts``, whoever is primary."""
