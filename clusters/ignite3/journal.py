@@ -125,18 +125,21 @@ class Journal:
     def _hear(self, log: Log, every: Iterable[tuple[str, Said]]) -> None:
         for boot, heard in every:
             self.holders.take(log.node, heard)
-            if self._told.enter(log.node, boot, heard):
-                self._heard.append((log, boot, heard))
+            self._heard.append((log, boot, heard))
 
     def _mapped(self) -> list[StoreEvent]:
-        """Empties what was heard; without a look at its clock nobody knows when a node said it."""
+        """Empties what was heard; without a look at its clock nobody knows when a node said it. Of
+        what several tell, who told it first is heard, in whatever order they are read.
+        """
         heard, self._heard = self._heard, []
         found = []
         for log, boot, event in heard:
             reading = log.nearest(event.wall_ns)
             if reading is not None:
-                found.append(_event(log.node, boot, event, reading, self._shift_ns))
-        return found
+                mapped = _event(log.node, boot, event, reading, self._shift_ns)
+                found.append((mapped, boot, event))
+        found.sort(key=lambda each: each[0].at_ns)
+        return [mapped for mapped, boot, e in found if self._told.enter(mapped.node, boot, e)]
 
     def _log(self, node: str) -> Log:
         return self._logs.setdefault(node, Log(node))

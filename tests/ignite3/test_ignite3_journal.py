@@ -165,6 +165,14 @@ def test_a_topology_is_told_once_though_every_node_tells_of_it() -> None:
     assert [event.text for event in found] == ["n4 left the topology: n2, n3"]
 
 
+def test_a_topology_is_told_when_the_first_of_all_nodes_said_it_whoever_is_read_first() -> None:
+    late, soon = line(lines.LEFT, at="15:42:20:001"), line(lines.LEFT, at="15:42:15:001")
+
+    found = run(read(Journal(), Logs(n1=log(late), n2=log(soon))))
+
+    assert [(event.node, event.wall_ns % (60_000 * MS)) for event in found] == [("n2", 15_001 * MS)]
+
+
 def test_replicas_that_a_partition_has_already_are_no_news() -> None:
     asked, stable = line(lines.ASKED), line(lines.STABLE)
     other = line(lines.STABLE.replace("n4", "n5"))
