@@ -61,7 +61,7 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
         for role, count in zip(ROLES, row.counts, strict=True)
         if not count and row.kind not in never
     ]
-    named = "; ".join([f"{kind} at all" for kind in never] + partly)
+    named = "; ".join([f"{kind} of any of these roles" for kind in never] + partly)
     return Coverage(
         roles=ROLES,
         rows=rows,
