@@ -310,6 +310,22 @@ class WalksAround(Protocol):
         """
 
 
+@runtime_checkable
+class NeedsMade(Protocol):
+    """A ``System`` that needs what somebody has to make or install on this machine first."""
+
+    def require_made(self, provider: str) -> None:
+        """Raises ``UsageError`` for what nodes of the provider of that name, or their clients, lack
+        on this machine, with how to get it. Quick, and asked before anything of a run is made.
+        """
+
+
+def require_made(system: System, provider: Provider) -> None:
+    """Raises ``UsageError`` where something has to be made on this machine first."""
+    if isinstance(system, NeedsMade):
+        system.require_made(provider.name)
+
+
 def felt(able: frozenset[Capability], system: System, provider: Provider) -> frozenset[Capability]:
     """What of ``able`` the system's nodes feel."""
     return able - system.unfelt(provider.name) if isinstance(system, WalksAround) else able

@@ -42,9 +42,10 @@ def refuse_missing(
     for kind in dict.fromkeys(planned.kind for planned in schedule):
         for capability in sorted(faults[kind].needs):
             if capability not in capabilities:
-                raise MissingCapability(
-                    f"fault {kind!r}", capability.value, "leave it out or choose another provider"
+                remedy = (
+                    "leave it out, or choose a provider that can, and whose links nodes don't avoid"
                 )
+                raise MissingCapability(f"fault {kind!r}", capability.value, remedy)
 
 
 class Nemesis:

@@ -42,6 +42,7 @@ DRIVER_JVM = (
 REMEDIES = {
     "mvn": "install Maven (Debian: apt-get install maven)",
     "javac": "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)",
+    "java": "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)",
     "jlink": "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)",
 }
 
@@ -156,8 +157,8 @@ class Artifacts:
     def driver_command(self) -> tuple[str, ...]:
         """What starts the driver. Raises ``NotPrepared`` where set-up has not been run."""
         classes, library = self.root / f"driver-{driver_digest()}", self.client_library
-        java = shutil.which("java")
-        if java is None or not classes.is_dir() or not library.is_dir():
+        java = _tool("java")
+        if not classes.is_dir() or not library.is_dir():
             raise NotPrepared("the driver of clients", self.release)
         return (java, *DRIVER_JVM, "-cp", f"{classes}:{library}/*", "Driver")
 

@@ -193,6 +193,12 @@ class IgniteSystem:
             log=LOG_FILE,
         )
 
+    def require_made(self, provider: str) -> None:
+        """See ``harness.cluster.NeedsMade``. Whether there is an image its provider looks."""
+        self._artifacts.driver_command()
+        if provider == PROXIES:
+            local.home(self._artifacts)
+
     def unfelt(self, provider: str) -> frozenset[Capability]:
         """See ``harness.cluster.WalksAround``: members advertise their own addresses, and so take
         no link through a proxy.

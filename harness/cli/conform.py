@@ -21,7 +21,7 @@ from harness.cli.guard import ReaperGuard
 from harness.cli.run import naming_source
 from harness.cli.session import Session, runs_option, say
 from harness.clock import RunClock
-from harness.cluster import Cluster, System, felt
+from harness.cluster import Cluster, System, felt, require_made
 from harness.conform.bench import Bench
 from harness.conform.result import Mark, Result
 from harness.conform.suite import SUITE, conform
@@ -149,6 +149,7 @@ async def _bench(plan: Plan, ground: Ground) -> Bench:
     nodes = node_names(plan)
     await ground.provider.check(nodes, system.ports)
     able = felt(await ground.provider.capabilities(), system, ground.provider)
+    require_made(system, ground.provider)
     cluster: Cluster = await ground.provider.provision(nodes, system.ports)
     loop = asyncio.get_running_loop()
 

@@ -21,7 +21,7 @@ from harness.arsenal import arsenal
 from harness.capability import Capability
 from harness.cli.ground import SIMULATED, prepare
 from harness.cli.guard import ReaperGuard
-from harness.cluster import Provider, System, felt
+from harness.cluster import Provider, System, felt, require_made
 from harness.errors import FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.faults import Fault, PlannedFault
 from harness.plan import Plan, resolved
@@ -150,6 +150,7 @@ async def _refuse(
         await provider.check(node_names(plan), system.ports)
         able = felt(await provider.capabilities(), system, provider)
         refuse_missing(plan.nemesis.schedule, faults, able)
+        require_made(system, provider)
     except FiredrillError:
         if guard:
             guard.release()

@@ -37,7 +37,7 @@ def test_a_machine_without_tools_is_told_each_and_how_to_get_it(
     asked = CliRunner().invoke(image.main, [])
 
     assert asked.exit_code == 254
-    assert "mvn, javac, jlink missing: install Maven" in asked.stderr
+    assert "mvn, javac, java, jlink missing: install Maven" in asked.stderr
     assert "apt-get install openjdk" in asked.stderr
 
 
@@ -102,7 +102,7 @@ def test_who_brings_a_client_too_needs_no_maven(
 
     mine.adopt(brought(tmp_path / "jars", *NODE, "ignite-client-3.2.0"))
 
-    assert mine.lacking == ("javac", "jlink")
+    assert mine.lacking == ("javac", "java", "jlink")
     assert mine.client_library == mine.adopted
 
 
@@ -267,7 +267,7 @@ def test_the_doctor_is_told_what_is_missing_and_the_command_that_makes_it(
     tools, client, node_image, home = doctor.diagnose()
 
     assert [finding.ok for finding in (tools, client, node_image, home)] == [False] * 4
-    assert tools.found == "mvn, javac, jlink missing"
+    assert tools.found == "mvn, javac, java, jlink missing"
     assert tools.remedy.count("openjdk") == 1
     assert client.remedy == node_image.remedy == home.remedy == "scripts/prepare-ignite"
     assert "nobody.sock" in node_image.found

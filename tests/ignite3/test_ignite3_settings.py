@@ -192,6 +192,34 @@ def test_a_cut_that_local_nodes_would_walk_around_is_refused_by_name(
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()]
 
 
+@pytest.mark.parametrize(
+    ("set_up", "said"),
+    [(False, "java is not installed; install a JDK"), (True, "the driver of clients is missing")],
+)
+def test_a_run_that_lacks_what_set_up_makes_is_refused_before_a_node_is_made(
+    set_up: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("run", "--system", "ignite3", "--provider", "process", "--nodes", "3")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    if set_up:
+        (tmp_path / "bin" / "java").write_text("")
+        (tmp_path / "bin" / "java").chmod(0o755)
+
+    fault = ("--schedule", "1:kill:n1:1", "--duration", "9", "--executor", "local")
+    code = execute((*words, *fault, "--runs-dir", str(tmp_path / "runs")))
+
+    assert code == EXIT_USAGE
+    assert said in (told := capsys.readouterr().err)
+    assert "provision" not in told
+    assert not [p for p in (tmp_path / "runs").iterdir() if p.is_dir() and not p.is_symlink()]
+
+
 def test_the_system_takes_back_whom_it_threw_out() -> None:
     assert isinstance(system.build({}, FIVE, 1), Readmits)
 
