@@ -12,6 +12,7 @@ import contextlib
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import attrs
 
@@ -37,15 +38,17 @@ def refuse_missing(
     schedule: Sequence[PlannedFault],
     faults: Mapping[str, Fault],
     capabilities: Collection[Capability],
+    why: Mapping[Capability, str] = MappingProxyType({}),
 ) -> None:
-    """Raise ``MissingCapability`` for the first fault of ``schedule`` that can't be done here."""
+    """Raise ``MissingCapability`` for the first fault of ``schedule`` that can't be done here;
+    ``why`` says of some capabilities what hinders them.
+    """
     for kind in dict.fromkeys(planned.kind for planned in schedule):
         for capability in sorted(faults[kind].needs):
             if capability not in capabilities:
-                remedy = (
-                    "leave it out, or choose a provider that can, and whose links nodes don't avoid"
-                )
-                raise MissingCapability(f"fault {kind!r}", capability.value, remedy)
+                remedy = "leave it out or choose another provider"
+                told = f"{why[capability]}; {remedy}" if capability in why else remedy
+                raise MissingCapability(f"fault {kind!r}", capability.value, told)
 
 
 class Nemesis:

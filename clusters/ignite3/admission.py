@@ -14,6 +14,7 @@ from clusters.ignite3 import rest
 from clusters.ignite3.waiting import is_out, most_told, strangers
 from clusters.ignite3.zone import ZONE
 from harness.cluster import Address, Cluster, Provider
+from harness.errors import HarnessError
 from harness.tasks import together
 
 REST: Final = "rest"  # the port
@@ -36,9 +37,18 @@ class Admission:
     partitions: int
 
     async def not_up(self, nodes: tuple[str, ...]) -> list[str]:
-        """Nodes that don't answer at all."""
+        """Nodes that don't answer at all. Raises ``HarnessError`` for one that has ended: nobody
+        starts it again.
+        """
         states = await self._ask(rest.node_state, nodes)
-        return [f"{node} does not answer" for node, state in states.items() if state is None]
+        silent = [node for node, state in states.items() if state is None]
+        looks = await together(self.provider.probe(node) for node in silent)
+        for look in looks:
+            if not look.running:
+                why = f"{look.exit_text or 'ended'}; its log says why, and so does an image "
+                made = "that scripts/prepare-ignite did not make (cluster.options.image)"
+                raise HarnessError(f"ignite3: {look.node} did not start: {why}{made}")
+        return [f"{node} does not answer" for node in silent]
 
     async def not_met(self) -> list[str]:
         """Nodes that don't see each other: a cluster is made only of those that do."""

@@ -6,12 +6,14 @@ Blocking; meant for set-up, not for a run.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -30,6 +32,7 @@ SUMS = "SHA256SUMS"
 TRAINER = HERE / "train.py"
 TRAIN_LIMIT_S = 240
 MAVEN_LIMIT_S, JLINK_LIMIT_S, JAVAC_LIMIT_S = 600, 180, 120
+PARTIAL, PARTIAL_LIMIT_S = ".partial", 3600.0  # longer than any set-up takes
 OLDEST_JAVA = "11"
 # All that Java SE has, and what the store reaches below it: its own choice is not published.
 MODULES = "java.se,jdk.unsupported,jdk.management,jdk.crypto.ec,jdk.zipfs,jdk.naming.dns,jdk.attach"
@@ -167,8 +170,12 @@ class Artifacts:
         target = self.root / name
         if target.is_dir():
             return target
-        self.root.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=".partial", dir=self.root))
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._forget_partials()
+            beside = Path(tempfile.mkdtemp(prefix=f"{name}.", suffix=PARTIAL, dir=self.root))
+        except OSError as error:
+            raise HarnessError(f"{self.root}: {error.strerror or error}") from error
         try:
             make(beside / "made")
             (beside / "made").rename(target)
@@ -178,6 +185,13 @@ class Artifacts:
         finally:
             shutil.rmtree(beside, ignore_errors=True)
         return target
+
+    def _forget_partials(self) -> None:
+        """Remove what set-ups that were killed left behind."""
+        for path in self.root.glob(f"*{PARTIAL}"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > PARTIAL_LIMIT_S:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def driver_digest() -> str:
@@ -197,7 +211,7 @@ def verify(directory: Path) -> None:
     """Raises ``HarnessError`` for a file of ``directory`` that is not as it was fetched, and for a
     jar that was not: who runs the library takes them all.
     """
-    sums = [line.split("  ", 1) for line in (directory / SUMS).read_text().splitlines()]
+    sums = _told(directory / SUMS)
     if more := sorted({path.name for path in directory.glob("*.jar")} - {name for _, name in sums}):
         raise HarnessError(f"{directory / more[0]}: was not fetched; remove {directory}")
     for expected, name in sums:
@@ -205,6 +219,18 @@ def verify(directory: Path) -> None:
         found = _sha256(path) if path.is_file() else "no file"
         if found != expected:
             raise HarnessError(f"{path}: expected {expected} (got {found}); remove {directory}")
+
+
+def _told(path: Path) -> list[tuple[str, str]]:
+    """Sums and names that a file of sums tells. Raises ``HarnessError``."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HarnessError(f"{path}: can't be read; remove {path.parent}") from error
+    rows = [line.partition("  ") for line in lines]
+    if wrong := next((line for line, row in zip(lines, rows, strict=True) if not row[2]), None):
+        raise HarnessError(f"{path}: no sum and name in {wrong[:60]!r}; remove {path.parent}")
+    return [(found, name) for found, _, name in rows]
 
 
 def _fetch(profile: str, release: str, into: Path) -> None:

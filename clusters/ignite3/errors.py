@@ -27,9 +27,7 @@ _DEFINITE = {
     "TX-10": "a read-only transaction was too old",
     "TX-11": "the schema had changed, which is looked at before the commit is recorded",
     "TX-12": "the primary's lease had expired, so the transaction was finished as aborted",
-    "TX-14": "the operation belonged to a stale transaction",
     "TX-16": "the transaction had been rolled back by its timeout",
-    "DISTRZONES-2": "the zone had no data nodes, so nothing was sent on",
     DRIVER_GONE: "the process of clients was gone before anything was sent",
 }
 _INDEFINITE = {
@@ -40,6 +38,7 @@ _INDEFINITE = {
     "TX-7": "seen at commit it says that something was rolled back, not what",
     "TX-9": "the storage of outcomes was being moved: the outcome may be in it",
     "TX-13": "the transaction was finished already, and nobody says how",
+    "TX-14": "the operation belonged to a transaction that was over, and nobody says how",
     "TX-15": "the read timestamp was too old; seen at commit it says nothing",
     "REP-1": "the replica answered with an error of its own",
     "REP-3": "the replica did not answer in time",
@@ -50,6 +49,7 @@ _INDEFINITE = {
     "PLACEMENTDRIVER-1": "no primary was known in time",
     "PLACEMENTDRIVER-2": "no primary was agreed on",
     "PLACEMENTDRIVER-3": "the partition had no assignments",
+    "DISTRZONES-2": "the zone had no data nodes: a try before may have been recorded",
     "CLIENT-1": "the connection ended before the answer",
     "CLIENT-2": "the answer could not be read",
     "CMN-1": "the node was stopping",

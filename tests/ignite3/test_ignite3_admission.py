@@ -16,6 +16,7 @@ import pytest
 from clusters.ignite3 import admission
 from clusters.ignite3.admission import Admission
 from harness.cluster import Address, Cluster, NodeStatus
+from harness.errors import HarnessError
 
 ALL = ("n1", "n2", "n3")
 
@@ -199,3 +200,18 @@ def test_nodes_of_another_release_than_the_plans_are_named(release: str, others:
         found = asyncio.run(Admission(cluster, recorder, 1).not_of(release))
 
     assert found == others
+
+
+def test_a_node_that_ended_as_it_started_is_told_at_once_and_not_waited_for() -> None:
+    stories = {"n1": Story()}
+    recorder: Any = Recorder(stories, dead=("n3",))
+
+    with serving(stories) as cluster:
+        silent = Address(host="127.0.0.1", port=1)
+        client = {**cluster.client, "n3": {"rest": silent}, "n2": {"rest": silent}}
+        whole = attrs.evolve(cluster, nodes=ALL, client=client)
+        with pytest.raises(HarnessError, match=r"n3 did not start: ended; .*scripts/prepare-ign"):
+            asyncio.run(Admission(whole, recorder, 1).not_up(ALL))
+        assert asyncio.run(Admission(whole, recorder, 1).not_up(("n1", "n2"))) == [
+            "n2 does not answer"
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from pathlib import Path
 
@@ -136,6 +137,45 @@ def test_a_jar_that_was_not_fetched_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(HarnessError, match=r"other\.jar: was not fetched"):
         artifacts.verify(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "can't be read"), (b"\xff", "can't be read"), (b"sums\n", "no sum and name in 'sums'")],
+)
+def test_sums_that_are_not_there_or_are_none_say_what_to_remove(
+    content: bytes | None, said: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / artifacts.SUMS).write_bytes(content)
+
+    with pytest.raises(HarnessError, match=rf"SHA256SUMS: {said}.*remove {tmp_path}"):
+        artifacts.verify(tmp_path)
+
+
+def test_a_cache_that_is_no_directory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+
+    with pytest.raises(HarnessError, match=r"file/firedrill/ignite3/3\.1\.0: Not a directory"):
+        USUAL.made("x", lambda into: into.mkdir())
+
+
+def test_what_a_set_up_that_was_killed_left_is_removed_by_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old, young = USUAL.root / "node-1.a.partial", USUAL.root / "node-1.b.partial"
+    for path in (old, young):
+        (path / "made").mkdir(parents=True)
+    os.utime(old, (0, 0))
+
+    USUAL.made("x", lambda into: into.mkdir())
+
+    assert not old.exists()
+    assert young.exists(), "somebody may be at it"
 
 
 def test_another_recipe_is_another_image(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ def test_a_cut_that_local_nodes_would_walk_around_is_refused_by_name(
 
     assert code == EXIT_USAGE
     assert f"{kind!r}" in (said := capsys.readouterr().err)
-    assert "not available here" in said
+    assert "not available here; nodes of ignite3 walk around what provider process does" in said
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.is_symlink()]
 
 
@@ -218,6 +218,16 @@ def test_a_run_that_lacks_what_set_up_makes_is_refused_before_a_node_is_made(
     assert said in (told := capsys.readouterr().err)
     assert "provision" not in told
     assert not [p for p in (tmp_path / "runs").iterdir() if p.is_dir() and not p.is_symlink()]
+
+
+@pytest.mark.parametrize(
+    ("given", "liveness_s"),
+    [({}, 20.0), ({"suspicion": 4}, 23.0), ({"lease_ms": 60_000, "ping_ms": 1_000}, 78.0)],
+)
+def test_a_partition_may_stand_still_as_long_as_detection_and_lease_of_the_plan_take(
+    given: dict[str, object], liveness_s: float
+) -> None:
+    assert system.build(given, FIVE, 1).declaration.liveness_s == liveness_s
 
 
 def test_the_system_takes_back_whom_it_threw_out() -> None:
