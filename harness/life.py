@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from harness.parts import Parts
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.pulse import Pulse
-from harness.records import PhaseMark
+from harness.records import OpType, PhaseMark
 from harness.room import over_cap
 from harness.rundir import RunDirectory
 from harness.statelog import QUIET_LIMIT_S, StateLog
@@ -67,11 +68,19 @@ class Life:
             self.states = StateLog(run, parts.system, self.clock)
         self.checksums: dict[str, str] = {}
         self.trouble: list[str] = []
+        self.errors: Counter[str] = Counter()  # of operations, in this phase
 
     def enter(self, phase: str) -> None:
         """Begin ``phase``, in the history and on the display."""
         self.writer.append(PhaseMark(name=phase, at_ns=self.clock.now_ns()))
         self.progress.phase(phase)
+        self.errors.clear()
+
+    def completed(self, type: OpType, error: str | None) -> None:
+        """One operation ended so."""
+        self.progress.completed(type, error)
+        if error is not None:
+            self.errors[error] += 1
 
     def finish(self) -> None:
         """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
@@ -208,7 +217,7 @@ class Life:
                 cluster=cluster,
                 clock=self.clock,
                 op_deadline_s=drive.op_deadline_s,
-                observe=self.progress.completed,
+                observe=self.completed,
             )
         driver = Driver(
             clock=self.clock,
@@ -218,7 +227,7 @@ class Life:
             write=self.writer.extend,
             concurrency=drive.concurrency,
             op_deadline_s=drive.op_deadline_s,
-            observe=lambda done: self.progress.completed(done.type, done.error),
+            observe=lambda done: self.completed(done.type, done.error),
         )
         return OwnLoad(self.plan, self.workload, driver)
 
@@ -252,7 +261,9 @@ class Life:
         done = await self.stop.unless(load.read_all(until_ns))
         if not done and not self.stop.asked:
             limit_s = self.plan.limits.final_reads_s
-            self.trouble.append(f"final reads: not every key was read within {limit_s:g} s")
+            why = ", ".join(f"{count} x {error}" for error, count in self.errors.most_common(2))
+            text = f"final reads: not every key was read within {limit_s:g} s"
+            self.trouble.append(f"{text} ({why})" if why else text)
 
     async def _watch(self, cluster: Cluster) -> None:
         """Fetch the store's events, sample its states and show the active faults, until cancelled.
