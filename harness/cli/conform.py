@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from harness import plugins
+from harness import planfile, plugins
 from harness.cli.ground import SIMULATED, Ground, prepare
 from harness.cli.guard import ReaperGuard
 from harness.cli.run import naming_source
@@ -26,10 +26,10 @@ from harness.conform.bench import Bench
 from harness.conform.result import Mark, Result
 from harness.conform.suite import SUITE, conform
 from harness.conform.watchdog import watched
-from harness.errors import UsageError
+from harness.errors import FiredrillError, PlanError, UsageError
 from harness.history.files import write_atomically
 from harness.outcome import Outcome
-from harness.overrides import merged
+from harness.overrides import PLUGINS, merged
 from harness.plan import Plan, load
 from harness.rundir import RunDirectory
 from harness.text import inert
@@ -89,6 +89,7 @@ def conform_command(
             click.echo(line(check.name, "", check.relies))
         return 0
     flags = {"cluster.provider": provider, "cluster.nodes": nodes, "seed": seed}
+    _refuse_another(path, system)
     usual = {"seed": USUAL_SEED, "name": f"conform-{system}"[:48]}
     given = usual | merged({"system.name": system, **flags}, sets)
     with naming_source(path, given):
@@ -98,6 +99,17 @@ def conform_command(
     say(f"provider {plan.cluster.provider}: {why}")
     results, run = _run(session, plan, store, chosen, quiet=as_json)
     return _conclude(results, run, store, system, as_json=as_json)
+
+
+def _refuse_another(path: Path | None, system: str) -> None:
+    """Raises ``PlanError`` where the file has options of another system: to leave them out in
+    silence would check something else than was asked for.
+    """
+    table = planfile.parse(planfile.read_text(path), str(path)).get("system") if path else None
+    name = table.get("name", PLUGINS["system"]) if isinstance(table, dict) else system
+    if name != system:
+        expected = f"expected SYSTEM, {planfile.shown(system)}, or a plan without a table 'system'"
+        raise PlanError("system.name", f"{expected} (got {planfile.shown(name)})", str(path))
 
 
 def _run(
@@ -134,6 +146,9 @@ def _run(
 
     try:
         ground.run(main())
+    except FiredrillError:
+        store.forget(run)  # where nothing was written
+        raise
     finally:
         if guard and not guard.released:
             guard.hand_over()

@@ -192,7 +192,8 @@ def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> Syst
     for name in extras or {}:
         if name not in inspect.signature(build).parameters:
             what = f"{plan.cluster.provider!r} can't run system {plan.system.name!r}"
-            raise PlanError("cluster.provider", f"{what}, which takes no {name} of its ground")
+            why = f"whose nodes are programs: its factory takes no {name!r} that is simulated"
+            raise PlanError("cluster.provider", f"{what}, {why} (try --provider process)")
     system: System = build(plan.system.options, node_names(plan), plan.seed, **(extras or {}))
     return system
 

@@ -14,11 +14,10 @@ from harness.capability import Capability
 from harness.client import READ_WRITE, Client, StoreError, Tx, classify
 from harness.clock import RunClock
 from harness.cluster import Cluster, Provider, Readmits, Roles, System
-from harness.conform.result import Broken, NotTried
+from harness.conform.result import Broken, Hung, NotTried
 from harness.errors import FiredrillError, HarnessError
 from harness.faults import Fault, Proof, Scene, Victims
 from harness.records import MicroOp, OpType, Phase, StoreEvent
-from harness.tasks import Late, within
 
 T = TypeVar("T")
 Value = int | tuple[int, ...] | None
@@ -30,6 +29,7 @@ CLOSE_LIMIT_S = 1.0  # "never waits for the store"
 LOOK_LIMIT_S = 5.0  # roles and events, also where a node is silent
 PROOF_LIMIT_S = 25.0
 MEND_LIMIT_S = 120.0
+LATE_S = 8.0  # after a deadline of its own, which then was not kept
 UNDECLARED_SETTLE_S = 30.0
 LEAST_SETTLE_S = 10.0
 POLL_S = 0.2
@@ -73,7 +73,9 @@ class Bench:
     ``real_network``: clients dial over TCP, so that something can stand in their way.
 
     ``codes`` are all codes that were raised, with a phase; ``strangers`` what was raised and is no
-    ``StoreError``; ``events`` what the store told, with the time of the call that brought it.
+    ``StoreError``; ``events`` what the store told, with the time of the call that brought it;
+    ``looks`` how often it was asked for them, and ``unheard`` how that failed. ``stuck``: how
+    ``recover`` hung, once it did.
     """
 
     system: System
@@ -89,7 +91,9 @@ class Bench:
     codes: dict[str, Phase] = attrs.field(factory=dict)
     strangers: list[str] = attrs.field(factory=list)
     events: list[tuple[int, StoreEvent]] = attrs.field(factory=list)
-    slowest_events_s: float = 0.0
+    looks: int = 0
+    unheard: dict[str, None] = attrs.field(factory=dict)
+    stuck: str = ""
     _numbers: Iterator[int] = attrs.field(factory=lambda: itertools.count(FIRST_KEY))
 
     @property
@@ -187,15 +191,8 @@ class Bench:
         """The result, or ``None`` where it was cancelled at ``limit_s``. Raises ``Broken`` where it
         goes on after that.
         """
-        task = asyncio.ensure_future(work)
-        try:
-            done, _ = await asyncio.wait({task}, timeout=limit_s)
-            if not done:
-                task.cancel()
-                done, _ = await asyncio.wait({task}, timeout=CANCEL_LIMIT_S)
-        finally:
-            task.cancel()
-        if not done:
+        task, _ = await _over(work, limit_s)
+        if not task.done():
             raise Broken(f"a call went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
         return None if task.cancelled() else task.result()
 
@@ -224,11 +221,12 @@ class Bench:
 
     async def timely(self, what: str, work: Awaitable[T]) -> T:
         """The result of a look that must be quick whatever the nodes do."""
+        task, ended = await _over(work, LOOK_LIMIT_S)
+        if not ended:
+            raise Broken(f"{what} took longer than {LOOK_LIMIT_S:g} s")
         try:
-            return await within(LOOK_LIMIT_S, work)
-        except Late:
-            raise Broken(f"{what} took longer than {LOOK_LIMIT_S:g} s") from None
-        except Exception as error:
+            return task.result()
+        except (Exception, asyncio.CancelledError) as error:
             raise Broken(f"{what} raised {type(error).__name__}: {error}") from error
 
     async def until(
@@ -293,24 +291,62 @@ class Bench:
         await self.provider.cut(())
         deadline_s = asyncio.get_running_loop().time() + MEND_LIMIT_S
         try:
-            await self.system.recover(self.cluster, self.provider, deadline_s)
+            await on_time(
+                "recover", self.system.recover(self.cluster, self.provider, deadline_s), deadline_s
+            )
+        except Hung as error:
+            self.stuck = str(error)
+            raise
         except HarnessError as error:
             raise Broken(f"recover() does not make it whole: {error}") from error
 
     async def watch(self) -> None:
-        """Fetch the store's events as a run does, until cancelled."""
-        loop = asyncio.get_running_loop()
+        """Fetch the store's events as a run does, until cancelled, whatever comes of that."""
         while True:
-            began_s = loop.time()
             try:
-                told = await self.system.events(self.cluster, self.clock)
-            except FiredrillError as error:
-                self.strangers.append(f"{type(error).__name__} in events(): {error}")
-                told = []
-            self.slowest_events_s = max(self.slowest_events_s, loop.time() - began_s)
-            now_ns = self.clock.now_ns()
-            self.events += [(now_ns, event) for event in told]
+                self.events += await self.timely("events()", self._told())
+            except Broken as error:
+                self.unheard[str(error)] = None
+            self.looks += 1
             await asyncio.sleep(POLL_S)
+
+    async def _told(self) -> list[tuple[int, StoreEvent]]:
+        told = await self.system.events(self.cluster, self.clock)
+        now_ns = self.clock.now_ns()
+        return [(now_ns, event) for event in told]
+
+
+async def on_time(verb: str, work: Awaitable[None], deadline_s: float) -> None:
+    """Await a call that was told ``deadline_s`` (of the loop), which ends or fails by then. Raises
+    ``Hung`` where it went on, ``Broken`` for what is no error of ours, and what it raised.
+    """
+    left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+    task, ended = await _over(work, left_s + LATE_S)
+    if not ended:
+        raise Hung(f"{verb}() went on {LATE_S:g} s after its deadline")
+    try:
+        task.result()
+    except FiredrillError:
+        raise
+    except (Exception, asyncio.CancelledError) as error:
+        raise Broken(f"{verb}() raised {type(error).__name__}: {error}") from error
+
+
+async def _over(work: Awaitable[T], limit_s: float) -> tuple[asyncio.Future[T], bool]:
+    """``work`` as a task, and whether it ended by itself. At its limit it is cancelled, and waited
+    for no longer than it may take to that.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=limit_s)
+        if not done:
+            task.cancel()
+            late, _ = await asyncio.wait({task}, timeout=CANCEL_LIMIT_S)
+            if late and not task.cancelled():
+                task.exception()  # asked for, or the loop would complain
+    finally:
+        task.cancel()
+    return task, bool(done)
 
 
 async def perform(tx: Tx, steps: tuple[MicroOp, ...]) -> tuple[Value, ...]:

@@ -43,7 +43,11 @@ def _wrong(bench: Bench, told: Roles) -> list[str]:
     named: list[tuple[int, tuple[str, ...]]] = [(p, (node,)) for p, node in told.leaders.items()]
     named += [(partition, (node,)) for partition, node in (told.primaries or {}).items()]
     named += [*told.voters.items(), *told.learners.items()]
-    wrong = [f"partition {p} of {count}" for p, _ in named if count is not None and p >= count]
+    wrong = [
+        f"partition {p} of {'an unknown number' if count is None else count}"
+        for p, _ in named
+        if p < 0 or (count is not None and p >= count)
+    ]
     wrong += [f"{n}, which is no node" for _, held in named for n in held if n not in nodes]
     alone = (told.metastorage_leader, told.management_leader, *told.others)
     wrong += [

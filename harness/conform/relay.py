@@ -1,14 +1,16 @@
-"""Something that stands between clients and a node: it can lose answers and break connections.
+"""Something that stands between those who ask and a node: it can lose answers and break
+connections.
 
 Every client address of one node leads through a listener of ours on loopback, so that what a
-client does about a lost answer can be seen: above all, whether it dials again on its own.
+client does about a lost answer can be seen: above all, whether it dials again on its own. In the
+same way every link that leads out of a node can be had, for what one node asks of another.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import attrs
 
@@ -21,7 +23,7 @@ CHUNK_BYTES = 1 << 16
 
 @attrs.define(eq=False)
 class Relay:
-    """``cluster`` is what clients are to be given. ``accepted`` counts connections so far."""
+    """``cluster`` is what those who ask are to be given. ``accepted`` counts connections so far."""
 
     cluster: Cluster
     accepted: int = 0
@@ -86,24 +88,42 @@ class Relay:
 @asynccontextmanager
 async def relayed(cluster: Cluster, node: str) -> AsyncIterator[Relay]:
     """A relay before every client address of ``node``."""
-    addresses = dict(cluster.client[node])
     relay = Relay(cluster)
-    servers = []
-    try:
-        for name, to in cluster.client[node].items():
-
-            def take(
-                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address = to
-            ) -> None:
-                relay.carry(reader, writer, to)
-
-            server = await asyncio.start_server(take, LOOPBACK, 0)
-            servers.append(server)
-            port = server.sockets[0].getsockname()[1]
-            addresses[name] = Address(host=LOOPBACK, port=port)
+    async with AsyncExitStack() as ends:
+        ends.callback(relay.end)
+        addresses = await _before(relay, cluster.client[node], ends)
         relay.cluster = attrs.evolve(cluster, client={**cluster.client, node: addresses})
         yield relay
-    finally:
-        for server in servers:
-            server.close()
-        relay.end()
+
+
+@asynccontextmanager
+async def relayed_links(cluster: Cluster, node: str) -> AsyncIterator[Relay]:
+    """A relay on every link that ``node`` dials; its program has to be made for ``cluster`` of
+    the relay.
+    """
+    relay, peer = Relay(cluster), dict(cluster.peer)
+    async with AsyncExitStack() as ends:
+        ends.callback(relay.end)
+        for link, ports in cluster.peer.items():
+            if link[0] == node:
+                peer[link] = await _before(relay, ports, ends)
+        relay.cluster = attrs.evolve(cluster, peer=peer)
+        yield relay
+
+
+async def _before(
+    relay: Relay, ports: Mapping[str, Address], ends: AsyncExitStack
+) -> dict[str, Address]:
+    """Where to dial to reach ``ports`` through ``relay``, until ``ends``."""
+    addresses = {}
+    for name, to in ports.items():
+
+        def take(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address = to
+        ) -> None:
+            relay.carry(reader, writer, to)
+
+        server = await asyncio.start_server(take, LOOPBACK, 0)
+        ends.callback(server.close)
+        addresses[name] = Address(host=LOOPBACK, port=server.sockets[0].getsockname()[1])
+    return addresses

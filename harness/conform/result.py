@@ -19,6 +19,10 @@ class Broken(FiredrillError):
     """The adapter, or what it drives, does what the harness can't live with."""
 
 
+class Hung(Broken):
+    """A call that knows its deadline went on long after it."""
+
+
 class NotTried(FiredrillError):
     """What a check needs is not to be had here; the text says what that is."""
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
-from harness.conform import breaking, declared, talking, telling
-from harness.conform.bench import Bench
+from harness.conform import breaking, declared, hops, talking, telling
+from harness.conform.bench import Bench, on_time
 from harness.conform.result import Broken, Check, Mark, NotTried, Result
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.tasks import Late, within
@@ -51,6 +51,12 @@ UP = (
         relies="a transaction ends with its connection",
         run=talking.lost_connection,
     ),
+    Check(
+        name="lost further on",
+        relies="an answer lost between two nodes is as uncertain as one lost to a client",
+        run=hops.lost_further_on,
+        limit_s=240.0,
+    ),
     Check(name="deadlines", relies="a cancelled call ends", run=talking.deadlines),
     Check(name="refused", relies="a dead node is an error of the store", run=breaking.refused),
     Check(name="kill bites", relies="a killed node answers nobody", run=breaking.kill),
@@ -84,6 +90,8 @@ UP = (
 """On a cluster that is set up."""
 
 SUITE = BEFORE + UP
+WITHOUT_CLUSTER = ("events", "codes")
+"""Of ``UP`` those that only judge what was told so far."""
 
 
 async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Result]:
@@ -100,19 +108,33 @@ async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Re
         await bench.provider.install(node, system.program(node, cluster))
     if "set-up deadline" in wanted:
         yield await _one(bench, BEFORE[-1])
-    if not any(check.name in wanted for check in UP):
+    chosen_up = [check for check in UP if check.name in wanted]
+    if not chosen_up:
         return
     deadline_s = asyncio.get_running_loop().time() + bench.ready_s
-    await system.set_up(cluster, bench.provider, deadline_s)
+    try:
+        await on_time("set_up", system.set_up(cluster, bench.provider, deadline_s), deadline_s)
+    except Broken as error:
+        first, *rest = chosen_up
+        yield Result(name=first.name, mark=Mark.BROKEN, text=f"there is no cluster: {error}")
+        for check in rest:
+            yield _untried(check, "there is no cluster")
+        return
     watching = asyncio.ensure_future(bench.watch())
     try:
-        for check in UP:
-            if check.name in wanted:
+        for check in chosen_up:
+            if bench.stuck and check.name not in WITHOUT_CLUSTER:
+                yield _untried(check, f"the cluster could not be made whole: {bench.stuck}")
+            else:
                 yield await _one(bench, check)
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await watching
+
+
+def _untried(check: Check, why: str) -> Result:
+    return Result(name=check.name, mark=Mark.NOT_TRIED, text=why)
 
 
 async def _one(bench: Bench, check: Check) -> Result:

@@ -28,7 +28,7 @@ sys.path.insert(0, str(EXAMPLE))
 from pebble import adapter as pebble  # noqa: E402
 
 KINDS = ("kill", "pause", "partition")
-NEEDS_NETWORK = {"lost answer", "lost connection", "deadlines"}
+NEEDS_NETWORK = {"lost answer", "lost connection", "lost further on", "deadlines"}
 
 
 def broken(found: dict[str, Result], check: str) -> str:

@@ -89,10 +89,11 @@ def test_an_option_that_nobody_knows_and_that_is_taken_is_found() -> None:
 # -- clients ---------------------------------------------------------------------------------------
 
 
-def deaf_to_deadlines(system: Any) -> Other:
-    async def for_ever(*_: Any) -> None:
-        await asyncio.get_running_loop().create_future()
+async def for_ever(*_: Any) -> None:
+    await asyncio.get_running_loop().create_future()
 
+
+def deaf_to_deadlines(system: Any) -> Other:
     return Other(system, set_up=for_ever)
 
 
@@ -110,6 +111,23 @@ def starting_and_gone(system: Any) -> Other:
 )
 def test_a_set_up_that_keeps_no_deadline_is_found(change: Any, text: str) -> None:
     assert text in broken(simulated(change, "set-up deadline"), "set-up deadline")
+
+
+def test_where_set_up_hangs_there_is_a_line_and_nothing_else_is_tried() -> None:
+    found = simulated(lambda s: Other(s, set_up=for_ever), "serves", "kinds")
+
+    text = broken(found, "serves")
+    assert text == "there is no cluster: set_up() went on 8 s after its deadline"
+    assert found["kinds"].mark is Mark.NOT_TRIED
+
+
+def test_where_recover_hangs_there_is_a_line_and_what_needs_a_whole_cluster_is_not_tried() -> None:
+    found = simulated(lambda s: Other(s, recover=for_ever), "refused", "kill bites", "codes")
+
+    assert "recover() went on 8 s after its deadline" in broken(found, "refused")
+    assert found["kill bites"].mark is Mark.NOT_TRIED
+    assert "could not be made whole: recover() went on" in found["kill bites"].text
+    assert found["codes"].mark is Mark.HOLDS
 
 
 async def timing_out(*_: Any) -> Any:
@@ -290,6 +308,7 @@ def telling(roles: Roles) -> Callable[[Any], Any]:
         (Roles(), "n1 tells nothing when it is asked alone"),
         (Roles(leaders={0: "n9"}, voters={0: ("n9",)}), "n9, which is no node"),
         (Roles(leaders={5: "n1"}, voters={0: ("n1",)}), "partition 5 of 2"),
+        (Roles(leaders={-1: "n1"}, voters={0: ("n1",)}), "partition -1 of 2"),
         (Roles(leaders={0: "n1"}, voters={0: ("n2",)}), "has no vote in it"),
         (Roles(voters={0: ("n1",)}, learners={0: ("n9",)}), "n9, which is no node"),
         (Roles(voters={0: ("n1",)}, learners={7: ("n2",)}), "partition 7 of 2"),
@@ -384,6 +403,39 @@ def retelling(**changes: Any) -> Callable[[Any], Any]:
 )
 def test_events_that_mislead_are_found(change: Any, text: str) -> None:
     assert text in broken(simulated(change, "kinds", "events"), "events")
+
+
+async def deaf(*_: Any) -> None:
+    try:
+        await for_ever()
+    except asyncio.CancelledError:
+        await asyncio.sleep(3)
+
+
+async def missing(*_: Any) -> None:
+    raise KeyError("boot")
+
+
+async def nothing(*_: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("events", "checks", "text"),
+    [
+        (for_ever, ("events",), "events() took longer than 5 s"),
+        (deaf, ("events",), "events() took longer than 5 s"),
+        (missing, ("serves", "events", "codes"), "events() raised KeyError: 'boot'"),
+        (nothing, ("events",), "events() raised TypeError"),
+    ],
+)
+def test_events_that_hang_or_raise_are_found(
+    events: Any, checks: tuple[str, ...], text: str
+) -> None:
+    found = simulated(lambda system: Other(system, events=events), *checks)
+
+    assert text in broken(found, "events")
+    assert [name for name, result in found.items() if result.mark is Mark.BROKEN] == ["events"]
 
 
 # -- all of it -------------------------------------------------------------------------------------

@@ -158,6 +158,47 @@ def test_a_wrong_answer_to_a_lost_one_is_found(
     assert text in broken(in_processes(tmp_path, change, check), check)
 
 
+class Deciding:
+    """What passes on takes a connection that ended before the answer for one that never was."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    async def commit(self) -> Committed:
+        try:
+            done: Committed = await self.original.commit()
+        except StoreError as error:
+            raise StoreError("NO-HOLDER", "the holder is gone") from error
+        return done
+
+
+def certain_of_the_second_hop(system: Any) -> Other:
+    async def connect(cluster: Any, node: str, process: int) -> Any:
+        client = await system.connect(cluster, node, process)
+        return client if node == cluster.nodes[0] else through_another(client)
+
+    def through_another(client: Any) -> Other:
+        async def begin(kind: str, deadline_s: float) -> Any:
+            return Deciding(await client.begin(kind, deadline_s))
+
+        return Other(client, begin=begin)
+
+    return Other(system, connect=connect)
+
+
+def test_a_definite_error_of_the_next_node_is_found_where_that_had_done_it(tmp_path: Path) -> None:
+    checks = ("lost answer", "lost further on")
+    found = in_processes(tmp_path, certain_of_the_second_hop, *checks, nodes=2)
+
+    assert found["lost answer"].mark is Mark.HOLDS
+    text = broken(found, "lost further on")
+    assert "ended as fail at commit (NO-HOLDER" in text
+    assert "which is definite, and" in text
+
+
 def never_giving_up(client: Any) -> Other:
     async def begin(kind: str, deadline_s: float) -> Any:
         work = asyncio.ensure_future(client.begin(kind, deadline_s))
@@ -193,6 +234,7 @@ def test_a_client_that_does_not_let_go_is_found(tmp_path: Path, mistake: Any, te
 def test_the_example_conforms_where_clients_dial_over_a_network(tmp_path: Path) -> None:
     assert pebble.Pebble.name == "pebble"
 
-    found = in_processes(tmp_path, same, *NEEDS_NETWORK, "roles", "transactions", "codes")
+    checks = (*NEEDS_NETWORK, "roles", "transactions", "codes")
+    found = in_processes(tmp_path, same, *checks, nodes=2)
 
     assert {result.mark for result in found.values()} == {Mark.HOLDS}, found
