@@ -8,6 +8,7 @@ then one in force at it, then the nearest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from checkers.words import seconds
 NEAR_NS = 5_000_000_000
 """A leader's fault this near explains better than another fault that happens to be in force."""
 FOREVER_NS = 2**62
+ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
 
 _EXPLANATION = pa.schema(
     [
@@ -111,7 +113,7 @@ def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
     if row["fault"] is None:
         return {}
     nodes = ", ".join(row["fault_nodes"] or ())
-    roles = ", ".join(row["fault_roles"] or ())
+    roles = _roles(row["fault_roles"] or (), row.get("partition"))
     who = f"{nodes} ({roles})" if roles else nodes or row["fault_target"]
     since = f"from {seconds(row['fault_start_ns'])}"
     until = "" if row["fault_end_ns"] is None else f" to {seconds(row['fault_end_ns'])}"
@@ -127,6 +129,15 @@ def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
             f"of {who}, in force {since}{until}",
         }
     }
+
+
+def _roles(roles: Sequence[str], partition: int | None) -> str:
+    """What the targets were, ``ROLES_SHOWN`` at most: those in ``partition`` first."""
+    here = f" of partition {partition}"
+    shown = sorted(roles, key=lambda role: not role.endswith(here))
+    more = len(shown) - ROLES_SHOWN
+    rest = [f"{more} more roles"] if more > 0 else []
+    return ", ".join([*shown[:ROLES_SHOWN], *rest])
 
 
 def explain_operations(operations: list[dict[str, Any]], faults: pa.Table) -> dict[str, Any]:

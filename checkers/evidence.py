@@ -71,7 +71,8 @@ def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
     driven = ok if final_ns is None else ok & (ints(table, "invoke_ns") < final_ns)
     count = int(driven.sum())
     if count < setting.min_ok:
-        yield f"vacuous: {count} ok transactions, expected at least {setting.min_ok}"
+        before = "" if final_ns is None else " before the final reads"
+        yield f"vacuous: {count} ok transactions{before}, expected at least {setting.min_ok}"
     if not setting.planned:
         # What crashed and was read all the same is evidence enough: each checker says what lacks.
         return

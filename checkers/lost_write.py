@@ -25,7 +25,7 @@ from harness.outcome import Outcome
 
 @attrs.frozen
 class LostWrite:
-    """Lost writes, each with the fault that explains it, and with the reset where there was one."""
+    """Lost writes, each with the fault that explains it and the resets where there were any."""
 
     name: str = "lost-write"
     kernels: tuple[Kernel, ...] = (INFERENCE,)
@@ -90,9 +90,8 @@ def _example(
     }
     explained = explain(row, "acknowledged")
     if cause is not None:
-        reset = cause.told()
-        by = explained.setdefault("explained_by", {"text": "acknowledged before a reset"})
-        by |= {"reset": reset, "text": f"{by['text']}; then {reset['text']}"}
+        by = explained.get("explained_by", {})
+        explained["explained_by"] = cause.told(by, row["ack_ns"])
     return example | explained
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from markupsafe import Markup
 
 from harness.checking import Anomaly
-from results import cycle, lanes
+from results import around, cycle, lanes
 from results.material import Material
 from results.scale import SECONDS, Scale
 from results.steps import Step, Telling, parting
@@ -30,7 +28,6 @@ ACCOUNTS_MAX = 16  # of one bank, looked at for writes that were missed
 MISSED_MAX = 4
 TICKS_MAX = 60  # events of the store in one drawing
 EVENTS_MAX = 12  # of the store around one example
-AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
 CLAUSES_MAX = 30
 FACTS_MAX = 60
 QUOTES_MAX = 10
@@ -191,26 +188,6 @@ def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
     return tuple(_event(number, row) for number, row in shown), max(0, events.num_rows - limit)
 
 
-def rarest(events: pa.Table, limit: int) -> pa.Table:
-    """At most ``limit`` of ``events``, in their order: all of the rarest kinds, since these are
-    what a reader looks for, and of the first kind that has too many those that came first.
-    """
-    kinds = Counter(events["kind"].to_pylist())
-    room, whole, part = limit, set[str](), ""
-    for kind, count in sorted(kinds.items(), key=lambda item: (item[1], item[0])):
-        if count > room:
-            part = kind
-            break
-        whole.add(kind)
-        room -= count
-    kept = []
-    for row, kind in enumerate(events["kind"].to_pylist()):
-        if kind in whole or (kind == part and room > 0):
-            kept.append(row)
-            room -= kind == part
-    return events.take(pa.array(kept, pa.int64()))
-
-
 def seconds(at_ns: int | None) -> str:
     """A time on the run's axis, in seconds."""
     return DASH if at_ns is None else SECONDS.at(at_ns)
@@ -288,12 +265,13 @@ def _example(
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
     keys = tuple(key for key in example.get("keys", ()) if isinstance(key, int))
     telling = Telling(keys=keys, parts=_places(example, keys, found), names=material.key_names)
-    around = _events_around(material, found, example.get("at_ns"))
-    near = rarest(around, EVENTS_MAX)
-    events, _ = event_rows(near, EVENTS_MAX)
+    causes_ns = around.moments_of_resets(example)
+    near = around.events(material, found, example.get("at_ns"), causes_ns)
+    shown = around.rarest(near, EVENTS_MAX, causes_ns)
+    events, _ = event_rows(shown, EVENTS_MAX)
     text, steps = clauses(str(example.get("text", "")))
     ring = board.cycle(example, operations, telling)
-    timeline = board.lanes(example, found, near, telling)
+    timeline = board.lanes(example, found, shown, telling)
     return Example(
         text=text,
         clauses=steps[:CLAUSES_MAX],
@@ -301,7 +279,7 @@ def _example(
         operations=tuple(_operation(row, telling, material.scale) for row in found),
         operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
         events=events,
-        events_more=around.num_rows - len(events),
+        events_more=near.num_rows - len(events),
         undrawn=bool(found) and timeline is None,
         cycle=ring,
         lanes=timeline,
@@ -353,27 +331,6 @@ def _operation(row: Mapping[str, Any], telling: Telling, scale: Scale) -> Operat
         complete=scale.at(row[end]),
         steps=tuple(telling.steps(row["ops"])),
     )
-
-
-def _events_around(
-    material: Material, operations: Sequence[Mapping[str, Any]], at_ns: object = None
-) -> pa.Table:
-    """What the store did from just before the first operation to just after the last, in the
-    partitions that they touch or in none in particular; around ``at_ns`` where there are none.
-    """
-    events = material.events
-    if not operations and not isinstance(at_ns, int):
-        return events.slice(0, 0)
-    moments = [row["invoke_ns"] for row in operations] + [row["complete_ns"] for row in operations]
-    moments += [at_ns] if not operations and isinstance(at_ns, int) else []
-    start, end = min(moments) - AROUND_NS, max(moments) + AROUND_NS
-    touched = sorted(
-        {s["partition"] for row in operations for s in row["ops"] if s["partition"] is not None}
-    )
-    near = pc.and_(pc.greater_equal(events["at_ns"], start), pc.less_equal(events["at_ns"], end))
-    here = pc.is_in(events["partition"], value_set=pa.array(touched, pa.int32()))
-    nowhere = pc.is_null(events["partition"])
-    return events.filter(pc.and_(near, pc.or_(here, nowhere)))
 
 
 def _event(number: int, row: Mapping[str, Any]) -> Event:

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from harness.records import FaultState
+from results import doings
 from results.cards import NS, seconds
 from results.material import Material
 from results.roles import briefly
@@ -46,14 +47,15 @@ def rows(material: Material) -> tuple[FaultRow, ...]:
     drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
     nemesis = material.plan.get("nemesis")
     schedule = nemesis.get("schedule", []) if isinstance(nemesis, Mapping) else []
-    effects = _effects(material)
+    effects, besides = _effects(material), doings.of_faults(material)
     found = []
     for row in material.faults[:FAULTS_MAX]:
         number = row["fault"]
         planned_ns = None
         if drive_ns is not None and 0 <= number < len(schedule):
             planned_ns = drive_ns + int(schedule[number]["at_s"] * NS)
-        found.append(_row(row, seconds(planned_ns), effects.get(number, {})))
+        effect, done = effects.get(number, {}), besides.get(number, "")
+        found.append(_row(row, seconds(planned_ns), effect, done))
     return tuple(found)
 
 
@@ -68,11 +70,12 @@ def _effects(material: Material) -> dict[int, Mapping[str, Any]]:
     return {w["fault"]: w for w in found if isinstance(w.get("fault"), int)}
 
 
-def _row(row: dict[str, Any], planned: str, effect: Mapping[str, Any]) -> FaultRow:
+def _row(row: dict[str, Any], planned: str, effect: Mapping[str, Any], done: str) -> FaultRow:
     takeovers = list(_takeovers(effect))
     proofs = (
         ("effect", row["proof"]),
         ("healing", row["heal_proof"]),
+        (f"{doings.HARNESS} noted", done),
         ("reason", row["reason"]),
         ("taken over", "; ".join(_told(takeovers))),
     )

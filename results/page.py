@@ -16,8 +16,9 @@ from harness.outcome import Outcome
 from harness.records import FaultState, OpType
 from harness.rundir import Origin
 from harness.text import inert
-from results import availability, cards, faults, plots, sections, series, tabulate
+from results import around, availability, cards, doings, faults, plots, sections, series, tabulate
 from results.cards import Card, Event
+from results.doings import Doings
 from results.faults import FaultRow
 from results.material import Material, NodeFiles
 from results.roles import RolesOverTime, roles_over_time
@@ -26,6 +27,7 @@ from results.tabulate import Grid
 EVENTS_MAX = 150
 REASONS_MAX = 12
 REASON_CHARS = 320  # in the banner; what is longer stands below in full
+HEADLINE_CHARS = 560  # of an anomaly: the promise, the fault and the chain of resets behind it
 PLAN_LINES_MAX = 600
 HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
 MARKS = {
@@ -70,6 +72,7 @@ class Page:
     latency: Grid | None
     faults: tuple[FaultRow, ...]
     faults_more: int
+    doings: Doings
     coverage: sections.Coverage | None
     availability: tuple[Grid, ...]
     statistics: tuple[Grid, ...]
@@ -93,7 +96,7 @@ def page(material: Material) -> Page:
     verdict, manifest = material.verdict, material.manifest
     outcome = verdict.outcome if verdict else None
     picture, notes = _picture(material)
-    events, _ = cards.event_rows(cards.rarest(material.events, EVENTS_MAX), EVENTS_MAX)
+    events, _ = cards.event_rows(around.rarest(material.events, EVENTS_MAX), EVENTS_MAX)
     kinds = Counter(material.events["kind"].to_pylist())
     lines = material.plan_text.splitlines()
     return Page(
@@ -107,7 +110,7 @@ def page(material: Material) -> Page:
         mark=MARKS[outcome] if outcome else tabulate.DASH,
         meaning=outcome.meaning if outcome else UNJUDGED,
         tested=_tested(material),
-        reasons=tuple(_reasons(verdict)) if verdict else (),
+        reasons=banner(verdict) if verdict else (),
         model=verdict.model if verdict else "",
         ruled_out=verdict.not_ if verdict else (),
         ruled_out_too=verdict.also_not if verdict else (),
@@ -117,6 +120,7 @@ def page(material: Material) -> Page:
         latency=_latency(material),
         faults=faults.rows(material),
         faults_more=max(0, len(material.faults) - faults.FAULTS_MAX),
+        doings=doings.doings(material),
         coverage=sections.coverage(verdict),
         availability=availability.grids(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
@@ -134,13 +138,14 @@ def page(material: Material) -> Page:
     )
 
 
-def _reasons(verdict: Verdict) -> list[str]:
+def banner(verdict: Verdict) -> tuple[str, ...]:
     """Why the outcome is what it is: the anomalies in short, then everything else."""
-    found = cards.headlines(verdict.anomalies)
-    found += cards.other_reasons(verdict.reasons, verdict.anomalies)
+    found = [inert(told, HEADLINE_CHARS) for told in cards.headlines(verdict.anomalies)]
+    others = cards.other_reasons(verdict.reasons, verdict.anomalies)
+    found += [inert(reason, REASON_CHARS) for reason in others]
     more = len(found) - REASONS_MAX
     rest = [f"and {more} more reasons, in analysis/verdict.json"] if more > 0 else []
-    return [inert(reason, REASON_CHARS) for reason in found[:REASONS_MAX]] + rest
+    return (*found[:REASONS_MAX], *rest)
 
 
 def _under_test(material: Material) -> str:
@@ -208,8 +213,21 @@ def _imported(material: Material, origin: Origin) -> str:
 def _happened(material: Material) -> str:
     counts = Counter(material.transactions["type"].to_pylist())
     total = material.transactions.num_rows
-    parts = ", ".join(f"{counts[kind.value]:,} {kind.value}" for kind in OpType)
-    return f"{total:,} transactions: {parts}."
+    final = _final_reads(material)
+    told = {kind: f"{counts[kind.value]:,} {kind.value}" for kind in OpType}
+    if final:
+        told[OpType.OK] += f" ({final:,} of them final reads)"
+    return f"{total:,} transactions: {', '.join(told.values())}."
+
+
+def _final_reads(material: Material) -> int:
+    """The ok transactions from the phase of final reads on: no load, and no evidence of one."""
+    since_ns = dict(material.manifest.phases).get("final-reads")
+    if since_ns is None:
+        return 0
+    late = pc.greater_equal(material.transactions["invoke_ns"], since_ns)
+    good = pc.equal(material.transactions["type"].cast("string"), OpType.OK.value)
+    return int(pc.sum(pc.and_(late, good)).as_py() or 0)
 
 
 def _broken(material: Material) -> str:

@@ -87,7 +87,9 @@ def _legend(axes: Axes, roles: RolesOverTime, most: int) -> None:
     handles: list[Patch | Line2D] = []
     if most:
         what = "primary" if roles.role == "primary" else "leader"
-        handles.append(Patch(color=HELD, alpha=0.4, label=f"{what} of partitions (0 to {most})"))
+        handles.append(
+            Patch(color=HELD, alpha=0.4, label=f"{what} of so many partitions: 0 to {most}")
+        )
     if any(lane.leads for lane in roles.nodes):
         handles.append(Line2D([], [], color=LEADS, linewidth=2.0, label="leads the metastorage"))
     states = {stretch.state for lane in roles.nodes for stretch in lane.stretches}

@@ -19,6 +19,7 @@ from harness.text import inert
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10
 LINE_CHARS = 240  # of one sentence on a terminal; the report has the rest
+CHAIN_CHARS = 600  # of the fault and the resets that explain an anomaly: half a cause is none
 DEFAULT_EXECUTOR = "spark"
 
 
@@ -126,6 +127,6 @@ def _announce_anomaly(name: str, anomaly: Anomaly, names: Mapping[int, str]) -> 
         for key in (key for key in example.get("keys", ()) if key in names):
             click.echo(f"    key {key} is {inert(names[key], LINE_CHARS)} in the file")
         if "text" in explained:
-            click.echo(f"    explained by: {inert(str(explained['text']), LINE_CHARS)}")
+            click.echo(f"    explained by: {inert(str(explained['text']), CHAIN_CHARS)}")
     if anomaly.count > EXAMPLES_SHOWN:
         click.echo(f"  and {anomaly.count - EXAMPLES_SHOWN} more")

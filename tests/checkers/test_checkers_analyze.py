@@ -124,6 +124,18 @@ def test_a_run_that_shows_too_little_is_unknown(
     assert reason in found.reasons
 
 
+def test_a_vacuous_run_says_that_it_does_not_count_the_final_reads(tmp_path: Path) -> None:
+    """The report's head counts every ok transaction."""
+    run = write_run(tmp_path / "run", GOOD, min_ok=50)
+    phases = (("drive", 0), ("final-reads", 40))
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), phases=phases))
+
+    found = analyze(run, executor="local")
+
+    told = "vacuous: 4 ok transactions before the final reads, expected at least 50"
+    assert told in found.reasons
+
+
 def test_a_step_that_never_succeeded_makes_a_run_vacuous(tmp_path: Path) -> None:
     found = analyze(write_run(tmp_path / "run", [fail(a(1, 1)), ok(r(1))]), executor="local")
 

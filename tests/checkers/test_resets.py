@@ -136,3 +136,42 @@ def test_who_holds_no_data_by_declaration_is_out_of_no_majority(tmp_path: Path) 
 
     assert analyze(run, executor="local").outcome == "violation"
     assert judged(tmp_path / "anybody", *faults).outcome == "unknown"
+
+
+FORMER = event(
+    EventKind.RESET, 22, partition=1, node="n3", text="forced reset of partition 1 to n3"
+)
+
+
+def test_a_loss_names_the_reset_under_which_its_write_was_acknowledged_too(tmp_path: Path) -> None:
+    began = event(EventKind.NODE_STARTED, 19, node="n3", text="its process began")
+    first = event(EventKind.RESET, 16, partition=1, node="n2", text="a reset before that one")
+
+    found = lost_write(tmp_path / "run", first, began, FORMER, STARTED, RESET)
+
+    assert found["text"].endswith(
+        "; acknowledged 0.0 s after forced reset of partition 1 to n3 by n3 at 0.022 s, 0.0 s after"
+        " its start; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.0 s after its start"
+        " to heal fault 0 (kill)"
+    )
+    assert (found["under_reset"]["node"], found["reset"]["node"]) == ("n3", "n1")
+    assert found["under_reset"]["started_ns"] == 19 * MS
+    table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
+    assert table.column("under_reset_ns").to_pylist() == [22 * MS]
+    assert table.column("under_reset_node").to_pylist() == ["n3"]
+
+
+def test_a_reset_of_another_partition_is_none_under_which_a_write_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    other = msgspec.structs.replace(FORMER, partition=0)
+
+    assert "under_reset" not in lost_write(tmp_path / "run", other, RESET)
+
+
+def test_without_a_fault_a_loss_is_still_explained_by_both_resets(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", LOSS, [], events=[FORMER, RESET])
+
+    found = analyze(run, executor="local").anomalies["lost-write"].examples[0]["explained_by"]
+
+    assert found["text"].startswith("acknowledged at 0.030 s, 0.0 s after forced reset")

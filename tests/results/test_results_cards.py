@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from harness.checking import Anomaly
+from harness.checking import Anomaly, Verdict
+from harness.outcome import Outcome
 from results.cards import clauses, headlines, other_reasons, plainest_first
+from results.page import banner
 from results.steps import parting
 from results.steps import shortened as _elements
 from results.tabulate import DASH, grids
@@ -95,3 +97,21 @@ def test_whatever_a_checker_says_becomes_a_table() -> None:
     assert matrix.columns == ("", "ok", "fail", "info")
     assert matrix.rows == (("n1", "2", DASH, "1"), ("n2", DASH, "3", DASH))
     assert records.rows == (("5230", "yes", DASH), ("1", DASH, DASH))
+
+
+def test_a_chain_of_resets_is_not_cut_out_of_the_headline() -> None:
+    chain = "; ".join(
+        ["acknowledged " + "x" * 200, "after a reset " + "y" * 90, "then " + "z" * 90]
+    )
+    anomaly = Anomaly(count=1, examples=({"text": "lost write", "explained_by": {"text": chain}},))
+    verdict = Verdict(
+        outcome=Outcome.VIOLATION,
+        model="strict-serializable",
+        anomalies={"lost-write": anomaly},
+        reasons=("w" * 500,),
+    )
+
+    lost, other = banner(verdict)
+
+    assert lost == f"lost-write (1): lost write; {chain}"
+    assert other.endswith("(180 more characters)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from results.cards import rarest
+from results.around import moments_of_resets, rarest
 
 
 def events(kinds: str) -> pa.Table:
@@ -27,3 +27,22 @@ def test_what_is_rare_is_shown_before_what_is_common() -> None:
 def test_the_first_of_the_kind_that_does_not_fit_fill_up() -> None:
     assert shown("aaaaaabbaaac", 5) == [0, 1, 6, 7, 11]
     assert shown("aaaa", 2) == [0, 1]
+
+
+def test_the_resets_that_a_loss_goes_back_to_are_shown_however_common_resets_are() -> None:
+    told = pa.table(
+        {"kind": ["node-started", "lease", *["reset"] * 6], "at_ns": [3, 4, 5, 6, 7, 8, 9, 10]}
+    )
+    example = {
+        "explained_by": {
+            "reset": {"at_ns": 9, "started_ns": None},
+            "under_reset": {"at_ns": 6, "started_ns": 3},
+        }
+    }
+
+    causes_ns = moments_of_resets(example)
+
+    assert causes_ns == {3, 6, 9}
+    assert rarest(told, 4, causes_ns)["at_ns"].to_pylist() == [3, 4, 6, 9]
+    assert rarest(told, 2)["at_ns"].to_pylist() == [3, 4]
+    assert moments_of_resets({"explained_by": {"text": "a fault"}}) == set()

@@ -147,3 +147,15 @@ def test_a_cluster_with_more_nodes_than_lanes_says_so() -> None:
     notes = role_lanes.draw(Figure().subplots(), RolesOverTime(nodes=nodes, role="leader"), 0, 9)
 
     assert notes == ("Of the nodes' roles 16 more nodes are not drawn.",)
+
+
+def test_the_legend_says_that_its_range_counts_partitions() -> None:
+    from matplotlib.figure import Figure
+
+    node = NodeRoles(node="n1", at_s=(0.0,), held=(2,), leads=(), stretches=())
+    axes = Figure().subplots()
+
+    role_lanes.draw(axes, RolesOverTime(nodes=(node,), role="primary"), 0, 9)
+
+    (label,) = axes.get_legend().get_texts()
+    assert label.get_text() == "primary of so many partitions: 0 to 2"
