@@ -89,7 +89,7 @@ class Attendance:
         if node not in self._running:
             return
         self._running.discard(node)
-        why = status.exit_text[:EXIT_TEXT_CHARS] or "how is not known"
+        why = status.end[:EXIT_TEXT_CHARS] or "how is not known"
         self._write(
             StoreEvent(
                 kind=EventKind.NODE_EXITED,

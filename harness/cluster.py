@@ -113,7 +113,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What an independent look at a node shows now. ``boot`` changes with every start of the
     program, and stays when it ends; ``paused`` is the program's state, ``frozen`` the whole
-    machine's.
+    machine's. ``exit_text`` is how a program ended as far as the provider saw it; ``last_words``
+    the last line of its log, which may have nothing to do with that.
     """
 
     node: str
@@ -123,6 +124,13 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     boot: str | None = None
     exit_text: str = ""
+    last_words: str = ""
+
+    @property
+    def end(self) -> str:
+        """How it ended and what its log said last, for one who looks for the reason."""
+        said = f"its log's last line: {self.last_words!r}" if self.last_words else ""
+        return "; ".join(filter(None, (self.exit_text, said)))
 
 
 class Provider(Protocol):

@@ -113,7 +113,7 @@ class Flipped:
         """A bit is not what was written, and what the program makes of it."""
         look = await hit.hardware.try_disk(hit.node)
         status = await hit.scene.provider.probe(hit.node)
-        runs = "runs" if status.running else f"does not run ({status.exit_text})"
+        runs = "runs" if status.running else f"does not run ({status.end})"
         text = f"{look.flipped_bits} bits on {hit.node} are not what was written; it {runs}"
         return Proof(holds=look.flipped_bits > 0, text=text)
 

@@ -106,7 +106,9 @@ async def prove_runs(scene: Scene, victims: Victims) -> Proof:
 
 
 def down(look: NodeStatus) -> Proof:
-    """Whether no program runs on the node."""
+    """Whether no program runs on the node. Its log's last line is left out: who was killed did not
+    end of what it wrote before.
+    """
     if look.running:
         return Proof(holds=False, text=f"{look.node} still runs (pid {look.pid})")
     ended = f" ({look.exit_text})" if look.exit_text else ""
@@ -126,7 +128,7 @@ async def _dead(provider: Provider, node: str) -> str:
             look = await provider.probe(node)
     except (TimeoutError, FiredrillError):
         return ""
-    return "" if look.running else f"{node} was dead before {look.exit_text}".rstrip()
+    return "" if look.running else f"{node} was dead before {look.end}".rstrip()
 
 
 async def probe(scene: Scene, victims: Victims) -> list[NodeStatus]:
@@ -153,7 +155,7 @@ async def _prove_silent(scene: Scene, victims: Victims) -> Proof:
 def _why_not(look: NodeStatus, dead: str | None) -> str:
     """What keeps the node from serving; empty where nothing does. Boot ``dead`` can't serve."""
     if not look.running:
-        return f"{look.node} does not run {look.exit_text}".rstrip()
+        return f"{look.node} does not run {look.end}".rstrip()
     if dead is not None and look.boot == dead:
         return f"{look.node} runs as the boot that was seen dead ({dead})"
     if look.frozen:

@@ -59,7 +59,8 @@ def test_a_killed_program_is_gone_and_comes_back_as_another_boot(
         assert not killed.running
         seen = await run.provider.probe("n1")
         assert (seen.running, seen.boot) == (False, first.boot)
-        assert "talker listens on" in seen.exit_text
+        assert seen.exit_text == "ended"
+        assert "talker listens on" in seen.last_words
         assert await run.asked("n2", "n1") == "reset"
         assert (await run.provider.probe("n2")).running
 
@@ -263,7 +264,7 @@ def test_files_and_environment_reach_the_program_and_its_end_is_told(
             while (seen := await run.provider.probe("n1")).running:
                 pass
 
-        assert "hello $red; 'x'" in seen.exit_text
+        assert "hello $red; 'x'" in seen.last_words
 
     _with_run(named("files"), story, ("n1",))
 
@@ -332,7 +333,7 @@ def test_libraries_of_a_lock_file_are_importable_on_the_node(
             while (seen := await run.provider.probe("n1")).running:
                 pass
 
-        assert "b'[1]'" in seen.exit_text
+        assert "b'[1]'" in seen.last_words
 
     _with_run(named("libraries"), story, ("n1",))
 

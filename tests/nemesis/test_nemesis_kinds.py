@@ -15,6 +15,7 @@ from harness.cluster import Link, NodeStatus, Roles
 from harness.errors import HarnessError, MissingCapability, PlanError
 from harness.faults import PlannedFault
 from harness.records import FaultState
+from nemesis import nodes
 from nemesis.runner import refuse_missing
 
 WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
@@ -60,6 +61,14 @@ def test_a_fault_is_proven_effective_and_proven_healed(kind: str) -> None:
         assert any(verb == KINDS[kind][0] for verb, _ in stage.world.calls)
 
     in_virtual_time(scenario)
+
+
+def test_the_proof_of_a_kill_does_not_quote_the_log_as_if_it_told_the_cause() -> None:
+    words = "Caused by: LockException: TX-4"
+    look = NodeStatus(node="n3", running=False, exit_text="ended", last_words=words)
+
+    assert nodes.down(look).text == "n3 does not run (ended)"
+    assert look.end == f"ended; its log's last line: '{words}'"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
+
 from clusters.providers.docker.daemon import DaemonError
 from clusters.providers.docker.machines import Machines, MachineState
 from clusters.providers.remote import program
@@ -121,8 +123,8 @@ def look(
     if seen.running or launch is None:
         return seen
     last = machines.execute(node, ["tail", f"--bytes={EXIT_TEXT_BYTES}", "--", launch.log])[1]
-    text = f"ended{_killed_for_memory(machines, node)}; its log ends with: {last_words(last)!r}"
-    return program.status(node, process, "", exit_text=text)
+    gone = program.status(node, process, "", f"ended{_killed_for_memory(machines, node)}")
+    return msgspec.structs.replace(gone, last_words=last_words(last))
 
 
 def last_words(log_end: bytes) -> str:
