@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import signal
 from asyncio.subprocess import PIPE, Process
 
 import attrs
@@ -86,9 +87,14 @@ class _Driver:
                 await self.over.wait()
         lines = self.said.decode("utf-8", "replace").strip().splitlines()
         code = self.process.returncode
-        ended = "" if code is None else f"exit code {code}"
+        ended = "" if code is None else _how(code)
         said = " / ".join(line.strip() for line in lines[-SAID_LINES:])
         return ": ".join(filter(None, (LAST_WORDS, why, ended, said)))
+
+
+def _how(code: int) -> str:
+    """In words, as a report quotes it: who was killed did not end by itself."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 class Bridge:

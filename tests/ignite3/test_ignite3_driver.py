@@ -48,6 +48,12 @@ def test_what_a_driver_said_last_and_its_exit_code_are_in_the_error() -> None:
     assert lost.message.endswith("exit code 1: java.lang.OutOfMemoryError: Java heap space")
 
 
+def test_a_driver_that_was_killed_is_told_as_killed() -> None:
+    lost = played("import os; input(); os.kill(os.getpid(), 9)")
+
+    assert lost.message.endswith("the process of clients has ended: killed by SIGKILL")
+
+
 def test_a_driver_that_chatters_on_its_error_output_is_not_held_up() -> None:
     talk = "import sys; input(); [print('x' * 999, file=sys.stderr) for _ in range(2000)]"
 
