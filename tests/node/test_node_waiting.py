@@ -162,14 +162,20 @@ def test_who_may_have_waited_for_a_lock_elsewhere_is_given_that_time_before_home
     assert simulate(scenario()) == asked
 
 
+async def commit_behind_another(scene: Scene) -> asyncio.Task[PeerAnswer]:
+    """A commit of the old one, which waits for a lock that the young one shares."""
+    old = await held_by(scene, OLD)
+    await held_by(scene, YOUNG)
+    asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000)
+    committing = asyncio.ensure_future(scene.primary.serve(asked))
+    await asyncio.sleep(0.1)
+    return committing
+
+
 def test_home_does_not_call_a_transaction_silent_whose_commit_waits_there_for_a_lock() -> None:
     async def scenario() -> tuple[PeerAnswer, PeerAnswer]:
         scene = Scene()
-        old = await held_by(scene, OLD)
-        await held_by(scene, YOUNG)
-        asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000)
-        committing = asyncio.ensure_future(scene.primary.serve(asked))
-        await asyncio.sleep(0.1)
+        committing = await commit_behind_another(scene)
         asking = asyncio.ensure_future(scene.primary.serve(Resolve(0, OLD)))
         await asyncio.sleep(0.7)
         await scene.primary.serve(Finish(0, YOUNG, 0))
@@ -184,11 +190,7 @@ def test_home_does_not_call_a_transaction_silent_whose_commit_waits_there_for_a_
 def test_home_aborts_what_waited_for_a_lock_in_vain() -> None:
     async def scenario() -> tuple[PeerAnswer, PeerAnswer, float]:
         scene = Scene()
-        old = await held_by(scene, OLD)
-        await held_by(scene, YOUNG)
-        asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000)
-        committing = asyncio.ensure_future(scene.primary.serve(asked))
-        await asyncio.sleep(0.1)
+        committing = await commit_behind_another(scene)
         told = await scene.primary.serve(Resolve(0, OLD))
         return told, await committing, now_s()
 

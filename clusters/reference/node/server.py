@@ -43,9 +43,7 @@ from clusters.reference.node.tx.calls import Calls
 from clusters.reference.node.tx.finisher import TEND_S, Finisher
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.wire.messages import (
-    PeerBody,
-)
+from clusters.reference.node.wire.messages import PeerBody
 
 METASTORAGE = "metastorage"
 METASTORAGE_LIMIT_S = 5.0  # for a proposal of our own; then it is made again
