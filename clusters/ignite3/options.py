@@ -23,8 +23,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     its ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, as it comes.
     ``rpc_timeout_ms`` is how long the end of a transaction waits for a replica that is gone. With
     the release's own its locks were seen to stand for 57 to 64 s; with 10 s some of those that had
-    lost their majority stood for good. ``release`` is one that set-up has prepared: a number, or
-    the name of jars that somebody brought, which begins with theirs.
+    lost their majority stood for good. ``raft_retry_ms`` is how long an update looks for the leader
+    of its partition before it is given up; ``None`` is the release's own, 10 s. ``release`` is one
+    that set-up has prepared: a number, or the name of jars that somebody brought, which begins with
+    theirs.
     """
 
     release: Annotated[str, Meta(pattern=rf"^{RELEASE_NAME}\Z")] = RELEASE
@@ -42,6 +44,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     suspicion: Annotated[int, Meta(ge=1, le=100)] = 2
     lease_ms: Annotated[int, Meta(ge=2_000, le=120_000)] = 5_000
     rpc_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 60_000
+    raft_retry_ms: Annotated[int, Meta(ge=1_000, le=600_000)] | None = None
     fsync: bool = False
     failure_handler: Literal["noop", "stop", "stopOrHalt"] = "noop"
     scale_down_s: _Timer | None = None

@@ -77,6 +77,10 @@ def node_config(
     any that the machine has.
     """
     others = ", ".join(f'"{seed}"' for seed in seeds)
+    raft = [f"raft.fsync = {str(options.fsync).lower()}"]
+    if options.raft_retry_ms is not None:
+        raft.append(f"raft.retryTimeoutMillis = {options.raft_retry_ms}")
+    raft_lines = "\n  ".join(raft)
     return f"""\
 ignite {{
   network {{
@@ -96,7 +100,7 @@ ignite {{
   rest.port = {rest.port}
   nodeAttributes.nodeAttributes {{ {ATTRIBUTE} = {"data" if data else "nothing"} }}
   storage.profiles {{ default {{ engine = aipersist, sizeBytes = {options.storage_mib << 20} }} }}
-  raft.fsync = {str(options.fsync).lower()}
+  {raft_lines}
   failureHandler {{ handler.type = {options.failure_handler}, dumpThreadsOnFailure = false }}
 }}
 """

@@ -45,13 +45,16 @@ def test_a_node_listens_at_one_address_and_seeks_all_others() -> None:
 
 
 def test_what_a_plan_sets_reaches_the_node() -> None:
-    text = config(Options(fsync=True, failure_handler="stopOrHalt", ping_ms=750, storage_mib=64))
+    options = Options(fsync=True, failure_handler="stopOrHalt", ping_ms=750, storage_mib=64)
+    text = config(msgspec.structs.replace(options, raft_retry_ms=60_000))
 
+    assert "raft.retryTimeoutMillis = 60000" in text
     assert "raft.fsync = true" in text
     assert "handler.type = stopOrHalt" in text
     assert "failurePingIntervalMillis = 750" in text
     assert f"sizeBytes = {64 << 20}" in text
     assert "raft.fsync = false" in config(Options())
+    assert "retryTimeout" not in config(Options())
 
 
 def test_the_cluster_is_told_how_long_to_wait_and_when_to_force_a_partition() -> None:
