@@ -45,8 +45,8 @@ class Admission:
         looks = await together(self.provider.probe(node) for node in silent)
         for look in looks:
             if not look.running:
-                why = f"{look.end or 'ended'}; its log says why, and so does an image "
-                made = "that scripts/prepare-ignite did not make (cluster.options.image)"
+                why = f"{look.end or 'ended'}; see its log. In containers its image has to be one "
+                made = "that scripts/prepare-ignite made (cluster.options.image)"
                 raise HarnessError(f"ignite3: {look.node} did not start: {why}{made}")
         return [f"{node} does not answer" for node in silent]
 

@@ -42,11 +42,12 @@ DRIVER_JVM = (
     # Of the threads of one connection, which opens selectors for each: by itself twice the CPUs.
     "-Dio.netty.eventLoopThreads=1",
 )
+JDK = "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)"
 REMEDIES = {
     "mvn": "install Maven (Debian: apt-get install maven)",
-    "javac": "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)",
-    "java": "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)",
-    "jlink": "install a JDK (Debian: apt-get install openjdk-17-jdk-headless)",
+    "javac": JDK,
+    "java": JDK,
+    "jlink": JDK,
 }
 
 
@@ -58,9 +59,9 @@ class NotPrepared(UsageError):
         super().__init__(f"ignite3: {what} is missing; scripts/prepare-ignite{option} makes it")
 
 
-def lacking() -> tuple[str, ...]:
-    """The tools that are not installed here."""
-    return tuple(tool for tool in REMEDIES if shutil.which(tool) is None)
+def remedies(tools: Iterable[str]) -> str:
+    """How to get ``tools``, each way once."""
+    return "; ".join(dict.fromkeys(REMEDIES[tool] for tool in tools))
 
 
 @attrs.frozen
@@ -109,7 +110,7 @@ class Artifacts:
     def lacking(self) -> tuple[str, ...]:
         """The tools that set-up would need of this release and that are not installed here."""
         needless = {"mvn"} if self.client_library == self.adopted else set[str]()
-        return tuple(tool for tool in lacking() if tool not in needless)
+        return tuple(t for t in REMEDIES if t not in needless and shutil.which(t) is None)
 
     def jars(self) -> Path:
         """The directory of the node's jars, fetched if need be, each as it was then."""

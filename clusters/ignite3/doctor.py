@@ -13,12 +13,13 @@ PREPARE = "scripts/prepare-ignite"
 
 def diagnose() -> tuple[Finding, ...]:
     """The tools that build, and what was built with them; never raises."""
-    lacking, usual = artifacts.lacking(), artifacts.Artifacts()
+    usual = artifacts.Artifacts()
+    lacking = usual.lacking
     tools = Finding(
         name="ignite3: tools",
         ok=not lacking,
         found=f"{', '.join(lacking)} missing" if lacking else "a JDK and Maven",
-        remedy="; ".join(dict.fromkeys(artifacts.REMEDIES[tool] for tool in lacking)),
+        remedy=artifacts.remedies(lacking),
     )
     return (
         tools,

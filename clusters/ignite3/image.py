@@ -179,8 +179,8 @@ def _prepare(of: Artifacts, jars: Path | None) -> str:
     if jars is not None:
         of.adopt(jars)
     if of.lacking:
-        remedies = dict.fromkeys(artifacts.REMEDIES[tool] for tool in of.lacking)
-        raise UsageError(f"ignite3: {', '.join(of.lacking)} missing: {'; '.join(remedies)}")
+        how = artifacts.remedies(of.lacking)
+        raise UsageError(f"ignite3: {', '.join(of.lacking)} missing: {how}")
     of.driver()
     local.ensure(of)
     return ensure(of)
