@@ -21,7 +21,6 @@ from harness.crew import Crew
 from harness.driver import Driver
 from harness.errors import FiredrillError
 from harness.faults import Scene
-from harness.history.chunks import ChunkWriter
 from harness.load import Load, OwnLoad
 from harness.parts import Parts
 from harness.plan import Plan
@@ -57,7 +56,7 @@ class Life:
         self.system, self.workload = parts.system, parts.workload
         loop = asyncio.get_running_loop()
         self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
-        self.writer = ChunkWriter(run.chunks)
+        self.writer = parts.open_history(run.chunks)
         self.nemesis = parts.make_nemesis(self.writer.append)
         self.attendance = Attendance(parts.provider, self.clock, self.writer.append)
         self.provider = attended(parts.provider, self.attendance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
@@ -10,6 +11,7 @@ import attrs
 from harness.arsenal import FaultKind
 from harness.cluster import Provider, System
 from harness.faults import Nemesis
+from harness.history.chunks import ChunkWriter
 from harness.records import Record
 from harness.workload import Workload
 
@@ -26,7 +28,8 @@ class Parts:
     """What the wiring puts together for ``execute``: the four plugins of a run.
 
     ``make_nemesis`` gets the sink of the history, since faults are recorded in it. ``wall_ns`` is
-    the wall clock where that is virtual too; the machine's by default. ``keep``, where it is given,
+    the wall clock where that is virtual too; the machine's by default. ``open_history`` opens the
+    run's stream of records in a directory. ``keep``, where it is given,
     is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
     argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
     left up on purpose. ``arsenal`` is what faults were possible here.
@@ -40,6 +43,7 @@ class Parts:
     versions: dict[str, str]
     machine: dict[str, Any]
     wall_ns: Callable[[], int] | None = None
+    open_history: Callable[[Path], ChunkWriter] = ChunkWriter
     keep: Callable[[bool], Awaitable[bool]] | None = None
     guard: Guard | None = None
     driver_command: tuple[str, ...] = ()

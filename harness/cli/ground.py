@@ -15,6 +15,7 @@ import attrs
 
 from harness import plugins
 from harness.cluster import Provider
+from harness.history.chunks import CHUNK_BYTES, ChunkWriter, InlineExecutor
 from harness.history.files import disk_failure
 from harness.plan import Plan
 from harness.rundir import RunDirectory
@@ -29,7 +30,8 @@ class Ground:
     """``run`` runs a coroutine to its end on the ground's loop.
 
     ``system_extras`` are keyword arguments for the system's factory (the network that its clients
-    dial with); ``wall_ns`` is ``None`` where it is the machine's clock.
+    dial with); ``wall_ns`` is ``None`` where it is the machine's clock. ``open_history`` writes
+    the history without what the ground refuses: threads, where it is simulated.
     """
 
     provider: Provider
@@ -37,6 +39,7 @@ class Ground:
     journal: Journal
     system_extras: Mapping[str, object] = {}
     wall_ns: Callable[[], int] | None = None
+    open_history: Callable[[Path], ChunkWriter] = ChunkWriter
 
 
 def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Ground:
@@ -77,4 +80,10 @@ def _virtual(provider: Any, trace: Path | None) -> Ground:  # noqa: ANN401 (a Si
         journal=MemoryJournal(),
         system_extras={"network": provider.client_network},
         wall_ns=wall_ns,
+        open_history=simulated_history,
     )
+
+
+def simulated_history(directory: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkWriter:
+    """The history of a simulated run: chunks are synced on the loop's own thread."""
+    return ChunkWriter(directory, chunk_bytes, executor=InlineExecutor())

@@ -7,12 +7,15 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import Context
 from types import FrameType
 from typing import Protocol
 
 from harness.outcome import EXIT_INTERRUPTED
+from harness.stop import Stop
 
 WATCHED = (signal.SIGINT, signal.SIGTERM)
+LEAST_BUDGET_S = 0.001  # a timer of zero seconds is one that is not set
 _SHOW_CURSOR = "\x1b[?25h"  # the live display hides it, and won't get to undo that
 
 
@@ -61,6 +64,28 @@ def stopping(stop: Stoppable, say: Callable[[str], None], hint: str) -> Iterator
             signal.signal(number, handler)
 
 
+@contextmanager
+def ending_in_time(stop: Stop) -> Iterator[None]:
+    """Within the block the budget of ``stop`` is the machine's time, also where the loop's time is
+    virtual: an alarm signal asks for the end. For the main thread.
+    """
+    budget_s, stop.budget_s = stop.budget_s, None
+    if budget_s is None:
+        yield
+        return
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        _on_loop(lambda: stop.ask(stop.budget_text))
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, max(budget_s, LEAST_BUDGET_S))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def interrupt_on_terminate() -> None:
     """Outside of runs SIGTERM unwinds as Ctrl-C does, so that children (a JVM) don't outlive us."""
 
@@ -72,14 +97,15 @@ def interrupt_on_terminate() -> None:
 
 def _on_loop(act: Callable[[], None]) -> None:
     """Have the running loop call ``act``: it may be asleep in ``select`` under this handler, and
-    ``act`` may need what the interrupted code holds.
+    ``act`` may need what the interrupted code holds. In a context of its own: in a simulation that
+    of the interrupted code may be a node's, whose time stands still.
     """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:  # before it started or after it ended
         act()
     else:
-        loop.call_soon_threadsafe(act)
+        loop.call_soon_threadsafe(act, context=Context())
 
 
 def _leave(hint: str) -> None:

@@ -21,6 +21,7 @@ from harness.arsenal import arsenal
 from harness.capability import Capability
 from harness.cli.ground import SIMULATED, prepare
 from harness.cli.guard import ReaperGuard
+from harness.cli.signals import ending_in_time
 from harness.cluster import Provider, System, felt, require_made
 from harness.errors import FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.faults import Fault, PlannedFault
@@ -113,6 +114,7 @@ def _run(
             versions={name: version(name) for name in LIBRARIES},
             machine=machine(),
             wall_ns=ground.wall_ns,
+            open_history=ground.open_history,
             keep=partial(keep, run) if keep else None,
             guard=guard,
             driver_command=DRIVER_COMMAND,
@@ -122,8 +124,8 @@ def _run(
         await execute(plan, run, parts, progress, stop)
 
     if plan.cluster.provider == SIMULATED:
-        stop.budget_s = None  # seconds are virtual there, and few of ours
-        ground.run(main(None))
+        with ending_in_time(stop):
+            ground.run(main(None))
         return
     guard = ReaperGuard.start(run, plan.cluster.provider)
     try:

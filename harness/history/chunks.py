@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import msgspec
 
@@ -26,7 +27,10 @@ from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, syn
 from harness.history.scan import Scan, Torn, scan
 from harness.records import Complete, Invoke, Record
 
-__all__ = ["CHUNK_BYTES", "RESERVE_BYTES", "ChunkWriter", "Scan", "Torn", "scan"]
+__all__ = ["CHUNK_BYTES", "RESERVE_BYTES", "ChunkWriter", "InlineExecutor", "Scan", "Torn", "scan"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
 """Some ten thousand operations: what a machine that dies may lose."""
@@ -83,6 +87,21 @@ class _Chunk:
         self.path.unlink(missing_ok=True)
 
 
+class InlineExecutor(Executor):
+    """Does at once, on the calling thread, what it is given: for a simulation, in which no thread
+    may start and nothing waits for the machine's disk.
+    """
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The result of ``fn``, or what it raised, as a future that is done."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
 class ChunkWriter:
     """One writer's stream of records in ``directory`` (created). Not for several threads.
 
@@ -99,8 +118,10 @@ class ChunkWriter:
         writer: int = 0,
         reserve_bytes: int = RESERVE_BYTES,
         overgrown: int = OVERGROWN,
+        executor: Executor | None = None,
     ) -> None:
-        """Open the stream of ``writer`` (0 to 65535) with an empty first chunk.
+        """Open the stream of ``writer`` (0 to 65535) with an empty first chunk. ``executor`` makes
+        finished chunks durable (a thread of the writer's own by default); ``close`` shuts it down.
 
         Raises ``UsageError`` where the stream exists already or the run is being sealed,
         ``HarnessError`` where the disk refuses.
@@ -111,7 +132,7 @@ class ChunkWriter:
         self._sequence = 0
         self._chain = 0
         self._full = False
-        self._syncer = ThreadPoolExecutor(1, f"fsync-{writer}")
+        self._syncer = executor or ThreadPoolExecutor(1, f"fsync-{writer}")
         self._syncing: Future[None] | None = None
         self._reserve = directory / f"reserve-{writer}"
         self._lock: int | None = None
@@ -230,8 +251,8 @@ class ChunkWriter:
         """Go on in a new chunk, or, where the disk refuses, stay in this one unharmed.
 
         The next chunk is made first: one that says that there is more always has a successor. The
-        finished one goes to the disk on a thread, one at a time, so that a slow disk does not stop
-        the clients of this loop.
+        finished one goes to the disk by the executor, one at a time: on a thread a slow disk does
+        not stop the clients of this loop.
         """
         self._await_sync()
         mark, chain = frames.pack_mark(frames.MORE, self._chain)

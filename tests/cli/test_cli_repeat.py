@@ -10,6 +10,7 @@ from harness.cli import drill, repeat
 from harness.cli.duration import words
 from harness.cli.main import execute
 from harness.cli.repeat import Bounds, Row, exit_code, over, rate, seed_of
+from harness.clock import NS_PER_S
 from harness.history.manifest import read_manifest
 from harness.outcome import EXIT_INTERRUPTED, Outcome
 from harness.rundir import RunDirectory
@@ -163,6 +164,19 @@ def test_a_run_that_outlasts_its_budget_ends_in_order_and_says_so(
     assert "ended early: the time budget of 6 s was spent" in manifest.trouble
     assert not manifest.interrupted
     assert "because: ended early: the time budget of 6 s was spent" in capsys.readouterr().out
+
+
+def test_the_budget_of_a_simulated_run_is_the_machines_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--duration", "3000", "--nodes", "3", "--set", "check.min_ok=1"]
+
+    code = execute([*SIM, *flags, "--time-budget", "2s", "--runs-dir", str(tmp_path)])
+
+    assert code == 2, capsys.readouterr()
+    manifest = read_manifest(RunDirectory(tmp_path / "latest"))
+    assert "ended early: the time budget of 2 s was spent" in manifest.trouble
+    assert dict(manifest.phases)["heal"] < 3000 * NS_PER_S
 
 
 def test_who_asks_first_says_why() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Body, wall_ns
 from clusters.providers.sim.provider import SimProvider, reference_node
 from clusters.reference.system import build as build_system
+from harness.cli.ground import simulated_history
 from harness.cli.wiring import build_fault, build_workload, materialised, node_names
+from harness.history.chunks import ChunkWriter
 from harness.plan import Plan, resolved
 from harness.progress import Silent
 from harness.run import Parts, Stop, execute
@@ -18,7 +21,12 @@ from nemesis.journal import MemoryJournal
 from nemesis.runner import Nemesis, refuse_missing
 
 
-def drill(plan: Plan, root: Path, body: Body = reference_node) -> tuple[RunDirectory, Manifest]:
+def drill(
+    plan: Plan,
+    root: Path,
+    body: Body = reference_node,
+    open_history: Callable[[Path], ChunkWriter] = simulated_history,
+) -> tuple[RunDirectory, Manifest]:
     """Run ``plan`` into the new directory ``root``; everything random follows from its seed.
     ``body`` is what nodes do.
     """
@@ -48,6 +56,7 @@ def drill(plan: Plan, root: Path, body: Body = reference_node) -> tuple[RunDirec
             versions={},
             machine={},
             wall_ns=wall_ns,
+            open_history=open_history,
         )
         return await execute(whole, run, parts, Silent(), Stop())
 

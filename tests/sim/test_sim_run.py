@@ -8,6 +8,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,8 +19,10 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider, build
 from clusters.reference.system import build as build_system
 from harness.capability import Capability
+from harness.cli.ground import simulated_history
 from harness.cluster import Link
 from harness.errors import HarnessBug, PlanError
+from harness.history import chunks
 from harness.plan import Plan, loads
 from harness.rundir import RunDirectory
 
@@ -80,6 +83,19 @@ def test_the_same_seed_is_the_same_history_byte_for_byte(root: Path, tmp_path: P
 
     assert digest(again) == first
     assert digest(other) != first
+
+
+def test_a_history_of_many_chunks_is_the_same_history(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(chunks, "sync_directory", synced.append)
+    small = partial(simulated_history, chunk_bytes=1 << 14)
+    many, manifest = drill(plan(), tmp_path / "many", open_history=small)
+
+    assert len(synced) > 5  # once a chunk
+    assert manifest.state == "sealed"
+    assert digest(many) == digest(RunDirectory(root))
 
 
 def test_it_does_not_depend_on_the_hash_seed_of_the_interpreter(root: Path, tmp_path: Path) -> None:
