@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,14 @@ import attrs
 import msgspec
 
 from harness.arsenal import FaultKind
+from harness.errors import MalformedHistory
+from harness.history.files import what_it_is
 from harness.promise import Declaration
 
 SCHEMA_VERSION = 1
+
+ENTRIES_MAX = 100_000
+"""Names that one directory of a run may hold: as many chunks are 800 GB of history."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,3 +138,56 @@ class RunDirectory:
     def node(self, name: str) -> Path:
         """Logs and final state of node ``name``."""
         return self.root / "nodes" / name
+
+
+def require_plain(run: RunDirectory) -> None:
+    """Refuse a run directory in which a name that is used stands for something else than a file or
+    a directory of its own: whoever made it may have meant other files of this machine.
+
+    Every reader of a run calls it first; ``harness.history.files`` opens what stands in these
+    directories. The run may be named by a link, and what programs of nodes made below their own
+    directories is not looked at, since nothing there is read. Raises ``MalformedHistory``.
+    """
+    for entry in _entries(run.root):
+        _require_no_other(entry)
+    for entry in _entries(run.undo):
+        _require_no_other(entry)
+    for directory in (run.history, run.chunks, run.analysis):
+        for entry in _entries(directory):
+            _require_no_other(entry, directory_allowed=False)
+    nodes = run.node("any").parent
+    for node in _entries(nodes):
+        _require_no_other(node)
+        for entry in _entries(nodes / node.name):
+            if entry.name.endswith(".log"):
+                _require_no_other(entry, directory_allowed=False)
+
+
+def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
+    """What stands in ``directory``; nothing where there is no such directory."""
+    try:
+        with os.scandir(directory) as found:
+            for number, entry in enumerate(found):
+                if number >= ENTRIES_MAX:
+                    reason = f"expected at most {ENTRIES_MAX} names in it, found more"
+                    raise MalformedHistory(str(directory), "", reason)
+                yield entry
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        reason = f"it can't be read: {error.strerror}"
+        raise MalformedHistory(str(directory), "", reason) from error
+
+
+def _require_no_other(entry: os.DirEntry[str], *, directory_allowed: bool = True) -> None:
+    try:
+        mode = entry.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return  # it is gone: a run that lives changes
+    found = what_it_is(mode)
+    if not found and stat.S_ISDIR(mode) and not directory_allowed:
+        found = "a directory"
+    if found:
+        expected = "a file or a directory" if directory_allowed else "a file"
+        reason = f"it is {found}, expected {expected} of the run itself"
+        raise MalformedHistory(entry.path, "", reason)

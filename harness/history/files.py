@@ -1,4 +1,11 @@
-"""Files that are either wholly there or not at all, and the lock of a history being written."""
+"""How every file of a run directory is opened and written, and the lock of a history being written.
+
+A run directory may come from a stranger, so a name in it promises nothing. What is read is a
+regular file and no link: a link leads out of the directory, a FIFO never ends, a device acts. What
+is written gets a name of its own beside the one that it is to have, made with ``O_EXCL``, and takes
+that name's place once it is whole: nothing that stands there is written into. Directories on the
+way are for ``harness.rundir.require_plain``, which readers of a run call first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +14,10 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
+import tempfile
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
 from harness.errors import HarnessError
@@ -16,13 +26,16 @@ PARTIAL = ".partial"
 """The ending of names that readers ignore: a file on its way."""
 
 OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def disk_failure(action: str, path: Path, error: OSError, missing: str) -> HarnessError:
-    """The sentence for an ``OSError`` on ``path``: what failed, why, what is missing, what is
-    free.
+    """The sentence for an ``OSError`` on ``path``: what failed, why, what is missing; and what is
+    free, unless the reason is another one than room.
     """
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    reason = error.strerror or str(error)
+    if error.errno in READ_ONLY:
+        return HarnessError(f"cannot {action} {path}: {reason}")
     return HarnessError(f"cannot {action} {path}: {reason}: {missing}{_free(path)}")
 
 
@@ -43,46 +56,102 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def partial(path: Path) -> Path:
-    """The name under which ``path`` is written before it is whole."""
-    return path.with_name(f".{path.name}{PARTIAL}")
+def what_it_is(mode: int) -> str:
+    """A file's type in words, from its ``st_mode``; empty for a regular file or a directory."""
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    if stat.S_ISFIFO(mode):
+        return "a FIFO"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "a device"
 
 
-def publish(path: Path) -> None:
-    """Give the finished ``partial(path)`` its name: contents first, then the name, both
-    durable.
+def regular(path: Path) -> Path:
+    """``path``, if a regular file stands there: for readers that open by name.
+
+    Raises ``OSError``, whose ``strerror`` is the rest of a sentence about the file.
     """
-    unfinished = partial(path)
-    handle = os.open(unfinished, os.O_RDONLY)
+    mode = os.lstat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if found := what_it_is(mode):
+        raise OSError(errno.EINVAL, f"it is {found}, expected a regular file", str(path))
+    return path
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """The regular file ``path``, open for reading. Raises ``OSError`` as ``regular`` does."""
+    regular(path)  # before it is opened, since that alone makes some devices act
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    handle = os.open(path, flags)
     try:
-        os.fsync(handle)
-    finally:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it became another file while it was opened", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
         os.close(handle)
+        raise
+
+
+def read_small(path: Path, limit_bytes: int) -> bytes:
+    """All of the regular file ``path``. Raises ``OSError`` as ``regular`` does, and for a file of
+    more than ``limit_bytes``, of which no more than that is read.
+    """
+    with open_regular(path) as stream:
+        content = stream.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"expected at most {limit_bytes} bytes, found more", str(path))
+    return content
+
+
+def begin(path: Path) -> Path:
+    """A new empty file beside ``path``, under a random name that readers ignore: what is to become
+    ``path`` is written there, and ``publish`` gives it its name. Raises ``OSError``.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        # Not mkstemp: what is made is as readable as any file of this user (its umask).
+        name = tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)  # noqa: S306
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(name, flags, 0o666))
+            return Path(name)
+
+
+def publish(unfinished: Path, path: Path) -> None:
+    """Give the finished file of ``begin(path)`` its name: contents first, then the name, both
+    durable. Raises ``OSError``.
+    """
+    with open_regular(unfinished) as stream:
+        os.fsync(stream.fileno())
     unfinished.replace(path)
     sync_directory(path.parent)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content``, or leave it as it was. Raises ``HarnessError``."""
-    unfinished = partial(path)
+    unfinished = None
     try:
+        unfinished = begin(path)
         unfinished.write_bytes(content)
-        publish(path)
+        publish(unfinished, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+        if unfinished is not None:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
         raise disk_failure("write", path, error, f"{len(content)} bytes are missing") from error
 
 
 def remove_partials(directory: Path) -> None:
     """Forget what a writer that died left unfinished."""
     for path in sorted(directory.glob(f".*{PARTIAL}")):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as stream:
+    """The SHA-256 of a regular file, in hexadecimal. Raises ``OSError`` as ``regular`` does."""
+    with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -91,7 +160,7 @@ def lock_directory(directory: Path, *, shared: bool) -> int | None:
 
     ``None`` where somebody else holds the lock. Many may hold it shared, one alone otherwise.
     """
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         fcntl.flock(handle, mode | fcntl.LOCK_NB)

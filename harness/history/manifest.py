@@ -11,8 +11,8 @@ import hashlib
 import msgspec
 
 from harness.errors import MalformedHistory
-from harness.history.files import write_atomically
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.history.files import read_small, write_atomically
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
 
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)
@@ -38,7 +38,9 @@ def write_manifest(run: RunDirectory, manifest: Manifest) -> None:
 
 
 def read_manifest(run: RunDirectory) -> Manifest:
-    """The run's manifest. Raises ``MalformedHistory`` where there is none or it is damaged."""
+    """The run's manifest, once ``require_plain`` holds: whoever asks for anything of a run asks for
+    this first. Raises ``MalformedHistory`` where there is none or it is damaged.
+    """
     path = run.manifest
     content = _content(run)
     try:
@@ -59,18 +61,14 @@ def read_manifest(run: RunDirectory) -> Manifest:
 
 def _content(run: RunDirectory) -> bytes:
     path = run.manifest
+    require_plain(run)
     try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_MANIFEST_BYTES + 1)
+        return read_small(path, MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:
         reason = "there is no manifest, so this is no run (or it ended before it began)"
         raise MalformedHistory(str(path), "", reason) from error
     except OSError as error:
         raise MalformedHistory(str(path), "", f"it can't be read: {error.strerror}") from error
-    if len(content) > MAX_MANIFEST_BYTES:
-        reason = f"expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found more"
-        raise MalformedHistory(str(path), "", reason)
-    return content
 
 
 def _require_version(run: RunDirectory, version: int) -> None:

@@ -23,12 +23,16 @@ class ParquetSink:
         """Open every table of ``run`` for writing."""
         self._run = run
         self._paths = {name: table_path(run, name) for name in table_names(splits)}
+        self._unfinished: dict[str, Path] = {}
         self._late: dict[str, list[pa.Table]] = {}
         self._writers: dict[str, pq.ParquetWriter] = {}
         try:
             run.history.mkdir(parents=True, exist_ok=True)
+            for directory in (run.root, run.history):
+                files.remove_partials(directory)
             for name, path in self._paths.items():
-                self._writers[name] = _writer(files.partial(path), table_schema(name))
+                self._unfinished[name] = files.begin(path)
+                self._writers[name] = _writer(self._unfinished[name], table_schema(name))
         except OSError:
             self.abandon()
             raise
@@ -47,9 +51,9 @@ class ParquetSink:
         for writer in self._writers.values():
             writer.close()
         for name, pieces in self._late.items():
-            _merge(files.partial(self._paths[name]), pa.concat_tables(pieces))
-        for path in self._paths.values():
-            files.publish(path)
+            _merge(self._unfinished[name], pa.concat_tables(pieces))
+        for name, path in self._paths.items():
+            files.publish(self._unfinished[name], path)
         self._forget_others()
         root = self._run.root
         return {
@@ -61,9 +65,9 @@ class ParquetSink:
         for writer in self._writers.values():
             with contextlib.suppress(OSError, pa.ArrowException):
                 writer.close()
-        for path in self._paths.values():
+        for path in self._unfinished.values():
             with contextlib.suppress(OSError):
-                files.partial(path).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def _forget_others(self) -> None:
         """An attempt that died may have left more splits than there are now."""
@@ -78,11 +82,14 @@ def _writer(path: Path, like: pa.Schema) -> pq.ParquetWriter:
 
 def _merge(path: Path, late: pa.Table) -> None:
     """Rewrite ``path`` with the rows of ``late`` in their places; both are sorted."""
-    merged = files.partial(path)
-    with pq.ParquetFile(path) as source, _writer(merged, late.schema) as writer:
-        for piece in _woven(source, late):
-            writer.write_table(piece, row_group_size=max(1, piece.num_rows))
-    merged.replace(path)
+    merged = files.begin(path)
+    try:
+        with pq.ParquetFile(path) as source, _writer(merged, late.schema) as writer:
+            for piece in _woven(source, late):
+                writer.write_table(piece, row_group_size=max(1, piece.num_rows))
+        merged.replace(path)
+    finally:
+        merged.unlink(missing_ok=True)
 
 
 def _woven(source: pq.ParquetFile, late: pa.Table) -> Iterator[pa.Table]:

@@ -195,8 +195,9 @@ def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
     if not history.keys.num_rows:
         return {}
     path = run.history / KEYS_FILE
-    pq.write_table(history.keys, files.partial(path), compression="zstd")
-    files.publish(path)
+    unfinished = files.begin(path)
+    pq.write_table(history.keys, unfinished, compression="zstd")
+    files.publish(unfinished, path)
     return {path.relative_to(run.root).as_posix(): files.sha256(path)}
 
 
