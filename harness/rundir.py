@@ -69,6 +69,22 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
 
 
+def directory_mark(root: Path) -> str:
+    """What tells the run directory ``root`` from its copies: as the kernel knows it (it may be
+    moved), and by its path. It stands on what a run makes outside of it. Raises ``OSError``.
+    """
+    found = root.stat()
+    return f"{found.st_dev}:{found.st_ino}:{root.resolve()}"
+
+
+def same_directory(one: str, other: str) -> bool:
+    """Whether two marks are of one directory: moved since, or put back in its place."""
+    parts, others = one.split(":", 2), other.split(":", 2)
+    if len(parts) != 3 or len(others) != 3:
+        return False
+    return parts[:2] == others[:2] or parts[2] == others[2]
+
+
 @attrs.frozen
 class RunDirectory:
     """Paths inside a run directory. Making one touches nothing."""

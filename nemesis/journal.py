@@ -8,6 +8,8 @@ away only once its heal is proven.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,8 @@ import msgspec
 from harness.cluster import Grudge, LinkShape
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.files import sync_directory, write_atomically
+
+_INTENT = re.compile(r"fault-\d{6,}\.json")
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +91,24 @@ def pending(directory: Path) -> tuple[Intent, ...]:
     Raises ``MalformedHistory`` for a file that is no intent.
     """
     return tuple(_read(path) for path in sorted(directory.glob("fault-*.json")))
+
+
+def forget_all(directory: Path) -> None:
+    """Remove every intent from a run's ``undo`` directory: nothing is left to undo. Follows no
+    link: the directory may have come from elsewhere. Raises ``HarnessError``.
+    """
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:  # none was ever made
+        return
+    try:
+        for name in os.listdir(handle):
+            if _INTENT.fullmatch(name):
+                os.unlink(name, dir_fd=handle)
+    except OSError as error:
+        raise HarnessError(f"cannot clear {directory}: {error.strerror}") from error
+    finally:
+        os.close(handle)
 
 
 def _read(path: Path) -> Intent:

@@ -23,6 +23,7 @@ LATEST = "latest"
 NAME_LIMIT = 40  # identifiers become labels, network and file names
 SHOWN_LIMIT = 5  # candidates named in an error
 CREATE_TRIES = 16  # identifiers made in the same second that already exist
+MEND_TRIES = 8  # removals beside each other, each of which mends in its turn
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4}")
 _NOT_NAME = re.compile(r"[^a-z0-9]+")
 
@@ -88,14 +89,25 @@ class RunStore:
         try:
             run.root.rename(doomed)
             shutil.rmtree(doomed, onerror=_unless_gone)
-            link = self.root / LATEST
-            if link.is_symlink() and not link.exists():
-                link.unlink()
-                if left := self.runs():
-                    self._point_latest(left[-1].root)
+            self.mend_latest()
         except OSError as error:
             reason = error.strerror or str(error)
             raise HarnessError(f"cannot remove run {run.root}: {reason}") from error
+
+    def mend_latest(self) -> None:
+        """Where ``latest`` leads nowhere, let it mean the newest run that is left, or be gone.
+
+        Others may remove that run at the same time, and mend as well: each looks again. Raises
+        ``OSError``.
+        """
+        link = self.root / LATEST
+        for _ in range(MEND_TRIES):
+            if not link.is_symlink() or link.exists():
+                return
+            if left := self.runs():
+                self._point_latest(left[-1].root)
+            else:
+                link.unlink(missing_ok=True)
 
     def broken_off(self) -> tuple[RunDirectory, ...]:
         """What deletions that were broken off left; ``finish`` is all that can be done with it."""

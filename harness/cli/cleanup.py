@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import click
@@ -14,9 +15,12 @@ from harness.errors import FiredrillError, MalformedHistory, UsageError
 from harness.history.files import lock_directory
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
-from harness.rundir import RunDirectory
+from harness.rundir import RunDirectory, directory_mark
 from harness.text import inert
 from results.store import RunStore
+
+PLURAL = {"container": "s", "network": "s", "process": "es"}
+NAMED_MAX = 3  # runs that the sentence on what others left names
 
 
 @click.command()
@@ -24,29 +28,39 @@ from results.store import RunStore
 @click.option(
     "--all", "everything", is_flag=True, help="Also the clusters that were kept up on purpose."
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where the controller of a named run lives, or can't be seen from here.",
+)
 @runs_option
 @click.pass_obj
-def cleanup(session: Session, runs: tuple[str, ...], everything: bool, store: RunStore) -> int:
+def cleanup(
+    session: Session, runs: tuple[str, ...], everything: bool, force: bool, store: RunStore
+) -> int:
     """Remove containers, networks, rules and processes of RUNS, or of all runs that nobody drives
     any more. A cluster that was kept up (--keep) goes only by its name, or with --all. Works
     without a Docker daemon.
     """
     if runs and everything:
         raise UsageError("name runs or say --all, not both")
+    if force and not runs:
+        raise UsageError("--force is for runs that are named: it takes down what may be in use")
     named = [store.resolve(name) for name in runs]
     for directory in named:
-        if driven(directory):
+        if driven(directory) and not force:
             raise UsageError(f"run {directory.root.name} is still driven: stop it first (Ctrl-C)")
-    known = [known_as(run) for run in named]
+    known = [(known_as(run), directory_mark(run.root)) for run in named]
     directories = named or [run for run in store.runs() if not driven(run)]
     work = [partial(_processes, run, bool(named) or everything) for run in directories]
-    work += [partial(_containers, run_id, True) for run_id in known] or [
-        partial(_containers, None, everything)
+    work += [partial(_containers, *run, kept_too=True, force=force) for run in known] or [
+        partial(_containers, kept_too=everything)
     ]
     removed, failures = _each(work)
     if not failures:
         for run in directories if named or everything else ():
             run.kept.unlink(missing_ok=True)
+        _forget_intents(directories)
     if not removed and not failures:
         click.echo("nothing to remove")
     return Outcome.HARNESS_ERROR.exit_code if failures else 0
@@ -102,6 +116,50 @@ def driven(run: RunDirectory) -> bool:
     return False
 
 
+def left_by_others(store: RunStore) -> str:
+    """What dead controllers left on this machine, in a sentence with the command that removes it;
+    empty where nothing is left, or where it can't be looked at: a run does not depend on it.
+    """
+    dead, expired = _left_containers()
+    dead += _left_processes(store)
+    told = []
+    if dead:
+        told.append(f"controllers that died left {_counted(dead)}; firedrill cleanup removes it")
+    if expired:
+        # Nothing shows whether their controllers live: somebody else's daemon may hold them.
+        remove = "docker rm --force, docker network rm"
+        told.append(f"{_counted(expired)} outlived its time on another machine ({remove})")
+    return "; ".join(told)
+
+
+def _counted(left: Iterable[tuple[str, str]]) -> str:
+    """Pairs of a kind and a run, in words."""
+    pairs = list(left)
+    counts = sorted(Counter(kind for kind, _ in pairs).items())
+    what = ", ".join(f"{n} {kind}{'' if n == 1 else PLURAL[kind]}" for kind, n in counts)
+    runs = list(dict.fromkeys(run for _, run in pairs))
+    more = f" and {len(runs) - NAMED_MAX} more" if len(runs) > NAMED_MAX else ""
+    return f"{what} of {', '.join(runs[:NAMED_MAX])}{more}"
+
+
+def _left_processes(store: RunStore) -> Iterator[tuple[str, str]]:
+    from clusters.providers.process.cleanup import left
+
+    for run in store.runs():
+        with contextlib.suppress(FiredrillError, OSError):
+            yield from [("process", run.root.name)] * left(run.undo)
+
+
+def _left_containers() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    from clusters.providers.docker.cleanup import abandoned
+
+    try:
+        dead, expired = abandoned()
+    except FiredrillError:  # no daemon, or one that has other worries
+        return [], []
+    return [(item.kind, item.run_id) for item in dead], [(i.kind, i.run_id) for i in expired]
+
+
 def _processes(run: RunDirectory, kept_too: bool) -> list[str]:
     from clusters.providers.process.cleanup import cleanup as remove
     from clusters.providers.process.cleanup import kept
@@ -112,9 +170,34 @@ def _processes(run: RunDirectory, kept_too: bool) -> list[str]:
     return [f"{line} ({run.root.name})" for line in remove(run.undo)]
 
 
-def _containers(run_id: str | None, kept_too: bool) -> list[str]:
-    """Containers and networks of ``run_id``, or of every dead controller. That no daemon answers is
-    said and is no failure: most machines never had one.
+def _forget_intents(runs: Iterable[RunDirectory]) -> None:
+    """Remove the undo journals of ``runs``: what they tell of is gone with what it was done to.
+
+    Not of runs that have containers left, nor where no daemon could be asked for them.
+    """
+    from clusters.providers.docker.cleanup import remaining
+    from clusters.providers.docker.daemon import NoDaemon
+    from nemesis.journal import forget_all
+
+    waiting = [run for run in runs if any(run.undo.glob("fault-*.json"))]
+    if not waiting:
+        return
+    try:
+        there = remaining()
+    except NoDaemon:
+        return
+    for run in waiting:
+        with contextlib.suppress(MalformedHistory):
+            if known_as(run) not in there:
+                forget_all(run.undo)
+
+
+def _containers(
+    run_id: str | None = None, directory: str = "", *, kept_too: bool, force: bool = False
+) -> list[str]:
+    """Containers and networks of ``run_id``, whose directory has the mark ``directory``, or of
+    every dead controller. That no daemon answers is said and is no failure: most machines never had
+    one.
     """
     from clusters.providers.docker.cleanup import cleanup as remove
     from clusters.providers.docker.cleanup import kept_runs
@@ -124,7 +207,7 @@ def _containers(run_id: str | None, kept_too: bool) -> list[str]:
         if run_id is None and not kept_too:
             for kept in kept_runs():
                 _tell_kept(kept)
-        return list(remove(run_id, kept=kept_too))
+        return list(remove(run_id, kept=kept_too, directory=directory, force=force))
     except NoDaemon as error:
         say(f"containers were not looked at: {error}")
         return []

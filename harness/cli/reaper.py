@@ -37,6 +37,8 @@ def main(argv: list[str]) -> int:
     tell("the controller is gone: removing what it left")
     looks = CLEAN_LOOKS_DOCKER if provider == "docker" else CLEAN_LOOKS
     failure = reap(lambda: remove_all(run_id, root / "undo", provider), tell, looks)
+    if not failure:
+        forget_undone(root / "undo")
     tell(failure or "nothing is left")
     return int(bool(failure))
 
@@ -99,10 +101,22 @@ def remove_all(run_id: str, undo: Path, provider: str) -> list[str]:
     if provider == "docker":
         from clusters.providers.docker.cleanup import cleanup as containers
 
-        return containers(run_id)
+        # Its controller let go of the run, or is dead: nobody else may speak for it.
+        return containers(run_id, force=True)
     from clusters.providers.process.cleanup import cleanup as processes
 
     return processes(undo)
+
+
+def forget_undone(undo: Path) -> None:
+    """Remove the journal of what there was to undo. One that stays is no harm: it is for a
+    person.
+    """
+    from harness.errors import FiredrillError
+    from nemesis.journal import forget_all
+
+    with contextlib.suppress(FiredrillError):
+        forget_all(undo)
 
 
 def _teller(path: Path) -> Callable[[str], None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from pathlib import Path
 
@@ -92,12 +91,13 @@ def run_seed(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
     """
     from harness.cli.wiring import run_plan
     from harness.stop import Stop
+    from results.store import RunStore
 
     began_s = time.monotonic()
     run = run_plan(plan, runs_dir, Silent(), Stop())
     result = _judged(plan, run, began_s)
     if result.outcome is Outcome.VALID and not keep:
-        shutil.rmtree(run.root)
+        RunStore(runs_dir).remove(run)
         result = msgspec.structs.replace(result, run="")
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -143,6 +144,8 @@ def sim(
     finished = _simulate(work, ledger, done, len(left))
     if finished and len(done) < seeds:
         click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
+    with contextlib.suppress(OSError):  # a name for convenience
+        store.mend_latest()
     for line in totals(done, time.monotonic() - began_s):
         click.echo(line)
     return _conclude(overall(done, max_unknown), store, interrupted=not finished)

@@ -30,6 +30,7 @@ from harness.progress import Progress
 from harness.room import require_room
 from harness.run import Guard, Parts, Stop, execute
 from harness.rundir import RunDirectory
+from harness.text import inert
 from harness.workload import Workload, WorkloadSetting
 
 LIBRARIES = ("firedrill", "msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
@@ -59,6 +60,7 @@ def run_plan(
     What can be refused is refused before anything starts, and then leaves no directory behind.
     Raises ``UsageError`` for that and ``HarnessError`` when the environment fails on the way.
     """
+    from harness.cli.cleanup import left_by_others
     from results.store import RunStore
 
     plan, why = with_provider(plan)
@@ -72,6 +74,8 @@ def run_plan(
     plan = resolved(plan, materialised(plan, system, faults))
     require_room(plan, runs_dir)
     store = RunStore(runs_dir)
+    if plan.cluster.provider != SIMULATED and (left := left_by_others(store)):
+        progress.note(inert(left))
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     if begun:
         begun(run)

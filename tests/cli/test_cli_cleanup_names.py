@@ -19,7 +19,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Whose containers are asked for; nothing is removed."""
     found: list[str | None] = []
 
-    def cleanup(run_id: str | None = None, *, kept: bool = False) -> list[str]:
+    def cleanup(
+        run_id: str | None = None, *, kept: bool = False, directory: str = "", force: bool = False
+    ) -> list[str]:
         found.append(run_id)
         return []
 
@@ -81,6 +83,46 @@ def test_a_directory_that_is_no_run_is_refused(
     assert execute(["cleanup", str(tmp_path)]) == 254
     assert asked == []
     assert "this is no run" in capsys.readouterr().err
+
+
+def test_force_needs_a_name(asked: list[str | None], capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["cleanup", "--force"]) == 254
+    assert asked == []
+    assert "--force is for runs that are named" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_there_was_to_undo_is_forgotten_once_its_cluster_is_gone(
+    tmp_path: Path, asked: list[str | None], monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    run = begun(tmp_path / "runs" / RUN_ID)
+    run.undo.mkdir()
+    intent = run.undo / "fault-000001.json"
+    intent.write_text("{}")
+    (run.undo / "notes.txt").write_text("a person's")
+    monkeypatch.setattr(
+        "clusters.providers.docker.cleanup.remaining", lambda: frozenset([RUN_ID] * there)
+    )
+
+    assert execute(["cleanup"]) == 0
+
+    assert intent.exists() is there
+    assert (run.undo / "notes.txt").exists()
+
+
+def test_nothing_is_forgotten_through_a_link(
+    tmp_path: Path, asked: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(tmp_path / "runs" / RUN_ID)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "fault-000001.json").write_text("{}")
+    run.undo.symlink_to(other)
+    monkeypatch.setattr("clusters.providers.docker.cleanup.remaining", frozenset[str])
+
+    execute(["cleanup"])
+
+    assert (other / "fault-000001.json").exists()
 
 
 def test_check_of_a_dot_says_which_run(

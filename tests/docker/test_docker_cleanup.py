@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import attrs
@@ -16,8 +17,11 @@ import pytest
 from docker_runs import named, owned, running
 
 from clusters.providers.docker import recipe
-from clusters.providers.docker.cleanup import cleanup
-from clusters.providers.docker.labels import Owner, myself, owner_of
+from clusters.providers.docker.cleanup import OtherDirectory, StillOwned, cleanup
+from clusters.providers.docker.labels import EXPIRES, Owner, expired, myself, owner_of
+from harness.cli.cleanup import left_by_others
+from harness.rundir import directory_mark
+from results.store import RunStore
 
 KILL_MOMENTS = 6
 LONGEST_S = 3.0
@@ -83,12 +87,16 @@ def test_a_controller_killed_at_any_moment_leaves_nothing_after_cleanup(
 
 
 @pytest.mark.docker
-def test_a_run_that_is_named_is_removed_though_its_controller_lives(
+def test_a_run_that_is_named_is_removed_while_its_controller_lives_only_by_force(
     docker_daemon: docker.APIClient,
 ) -> None:
     async def story() -> None:
         async with running(named("named"), ("n1",)), running(named("unnamed"), ("n1",)):
-            assert len(await asyncio.to_thread(cleanup, named("named"))) == 2
+            with pytest.raises(StillOwned, match="stop it first, or say --force"):
+                await asyncio.to_thread(cleanup, named("named"))
+            assert len(owned(docker_daemon, named("named"))) == 2
+
+            assert len(await asyncio.to_thread(cleanup, named("named"), force=True)) == 2
             assert owned(docker_daemon, named("named")) == []
             assert len(owned(docker_daemon, named("unnamed"))) == 2
 
@@ -111,11 +119,76 @@ def test_what_carries_no_label_is_never_touched(docker_daemon: docker.APIClient)
         docker_daemon.remove_container(name, force=True)
 
 
+@pytest.mark.docker
+def test_a_copy_of_a_run_directory_does_not_speak_for_the_run(
+    docker_daemon: docker.APIClient, tmp_path: Path
+) -> None:
+    """Its controller is dead, so nothing but the directory tells whose the containers are."""
+    run_id, own, copy = named("copied"), tmp_path / "own", tmp_path / "copy"
+    for directory in (own, copy):
+        directory.mkdir()
+    gone = attrs.evolve(myself(), start_ticks=1).labels(run_id, directory_mark(own))
+    docker_daemon.create_network(f"firedrill-{run_id}", labels=gone, internal=True)
+    try:
+        with pytest.raises(OtherDirectory, match="name that one, or say --force"):
+            cleanup(run_id, directory=directory_mark(copy))
+        moved = own.rename(tmp_path / "moved")
+
+        assert len(cleanup(run_id, directory=directory_mark(moved))) == 1
+    finally:
+        cleanup(run_id, force=True)
+
+
+@pytest.mark.docker
+def test_the_next_run_says_what_a_dead_controller_left_and_what_has_expired(
+    docker_daemon: docker.APIClient, tmp_path: Path
+) -> None:
+    dead, old, alive = (f"{named('left')}-{kind}" for kind in ("dead", "old", "alive"))
+    elsewhere = attrs.evolve(myself(), host_boot="another", machine="another")
+    marks = {
+        dead: attrs.evolve(myself(), start_ticks=1).labels(dead),
+        old: elsewhere.labels(old) | {EXPIRES: "2026-01-01T00:00:00+00:00"},
+        alive: elsewhere.labels(alive),
+    }
+    for run_id, labels in marks.items():
+        docker_daemon.create_network(f"firedrill-{run_id}", labels=labels, internal=True)
+    try:
+        said = left_by_others(RunStore(tmp_path))
+    finally:
+        for run_id in marks:
+            cleanup(run_id, force=True)
+
+    died, _, outlived = said.partition("; ")
+    outlived = outlived.partition("; ")[2]
+    assert dead in died
+    assert "firedrill cleanup removes it" in said
+    assert old not in died
+    assert old in outlived
+    assert alive not in said
+
+
 def test_an_owner_reads_back_from_its_labels() -> None:
     me = myself()
 
     assert owner_of(me.labels("r1")) == me
     assert owner_of({"firedrill.run": "r1"}) is None
+
+
+def test_two_machines_that_know_no_identifier_are_never_taken_for_one() -> None:
+    here = attrs.evolve(myself(), machine="")
+
+    assert not attrs.evolve(here, host_boot="of the other one").is_dead(here)
+
+
+def test_the_time_of_an_object_is_over_only_where_its_label_says_so() -> None:
+    now = datetime.now(UTC)
+    labels = myself().labels("r1")
+
+    assert not expired(labels, now + timedelta(days=7))
+    assert expired(labels, now + timedelta(days=9))
+    assert not expired({}, now)
+    assert not expired({EXPIRES: "soon"}, now)
+    assert not expired({EXPIRES: "2026-01-01T00:00:00"}, now)  # of no time zone
 
 
 @pytest.mark.parametrize(
@@ -124,13 +197,17 @@ def test_an_owner_reads_back_from_its_labels() -> None:
         ({}, False),
         ({"host": "elsewhere", "host_boot": "other"}, False),
         ({"host_boot": "other"}, True),
+        ({"host_boot": "other", "machine": "other"}, False),
+        ({"host_boot": "other", "machine": ""}, False),
+        ({"host": "renamed"}, False),
+        ({"host": "renamed", "start_ticks": 1}, True),
         ({"pid_namespace": "pid:[1]", "pid": 999_999}, False),
         ({"start_ticks": 1}, True),
         ({"pid": 2**22 + 1}, True),
     ],
 )
 def test_only_an_owner_that_is_surely_gone_is_dead(change: dict, dead: bool) -> None:
-    me = myself()
+    me = attrs.evolve(myself(), machine="this one")
     other: Owner = attrs.evolve(me, **change)
 
     assert other.is_dead(me) is dead

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +18,10 @@ import pytest
 from process_programs import recorded
 
 from clusters.providers.process import procfs
-from clusters.providers.process.cleanup import cleanup
+from clusters.providers.process.child import Child, spawn
+from clusters.providers.process.cleanup import cleanup, end_marked
+from clusters.providers.process.ledger import Ledger
+from harness.errors import HarnessError
 
 OWNER = Path(__file__).with_name("process_owner.py")
 MOMENT_LIMIT_S = 30.0
@@ -92,6 +97,84 @@ def test_cleanup_after_kill_9_of_the_controller_ends_exactly_its_nodes(tmp_path:
         kill(second)
         cleanup(alive / "undo")
         assert nodes_of(alive) == []
+
+
+SHELL = "sleep 300 & echo $! >child; exec sleep 300"
+
+
+def started(root: Path, script: str) -> tuple[Ledger, Child]:
+    """A program of a run in ``root``, whose controller is this test."""
+    (root / "nodes").mkdir(parents=True)
+
+    async def spawned() -> tuple[Ledger, Child]:
+        ledger = Ledger("r1", root / "undo")
+        child = await spawn(
+            "n1", ("sh", "-c", script), env=os.environ, work=root / "nodes",
+            log=root / "nodes" / "n1.log", ledger=ledger,
+        )  # fmt: skip
+        return ledger, child
+
+    return asyncio.run(spawned())
+
+
+def child_of(root: Path) -> procfs.Identity:
+    """What the shell of ``SHELL`` started and left."""
+    deadline = time.monotonic() + MOMENT_LIMIT_S
+    file = root / "nodes" / "child"
+    while not (file.exists() and file.read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # another process writes it
+    found = procfs.look(int(file.read_text()))
+    assert found is not None
+    return found.identity
+
+
+@pytest.mark.parametrize("script", [SHELL, SHELL.replace("sleep 300 &", "setsid sleep 300 &")])
+def test_what_a_dead_leader_started_is_ended(tmp_path: Path, script: str) -> None:
+    _, leader = started(tmp_path, script)
+    child = child_of(tmp_path)
+    leader.process.kill()
+    leader.process.wait(timeout=20)
+    assert procfs.find(child)
+
+    assert cleanup(tmp_path / "undo") == [f"process {child.pid} of a program of the run"]
+
+    assert procfs.find(child) is None
+
+
+def test_teardown_ends_what_outlived_its_leader(tmp_path: Path) -> None:
+    ledger, leader = started(tmp_path, SHELL)
+    child = child_of(tmp_path)
+    leader.process.kill()
+    leader.process.wait(timeout=20)
+
+    assert end_marked(ledger.mark()) == [child]
+
+
+def test_a_strangers_list_gets_none_of_the_users_processes_killed(tmp_path: Path) -> None:
+    own, stranger, moved = (tmp_path / name for name in ("own", "stranger", "moved"))
+    _, mine = started(own, "exec sleep 300")
+    try:
+        shutil.copytree(own, stranger)
+
+        with pytest.raises(HarnessError, match="carries no mark of this run"):
+            cleanup(stranger / "undo")
+        assert procfs.find(mine.identity)
+
+        own.rename(moved)
+        assert cleanup(moved / "undo") == [f"process {mine.identity.pid} of n1"]
+    finally:
+        mine.process.kill()
+        mine.process.wait(timeout=20)
+
+
+def test_a_program_that_overwrote_its_environment_is_known_by_its_output(tmp_path: Path) -> None:
+    _, leader = started(tmp_path, "exec env -i sleep 300")
+
+    deadline = time.monotonic() + MOMENT_LIMIT_S
+    while b"env" in (environ := Path(f"/proc/{leader.identity.pid}/cmdline").read_bytes()):
+        assert time.monotonic() < deadline, environ
+    assert cleanup(tmp_path / "undo") == [f"process {leader.identity.pid} of n1"]
 
 
 def test_a_test_that_dies_takes_controller_and_nodes_with_it(tmp_path: Path) -> None:

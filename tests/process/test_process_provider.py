@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -317,18 +318,19 @@ def test_cleanup_spares_a_process_that_was_given_the_same_id(tmp_path: Path) -> 
     async def scenario() -> None:
         provider, _ = await bring_up(tmp_path, "n1")
         path = tmp_path / "undo" / "processes.json"
-        kept = path.read_text()
         entry = recorded(tmp_path)["n1"]
-        path.write_text(kept.replace(str(entry["start_ticks"]), str(entry["start_ticks"] - 1)))
+        with subprocess.Popen(["sleep", "300"], start_new_session=True) as other:  # noqa: ASYNC220
+            try:
+                kept = path.read_text().replace(str(entry["pid"]), str(other.pid))
+                path.write_text(kept)
 
-        assert cleanup(tmp_path / "undo") == []
-        assert (await provider.probe("n1")).running
-        assert not path.exists()
-
-        path.write_text(kept)
-        assert await asyncio.to_thread(cleanup, tmp_path / "undo") == [
-            f"process {entry['pid']} of n1"
-        ]
+                assert await asyncio.to_thread(cleanup, tmp_path / "undo") == [
+                    f"process {entry['pid']} of a program of the run"
+                ]
+                assert other.poll() is None
+                assert not path.exists()
+            finally:
+                other.kill()
         assert not (await provider.probe("n1")).running
         await provider.teardown()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,21 @@ def test_latest_survives_a_copy_without_links(tmp_path: Path) -> None:
     (tmp_path / "latest").unlink()
 
     assert store.resolve("latest") == run
+
+
+def test_latest_that_leads_nowhere_means_the_newest_that_is_left_or_is_gone(
+    tmp_path: Path,
+) -> None:
+    store = RunStore(tmp_path)
+    first, second = (store.create("r", n * 1_000_000_000, b"ab") for n in (1, 2))
+    shutil.rmtree(second.root)
+
+    store.mend_latest()
+    assert (tmp_path / "latest").resolve() == first.root.resolve()
+
+    shutil.rmtree(first.root)
+    store.mend_latest()
+    assert not (tmp_path / "latest").is_symlink()
 
 
 def test_a_refused_run_is_forgotten_and_latest_means_the_one_before(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_each_seed_is_run_judged_and_thrown_away_where_it_is_valid(tmp_path: Pat
     assert found[1].digest != found[2].digest
     assert all(result.ok > 25 and result.simulated_s > 7 for result in found.values())
     assert all({"kill", "disk-full"} <= result.hits.keys() for result in found.values())
-    assert [path.name for path in tmp_path.iterdir()] == ["latest"]
+    assert list(tmp_path.iterdir()) == []  # nor a name that leads nowhere
 
 
 def test_what_fails_is_kept_and_named_and_a_replay_is_the_same_byte_for_byte(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -11,7 +12,10 @@ import docker
 from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import connect, doing
 from clusters.providers.docker.removal import remove_container, remove_network
+from harness.errors import UsageError
+from harness.rundir import same_directory
 
+LOOK_LIMIT_S = 10  # of a run that only wants to tell what others left
 PASSES_MAX = 5  # the daemon may still be making what a killed controller asked for
 
 
@@ -19,26 +23,56 @@ PASSES_MAX = 5  # the daemon may still be making what a killed controller asked 
 class Leftover:
     """A labelled container or network: its kind, its name, its run and the controller's labels.
 
-    ``marks_kept``: it says that its run was left up on purpose.
+    ``directory`` is the mark of the run's directory, empty where it is not told; ``marks_kept``: it
+    says that its run was left up on purpose; ``expired``: that its time is over.
     """
 
     kind: str
     name: str
     run_id: str
     owner: labels.Owner | None
+    directory: str = ""
     marks_kept: bool = False
+    expired: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} of run {self.run_id}"
 
 
-def cleanup(run_id: str | None = None, *, kept: bool = False) -> list[str]:
+class StillOwned(UsageError):
+    """A run was to be cleaned up whose controller may live."""
+
+    def __init__(self, item: Leftover) -> None:
+        whose = str(item.owner) if item.owner else "an owner that its labels do not tell"
+        super().__init__(
+            f"run {item.run_id}: {item.kind} {item.name} belongs to {whose}, which lives or can't "
+            "be seen from here; stop it first, or say --force if you know that it is gone"
+        )
+
+
+class OtherDirectory(UsageError):
+    """A run was to be cleaned up in the name of a directory that is not its own."""
+
+    def __init__(self, item: Leftover, directory: str) -> None:
+        true, given = (mark.split(":", 2)[-1] for mark in (item.directory, directory))
+        super().__init__(
+            f"run {item.run_id}: {item.kind} {item.name} belongs to the run in {true}, not to the "
+            f"directory {given}; name that one, or say --force"
+        )
+
+
+def cleanup(
+    run_id: str | None = None, *, kept: bool = False, directory: str = "", force: bool = False
+) -> list[str]:
     """Remove the containers and networks of run ``run_id``, or of every run whose controller is
     dead, with ``kept`` also of those left up on purpose; return what was removed, a text each.
     Blocking.
 
-    Never touches an object without our labels; without ``run_id`` none whose controller lives or
-    can't be seen from here. Idempotent. Raises ``NoDaemon`` and ``DaemonError``.
+    Never touches an object without our labels. Unless ``run_id`` comes with ``force``, none whose
+    controller lives or can't be seen from here, and none of another directory than the one with
+    the mark ``directory``: run directories are copied, and manifests written by anybody.
+    Idempotent. Raises ``StillOwned`` and ``OtherDirectory`` before anything is removed,
+    ``NoDaemon`` and ``DaemonError``.
     """
     client = connect()
     here = labels.myself()
@@ -46,6 +80,8 @@ def cleanup(run_id: str | None = None, *, kept: bool = False) -> list[str]:
     for _ in range(PASSES_MAX):
         found = leftovers(client)
         spared = frozenset[str]() if kept or run_id is not None else _kept(found)
+        if run_id is not None and not force:
+            _refuse_others([one for one in found if one.run_id == run_id], directory, here)
         chosen = [
             item for item in found if item.run_id not in spared and _is_ours(item, run_id, here)
         ]
@@ -58,6 +94,22 @@ def cleanup(run_id: str | None = None, *, kept: bool = False) -> list[str]:
     return removed
 
 
+def abandoned() -> tuple[list[Leftover], list[Leftover]]:
+    """What controllers left that are surely dead, and what has expired of others; runs that were
+    kept up on purpose are in neither. Blocking; raises as ``cleanup``.
+    """
+    here, found = labels.myself(), leftovers(connect(LOOK_LIMIT_S))
+    spared = _kept(found)
+    stray = [item for item in found if item.run_id not in spared]
+    dead = [item for item in stray if _is_ours(item, None, here)]
+    return dead, [item for item in stray if item.expired and item not in dead]
+
+
+def remaining() -> frozenset[str]:
+    """Identifiers of the runs of which containers or networks are there. Raises as ``cleanup``."""
+    return frozenset(item.run_id for item in leftovers(connect()))
+
+
 def kept_runs() -> tuple[str, ...]:
     """Identifiers of the runs that were left up on purpose. Blocking; raises as ``cleanup``."""
     return tuple(sorted(_kept(leftovers(connect()))))
@@ -65,6 +117,14 @@ def kept_runs() -> tuple[str, ...]:
 
 def _kept(found: Iterable[Leftover]) -> frozenset[str]:
     return frozenset(item.run_id for item in found if item.marks_kept)
+
+
+def _refuse_others(found: Iterable[Leftover], directory: str, here: labels.Owner) -> None:
+    for item in found:
+        if directory and item.directory and not same_directory(directory, item.directory):
+            raise OtherDirectory(item, directory)
+        if not (item.owner and item.owner.is_dead(here)):
+            raise StillOwned(item)
 
 
 def _is_ours(item: Leftover, run_id: str | None, here: labels.Owner) -> bool:
@@ -86,13 +146,16 @@ def leftovers(client: docker.APIClient) -> list[Leftover]:
 
 
 def _sorted(kind: str, named: Iterable[tuple[str, dict[str, Any]]]) -> list[Leftover]:
+    now = datetime.now(UTC)
     return [
         Leftover(
             kind=kind,
             name=name,
             run_id=marks[labels.RUN],
             owner=labels.owner_of(marks),
+            directory=marks.get(labels.DIRECTORY, ""),
             marks_kept=labels.KEPT in marks,
+            expired=labels.expired(marks, now),
         )
         for name, marks in sorted(named, key=lambda item: item[0])
     ]

@@ -6,9 +6,11 @@ found by label alone, and nothing without them is ever touched.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import attrs
@@ -17,7 +19,17 @@ RUN = "firedrill.run"
 NODE = "firedrill.node"
 KEPT = "firedrill.kept"
 """Carried by a container of a run that was left up on purpose; it never runs."""
-_HOST, _BOOT = "firedrill.owner-host", "firedrill.host-boot"
+DIRECTORY = "firedrill.directory"
+"""The mark of the run directory: a copy, or a manifest that names this run, is another one."""
+EXPIRES = "firedrill.expires"
+"""UTC time (RFC 3339) after which the object belongs to no run any more, whoever made it."""
+EXPIRES_AFTER = timedelta(days=8)  # the longest drive that a plan may ask for, and a day
+_HOST, _BOOT, _MACHINE = (
+    "firedrill.owner-host",
+    "firedrill.host-boot",
+    "firedrill.owner-machine",
+)
+MACHINE_ID_FILES = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _PIDS, _PID, _TICKS = (
     "firedrill.owner-pid-namespace",
     "firedrill.owner-pid",
@@ -27,35 +39,45 @@ _PIDS, _PID, _TICKS = (
 
 @attrs.frozen(kw_only=True)
 class Owner:
-    """A controller process: where it runs, and what tells it from a later process of its pid."""
+    """A controller process: where it runs, and what tells it from a later process of its pid.
+
+    ``machine``: the installation's own identifier; empty where there is none. Host names are no
+    identity: machines made from one image are all called the same.
+    """
 
     host: str
     host_boot: str
+    machine: str
     pid_namespace: str
     pid: int
     start_ticks: int
 
-    def labels(self, run_id: str) -> dict[str, str]:
-        """The labels of what this process makes for ``run_id``."""
+    def labels(self, run_id: str, directory: str = "") -> dict[str, str]:
+        """The labels of what this process makes for ``run_id``, whose directory has that mark."""
         return {
             RUN: run_id,
+            DIRECTORY: directory,
             _HOST: self.host,
             _BOOT: self.host_boot,
+            _MACHINE: self.machine,
             _PIDS: self.pid_namespace,
             _PID: str(self.pid),
             _TICKS: str(self.start_ticks),
+            EXPIRES: _rfc3339(datetime.now(UTC) + EXPIRES_AFTER),
         }
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
 
     def is_dead(self, here: Owner, proc: Path = Path("/proc")) -> bool:
         """Whether ``here``, the asking process, is sure that this one is gone.
 
-        A process of another host, or of another pid namespace of this one, can't be seen: it counts
-        as alive.
+        A process of another machine, or of another pid namespace of this one, can't be seen: it
+        counts as alive. So does one of another boot, unless the installation is known to be this
+        one: two machines may share a host name, and a daemon.
         """
-        if self.host != here.host:
-            return False
         if self.host_boot != here.host_boot:
-            return True
+            return bool(self.machine) and (self.machine, self.host) == (here.machine, here.host)
         if self.pid_namespace != here.pid_namespace:
             return False
         return _start_ticks(self.pid, proc) != self.start_ticks
@@ -67,6 +89,7 @@ def owner_of(labels: Mapping[str, str]) -> Owner | None:
         return Owner(
             host=labels[_HOST],
             host_boot=labels[_BOOT],
+            machine=labels.get(_MACHINE, ""),
             pid_namespace=labels[_PIDS],
             pid=int(labels[_PID]),
             start_ticks=int(labels[_TICKS]),
@@ -75,16 +98,38 @@ def owner_of(labels: Mapping[str, str]) -> Owner | None:
         return None
 
 
+def expired(labels: Mapping[str, str], now: datetime) -> bool:
+    """Whether what carries ``labels`` says that its time is over by ``now`` (with a time zone)."""
+    try:
+        return datetime.fromisoformat(labels[EXPIRES]) <= now
+    except (KeyError, ValueError, TypeError):
+        return False
+
+
 def myself(proc: Path = Path("/proc")) -> Owner:
     """This process as an owner."""
     pid = os.getpid()
     return Owner(
         host=socket.gethostname(),
         host_boot=(proc / "sys/kernel/random/boot_id").read_text().strip(),
+        machine=_machine(),
         pid_namespace=os.readlink(proc / "self/ns/pid"),
         pid=pid,
         start_ticks=_start_ticks(pid, proc) or 0,
     )
+
+
+def _machine(files: tuple[str, ...] = MACHINE_ID_FILES) -> str:
+    """The identifier of this installation; empty where none of ``files`` tells it."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            if found := Path(file).read_text(errors="replace").strip():
+                return found
+    return ""
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
 
 
 def _start_ticks(pid: int, proc: Path) -> int | None:

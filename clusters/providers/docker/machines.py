@@ -51,9 +51,17 @@ class MachineState:
 class Machines:
     """The containers and the network of one run."""
 
-    def __init__(self, client: docker.APIClient, run_id: str, image: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        client: docker.APIClient,
+        run_id: str,
+        image: str,
+        limits: Limits,
+        directory: str = "",
+    ) -> None:
+        """``directory``: the mark of the run's directory, where it has one."""
         self._client, self._run_id, self._image, self._limits = client, run_id, image, limits
-        self._labels = labels.myself().labels(run_id)
+        self._labels = labels.myself().labels(run_id, directory)
         self._network = docker_name(run_id)
         self._closed = threading.Event()
         self._making = 0

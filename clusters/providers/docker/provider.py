@@ -38,6 +38,7 @@ from harness.cluster import (
 )
 from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
 from harness.nodelog import LogPiece
+from harness.rundir import directory_mark
 
 NAME = "docker"
 PLACES = install.Places(
@@ -73,12 +74,12 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> Docker
 
     ``state_dir`` stays empty: what a killed run leaves is found by label, its keys die with it.
     """
-    del state_dir
     try:
         wanted = msgspec.convert(options, Options)
     except msgspec.ValidationError as error:
         raise PlanError(f"provider.{NAME}", str(error)) from error
-    return DockerProvider(run_id, wanted)
+    mark = directory_mark(state_dir.parent) if state_dir.is_dir() else ""
+    return DockerProvider(run_id, wanted, mark)
 
 
 class DockerProvider:
@@ -86,8 +87,9 @@ class DockerProvider:
 
     name = NAME
 
-    def __init__(self, run_id: str, options: Options) -> None:
-        self._run_id, self._options = run_id, options
+    def __init__(self, run_id: str, options: Options, directory: str = "") -> None:
+        """``directory``: the mark of the run's directory, where it has one."""
+        self._run_id, self._options, self._directory = run_id, options, directory
         self._daemon = Lane("docker daemon")
         self._machines: Machines | None = None
         self._nodes: dict[str, Node] = {}
@@ -387,5 +389,5 @@ class DockerProvider:
             ):
                 raise PlanError("cluster.options.image", f"the daemon has no image {image!r}")
             limits = Limits(memory_mib=self._options.memory_mib, processes=self._options.processes)
-            self._machines = Machines(client, self._run_id, image, limits)
+            self._machines = Machines(client, self._run_id, image, limits, self._directory)
         return self._machines

@@ -109,7 +109,8 @@ async def spawn(
     """
     try:
         command = (sys.executable, "-I", "-S", gate.__file__, *argv)
-        process = launch(command, env=env, work=work, log=log, pass_fds=pass_fds)
+        marked = {**env, procfs.MARK: ledger.mark()}
+        process = launch(command, env=marked, work=work, log=log, pass_fds=pass_fds)
     except OSError as error:
         raise HarnessError(f"{node}: can't start a process: {error.strerror}") from error
     try:

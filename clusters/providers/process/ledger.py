@@ -11,6 +11,7 @@ import msgspec
 from clusters.providers.process.procfs import Identity, find, look, machine_boot
 from harness.errors import MalformedHistory
 from harness.history.files import sync_directory, write_atomically
+from harness.rundir import directory_mark
 
 FILE = "processes.json"
 
@@ -38,11 +39,21 @@ class Ledger:
 
     def __init__(self, run_id: str, state_dir: Path) -> None:
         self._path = state_dir / FILE
+        self._mark = ""
         here = look(os.getpid())
         self._owned = Owned(
             run_id=run_id, boot=machine_boot(), owner=here.identity if here else None
         )
         self._writing = asyncio.Lock()
+
+    def mark(self) -> str:
+        """What processes of the run carry, also where its directory is gone by now. Raises
+        ``OSError`` where it can't be made.
+        """
+        if not self._mark:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._mark = directory_mark(self._path.parent.parent)
+        return self._mark
 
     async def own(self, node: str, identity: Identity) -> None:
         """Return once it is durable that ``identity`` is the run's. Takes the place of the node's

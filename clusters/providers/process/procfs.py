@@ -11,6 +11,11 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from harness.rundir import same_directory
+
+MARK = "FIREDRILL_DIRECTORY"
+"""In the environment of every process of a run: the mark of the directory it was started for."""
+_ENVIRON_MAX_BYTES = 4 << 20  # an environment that is larger is none of ours
 _STOPPED = ("T", "t")
 _GONE = ("Z", "X", "x")
 
@@ -61,6 +66,42 @@ def machine_boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def marked(ours: str) -> list[Identity]:
+    """Every living process that was started for the run whose mark is ``ours``, or by such a
+    process.
+
+    A run directory can claim any process, so what tells them is not in it: the environment that
+    the process was started with (its directory may have been moved since, or made anew in its
+    place), or, where a program has overwritten that, its output, which goes to a log of the run.
+    """
+    found = (look(int(entry)) for entry in os.listdir("/proc") if entry.isdigit())
+    every = [one.identity for one in found if one is not None and one.identity.pid != os.getpid()]
+    return sorted((one for one in every if is_marked(one, ours)), key=lambda one: one.pid)
+
+
+def is_marked(identity: Identity, ours: str) -> bool:
+    """Whether the process that has this id now carries ``ours``, a ``directory_mark``."""
+    proc = Path("/proc") / str(identity.pid)
+    try:
+        with (proc / "environ").open("rb") as environ:
+            said = environ.read(_ENVIRON_MAX_BYTES)
+    except OSError:
+        return False
+    for entry in said.split(b"\0"):
+        name, _, value = os.fsdecode(entry).partition("=")
+        if name == MARK and same_directory(value, ours):
+            return True
+    nodes = f"{ours.split(':', 2)[2]}/nodes/"
+    return any(_leads(proc / "fd" / number).startswith(nodes) for number in ("1", "2"))
+
+
+def _leads(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
+
+
 def signal_group(identity: Identity, number: signal.Signals) -> bool:
     """Send ``number`` to the process and all in its group; whether it was still there to get it."""
     if find(identity) is None:
@@ -72,8 +113,9 @@ def signal_group(identity: Identity, number: signal.Signals) -> bool:
     return True
 
 
-def kill_and_wait(identity: Identity, limit_s: float) -> bool:
-    """SIGKILL the process and its group, and wait; whether it was there. Blocks up to ``limit_s``.
+def kill_and_wait(identity: Identity, ours: str, limit_s: float) -> bool:
+    """SIGKILL the process, if it carries ``ours``, and wait; whether it was there. Blocks up to
+    ``limit_s``.
 
     Raises ``TimeoutError`` where it does not end: the kernel holds it in an uninterruptible call.
     """
@@ -83,8 +125,10 @@ def kill_and_wait(identity: Identity, limit_s: float) -> bool:
         return False
     try:
         # The handle is of one process for good, so it is looked at only after it was opened.
-        if not signal_group(identity, signal.SIGKILL):
+        if find(identity) is None or not is_marked(identity, ours):
             return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
         ended = select.poll()
         ended.register(handle, select.POLLIN)
         if not ended.poll(limit_s * 1000) and find(identity):

@@ -20,6 +20,7 @@ import msgspec
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.child import Child, spawn
+from clusters.providers.process.cleanup import end_marked
 from clusters.providers.process.keeping import keep_links
 from clusters.providers.process.layout import (
     Layout,
@@ -300,6 +301,8 @@ class ProcessProvider:
             if self._mesh:
                 self._mesh.close()
             self._claims.let_go()
+        if self._children:  # what a program started may have outlived it
+            await asyncio.to_thread(end_marked, self._ledger.mark())
         await self._ledger.close()
         for node, program in self._programs.items():
             await asyncio.to_thread(cut_log, self._layout(node).log(program))
