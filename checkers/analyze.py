@@ -29,13 +29,14 @@ from checkers.models import (
     left_open,
     ruled_out,
 )
+from checkers.node_logs import patterns_of
 from checkers.replicas import CHECKER as REPLICAS
 from checkers.source import Source
 from harness import plugins
 from harness.checking import Anomaly, Verdict
 from harness.client import READ_WRITE
 from harness.errors import HarnessBug, PlanError, UsageError
-from harness.history.load import load
+from harness.history.load import History, load
 from harness.outcome import Outcome, worst
 from harness.promise import Declaration
 from harness.rundir import Manifest, RunDirectory
@@ -79,7 +80,7 @@ def analyze(
     told = (REPLICAS,) if states["states"].num_rows else ()
     analysis = judge(
         Source.of_files(history.transactions_file, history.micro_op_files),
-        setting=_setting(history.manifest, _asked(model, declaration), run),
+        setting=_setting(history, _asked(model, declaration)),
         checkers=(
             *checkers_named(_with_evidence(history.manifest.checkers)),
             *standing.CHECKERS,
@@ -87,7 +88,7 @@ def analyze(
         ),
         faults=history.faults(),
         events=history.events(),
-        beside=states | standing.tables(run, history.manifest),
+        beside=states | standing.tables(history),
         executor=executor,
         spark_master=spark_master,
     )
@@ -164,12 +165,17 @@ def _by_key(executor: str, spark_master: str | None) -> ByKey:
     raise UsageError(f"unknown executor {executor!r} (known: {', '.join(EXECUTORS)})")
 
 
-def _setting(manifest: Manifest, model: str, run: RunDirectory) -> Setting:
+def _setting(history: History, model: str) -> Setting:
+    manifest = history.manifest
+    planned = _planned(history.run, manifest)
+    looks_at_logs = patterns_of(manifest.declaration) is not None
     return Setting(
         model=model,
         declaration=manifest.declaration,
-        planned=run.plan.exists(),
-        min_ok=_min_ok(run.plan),
+        planned=planned,
+        min_ok=_min_ok(history.run.plan) if planned else 1,
+        missing=history.logs.missing if looks_at_logs else (),
+        remarks=history.logs.remarks if looks_at_logs else (),
         state=manifest.state,
         interrupted=manifest.interrupted,
         trouble=manifest.trouble,
@@ -181,6 +187,15 @@ def _setting(manifest: Manifest, model: str, run: RunDirectory) -> Setting:
     )
 
 
+def _planned(run: RunDirectory, manifest: Manifest) -> bool:
+    """Whether a plan drove the history. What lies beside an imported one drove nothing; plans of
+    the first versions have no checksum.
+    """
+    if isinstance(manifest.origin, msgspec.UnsetType):
+        return run.plan.exists()
+    return run.plan.name in manifest.checksums
+
+
 def _min_ok(plan: Path) -> int:
     """``min_ok`` of the plan's ``[check]``, or the default where the plan does not say. A history
     that no plan of ours drove is judged for what it is, if anything in it succeeded.
@@ -188,8 +203,6 @@ def _min_ok(plan: Path) -> int:
     default = 100
     try:
         check = tomllib.loads(plan.read_text()).get("check", {})
-    except FileNotFoundError:
-        return 1
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PlanError("", f"{plan.name} can't be read: {error}") from error
     return int(check.get("min_ok", default))

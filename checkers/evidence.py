@@ -35,10 +35,11 @@ class Evidence:
             *_vacuous(tables, setting),
             *_not_recovered(tables, setting),
             *_unproven(tables),
+            *setting.missing,
             *setting.trouble,
         )
         outcome = Outcome.UNKNOWN if reasons else Outcome.VALID
-        return Part(outcome=outcome, reasons=tuple(dict.fromkeys(reasons)))
+        return Part(outcome=outcome, reasons=tuple(dict.fromkeys((*reasons, *setting.remarks))))
 
 
 def _incomplete(setting: Setting) -> Iterator[str]:

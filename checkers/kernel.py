@@ -52,9 +52,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     ``model`` is what was asked for. ``planned`` says that a plan drove the history, which set out
     to have something of everything that was tried. ``state``, ``interrupted``, ``trouble`` and
-    ``phases`` are the manifest's. ``out_of_room`` says that the run's disk was full.
-    ``aimed_kinds`` are the kinds of faults that were possible and take nodes, ``may_end`` those
-    that nodes may not survive.
+    ``phases`` are the manifest's. ``missing`` names evidence that was sealed and is gone, which
+    makes the run inconclusive; ``remarks`` are told and decide nothing. ``out_of_room`` says that
+    the run's disk was full. ``aimed_kinds`` are the kinds of faults that were possible and take
+    nodes, ``may_end`` those that nodes may not survive.
     """
 
     model: str
@@ -64,6 +65,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "sealed"
     interrupted: bool = False
     trouble: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     phases: tuple[tuple[str, int], ...] = ()
     cut_ns: int | None = None
     out_of_room: bool = False

@@ -16,6 +16,8 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import MalformedHistory
+from harness.history.checksums import NodeLog
+from harness.history.load import History
 from harness.logmatch import matches, unusable
 from harness.promise import Declaration, LogPattern
 from harness.rundir import RunDirectory
@@ -48,17 +50,13 @@ def patterns_of(declaration: Declaration) -> tuple[LogPattern, ...] | None:
     return None if isinstance(logs, msgspec.UnsetType) else logs
 
 
-def scan(run: RunDirectory, patterns: Iterable[LogPattern]) -> pa.Table:
-    """Every finding in the logs below ``run``. Raises ``MalformedHistory`` for a pattern that is no
-    regular expression.
+def scan(history: History, patterns: Iterable[LogPattern]) -> pa.Table:
+    """Every finding in the logs of ``history``, as far as they are sealed. Raises
+    ``MalformedHistory`` for a pattern that is no regular expression.
     """
     wanted = tuple(patterns)
-    _refuse_unusable(run, wanted)
-    rows = [
-        row
-        for node, path in _files(run)
-        for row in _findings(path, wanted, node, path.relative_to(run.root).as_posix())
-    ]
+    _refuse_unusable(history.run, wanted)
+    rows = [row for log in history.logs.files for row in _findings(log, wanted)]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
@@ -69,22 +67,13 @@ def _refuse_unusable(run: RunDirectory, patterns: Iterable[LogPattern]) -> None:
             raise MalformedHistory(str(run.manifest), "declaration.logs", reason)
 
 
-def _files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
-    parent = run.node("any").parent
-    nodes = sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
-    for node in nodes:
-        for path in sorted(node.glob("*.log")):
-            if path.is_file() and not path.is_symlink():
-                yield node.name, path
-
-
-def _findings(
-    path: Path, patterns: tuple[LogPattern, ...], node: str, name: str
-) -> Iterator[dict[str, Any]]:
+def _findings(log: NodeLog, patterns: tuple[LogPattern, ...]) -> Iterator[dict[str, Any]]:
+    node, name = log.node, log.name
+    size_bytes = log.path.stat().st_size if log.size_bytes is None else log.size_bytes
     kept: dict[str, list[dict[str, Any]]] = {}
     totals: dict[str, int] = {}
     last = 0
-    for some in _batches(_lines(path)):
+    for some in _batches(_lines(log.path, min(size_bytes, FILE_BYTES))):
         lines, last = [line for _, line in some], some[-1][0]
         for pattern in patterns:
             places = matches(lines, pattern)
@@ -98,7 +87,7 @@ def _findings(
                     {"node": node, "file": name, "line": some[place][0], "pattern": pattern.name}
                     | {"breaks": pattern.breaks, "text": text}
                 )
-    if (left_bytes := path.stat().st_size - FILE_BYTES) > 0:
+    if (left_bytes := size_bytes - FILE_BYTES) > 0:
         text = f"the last {left_bytes} bytes of the file were not looked at"
         kept[NOT_READ] = [
             {"node": node, "file": name, "line": last, "pattern": NOT_READ}
@@ -114,11 +103,13 @@ def _batches(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, byt
         yield some
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of ``path`` by number, each cut to what is looked at."""
-    left, number, whole = FILE_BYTES, 1, True
+def _lines(path: Path, left: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of the first ``left`` bytes of ``path`` by number, each cut to what is looked
+    at.
+    """
+    number, whole = 1, True
     with path.open("rb") as stream:
-        while left > 0 and (piece := stream.readline(LINE_BYTES)):
+        while left > 0 and (piece := stream.readline(min(left, LINE_BYTES))):
             left -= len(piece)
             if whole:
                 yield number, piece.removesuffix(b"\n")

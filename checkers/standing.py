@@ -8,8 +8,9 @@ import pyarrow as pa
 from checkers import controller, coverage, liveness, node_logs, stays_up
 from checkers.kernel import Checker
 from harness.arsenal import FaultKind
+from harness.history.load import History
 from harness.pulse import read_pulse
-from harness.rundir import Manifest, RunDirectory
+from harness.rundir import Manifest
 
 CHECKERS: tuple[Checker, ...] = (
     stays_up.CHECKER,
@@ -19,12 +20,13 @@ CHECKERS: tuple[Checker, ...] = (
 )
 
 
-def tables(run: RunDirectory, manifest: Manifest) -> dict[str, pa.Table]:
+def tables(history: History) -> dict[str, pa.Table]:
     """What ``CHECKERS`` look at beside the history: ``log_lines`` and ``controller``."""
+    manifest = history.manifest
     patterns = node_logs.patterns_of(manifest.declaration) or ()
     return {
-        "log_lines": node_logs.scan(run, patterns),
-        "controller": read_pulse(run, manifest.checksums),
+        "log_lines": node_logs.scan(history, patterns),
+        "controller": read_pulse(history.run, manifest.checksums),
     }
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.clock import NS_PER_S, RunClock, resident_bytes
+from harness.history.checksums import require_checksum
 from harness.history.files import disk_failure, sha256
 from harness.rundir import RunDirectory
 
@@ -128,12 +129,14 @@ class Pulse:
 
 
 def read_pulse(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
-    """``run.controller`` as far as the run's manifest vouches for it; else empty.
+    """``run.controller``; empty where the run's manifest names none.
 
-    What an older run did not measure is null.
+    What an older run did not measure is null. Raises ``MalformedHistory`` for a file that the
+    manifest names and that is missing or differs.
     """
     path = run.controller
     expected = checksums.get(path.name)
-    if expected is None or not path.exists() or sha256(path) != expected:
+    if expected is None:
         return SCHEMA.empty_table()
+    require_checksum(path, expected)
     return pa.concat_tables([SCHEMA.empty_table(), pq.read_table(path)], promote_options="default")

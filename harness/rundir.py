@@ -37,6 +37,13 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     real_time: bool = True
 
 
+class LogSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first ``size_bytes`` of a log and their SHA-256."""
+
+    size_bytes: int
+    sha256: str
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """``manifest.json``. ``state`` is ``running``, ``sealed`` or ``prefix``.
 
@@ -46,6 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     inconclusive. ``out_of_room`` is set where the disk of the run was full: whatever lies on it, a
     node's data and logs as well, may have failed for that alone. ``origin`` is unset for what was
     recorded here, ``arsenal`` (the faults that were possible) for what was recorded elsewhere.
+    ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the nodes' logs to
+    their sums; both are unset in runs of versions that did not record them.
     """
 
     schema_version: int
@@ -67,6 +76,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
     arsenal: tuple[FaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
     out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
+    streams: int | msgspec.UnsetType = msgspec.UNSET
+    logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from harness.clock import RunClock
 from harness.cluster import Cluster
+from harness.history.checksums import require_checksum
 from harness.history.files import disk_failure, sha256
 from harness.rundir import RunDirectory
 from harness.states import ReplicaState, TellsStates
@@ -158,11 +159,15 @@ class StateLog:
 
 
 def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
-    """``states`` and ``logs`` of the run in ``root``, as far as its manifest vouches for them."""
+    """``states`` and ``logs`` of the run in ``root``; empty where its manifest names none.
+
+    Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs.
+    """
     found = {}
     for name, like in ((STATES_FILE, STATES), (LOGS_FILE, LOGS)):
         path = root / name
-        if name in checksums and path.exists() and sha256(path) == checksums[name]:
+        if name in checksums:
+            require_checksum(path, checksums[name])
             found[path.stem] = pq.read_table(path)
         else:
             found[path.stem] = like.empty_table()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import attrs
@@ -10,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
-from harness.history import files, schema
+from harness.history import schema
+from harness.history.checksums import NodeLogs, require_checksums, require_logs
 from harness.history.layout import (
     EVENTS,
     FAULTS,
@@ -31,6 +31,7 @@ class History:
 
     run: RunDirectory
     manifest: Manifest
+    logs: NodeLogs
 
     @property
     def transactions_file(self) -> Path:
@@ -87,16 +88,15 @@ def load(run: RunDirectory) -> History:
     """
     manifest = read_manifest(run)
     _require_readable(run, manifest)
-    _require_plan(run, manifest)
-    for name in table_names(manifest.splits):
-        path = table_path(run, name)
-        expected = manifest.checksums.get(path.relative_to(run.root).as_posix())
-        if expected is None:
+    tables = {name: table_path(run, name) for name in table_names(manifest.splits)}
+    for path in tables.values():
+        if path.relative_to(run.root).as_posix() not in manifest.checksums:
             reason = f"expected a checksum of {path.name}, found none"
             raise MalformedHistory(str(run.manifest), "", reason)
-        _require_checksum(path, expected)
+    require_checksums(run, manifest)
+    for name, path in tables.items():
         _require_schema(path, table_schema(name))
-    return History(run, manifest)
+    return History(run, manifest, require_logs(run, manifest))
 
 
 def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
@@ -110,29 +110,6 @@ def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
     if not 1 <= manifest.splits <= schema.MAX_SPLITS:
         reason = f"expected 1 to {schema.MAX_SPLITS} splits, found {manifest.splits}"
         raise MalformedHistory(where, "", reason)
-
-
-def _require_plan(run: RunDirectory, manifest: Manifest) -> None:
-    """The plan decides how much is enough: a run that was driven by one is not judged by another.
-    What was imported was driven by none.
-    """
-    expected = manifest.checksums.get(run.plan.name)
-    if expected is not None:
-        _require_checksum(run.plan, expected)
-
-
-def _require_checksum(path: Path, expected: str) -> None:
-    try:
-        found = files.sha256(path)
-    except FileNotFoundError as error:
-        reason = f"expected a file with SHA-256 {expected}, found none"
-        raise MalformedHistory(str(path), "", reason) from error
-    except OSError as error:
-        reason = f"it can't be read: {os.strerror(error.errno or 0)}"
-        raise MalformedHistory(str(path), "", reason) from error
-    if found != expected:
-        reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
-        raise MalformedHistory(str(path), "", reason)
 
 
 def _require_schema(path: Path, expected: pa.Schema) -> None:

@@ -31,10 +31,7 @@ class _Stored(Manifest, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def write_manifest(run: RunDirectory, manifest: Manifest) -> None:
     """Replace the run's manifest in one step. Raises ``HarnessError`` where the disk refuses."""
-    fields = {name: getattr(manifest, name) for name in Manifest.__struct_fields__}
-    stored = _Stored(**fields, digest=_digest(manifest))
-    encoded = msgspec.json.encode(stored, order="sorted")
-    write_atomically(run.manifest, msgspec.json.format(encoded, indent=2) + b"\n")
+    write_atomically(run.manifest, _encoded(manifest))
 
 
 def read_manifest(run: RunDirectory) -> Manifest:
@@ -53,10 +50,19 @@ def read_manifest(run: RunDirectory) -> Manifest:
     if stored.digest != _digest(manifest):
         reason = f"expected the digest {_digest(manifest)}, found {stored.digest or 'none'}"
         raise MalformedHistory(str(path), "", f"{reason}: it was changed after it was written")
+    if not content.endswith(b"}\n"):
+        reason = "expected a line break after the last brace, found none: it was cut off"
+        raise MalformedHistory(str(path), "", reason)
     if manifest.state not in STATES:
         reason = f"expected a state of {', '.join(STATES)}, found {manifest.state!r}"
         raise MalformedHistory(str(path), "", reason)
     return manifest
+
+
+def _encoded(manifest: Manifest) -> bytes:
+    fields = {name: getattr(manifest, name) for name in Manifest.__struct_fields__}
+    stored = _Stored(**fields, digest=_digest(manifest))
+    return msgspec.json.format(msgspec.json.encode(stored, order="sorted"), indent=2) + b"\n"
 
 
 def _content(run: RunDirectory) -> bytes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness.history.manifest import read_manifest
+from harness.history.checksums import require_checksums
+from harness.history.manifest import RUNNING, read_manifest
 from harness.history.seal import SPLITS, seal_chunks
 from harness.history.tables import PartitionOf
 from harness.rundir import Manifest, RunDirectory
@@ -16,8 +17,12 @@ def recover(run: RunDirectory, *, partition_of: PartitionOf | None = None) -> Ma
     a prefix accuses nobody of what its end cut off. A run that is sealed, or recovered, stays as
     it is.
 
-    Raises ``MalformedHistory`` where there is no manifest or no chunk to read, ``UsageError`` while
+    Raises ``MalformedHistory`` where there is no manifest or no chunk to read, or the plan is not
+    the one that it began with, ``UsageError`` while
     the run is still going on, ``HarnessError`` where the disk refuses.
     """
-    splits = read_manifest(run).splits or SPLITS
+    manifest = read_manifest(run)
+    if manifest.state == RUNNING:  # what a damaged plan or state says must not be made a table
+        require_checksums(run, manifest)
+    splits = manifest.splits or SPLITS
     return seal_chunks(run, partition_of=partition_of, splits=splits, ended=False)

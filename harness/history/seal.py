@@ -15,6 +15,7 @@ import msgspec
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
+from harness.history.checksums import sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
 from harness.history.scan import Scan, scan
@@ -80,6 +81,7 @@ def _tabulate(
         if checksums is None:
             cut_ns = _end_ns(scanned)
             scanned, phases, checksums = _written(run, partition_of, splits, cut_ns)
+        logs = sum_logs(run)
     except OSError as error:
         missing = "the tables are missing, the chunks are kept"
         raise files.disk_failure("seal", run.history, error, missing) from error
@@ -93,6 +95,7 @@ def _tabulate(
         phases=phases or manifest.phases,
         trouble=manifest.trouble + trouble,
         checksums=manifest.checksums | (checksums or {}),
+        logs=logs,
     )
 
 

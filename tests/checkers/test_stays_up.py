@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,8 @@ from harness.arsenal import FaultKind
 from harness.checking import Verdict
 from harness.errors import MalformedHistory
 from harness.history.chunks import ChunkWriter
-from harness.history.manifest import write_manifest
+from harness.history.load import load
+from harness.history.manifest import read_manifest, write_manifest
 from harness.history.seal import seal
 from harness.promise import LogPattern
 from harness.records import EventKind, PhaseMark, Record, StoreEvent
@@ -76,10 +78,10 @@ def write(
     for record in (*records(GOOD, faults), *events):
         writer.append(record)
     writer.close()
-    seal(run, partition_of=lambda key: key % 2)
     for node, content in (logs or {}).items():
         run.node(node).mkdir(parents=True)
         (run.node(node) / "node.log").write_bytes(content)
+    seal(run, partition_of=lambda key: key % 2)
     return run
 
 
@@ -213,7 +215,7 @@ def test_logs_may_hold_anything_and_cost_little(tmp_path: Path) -> None:
     many = b"".join(b"panic: %d \xff\n" % i for i in range(500))
     run = write(tmp_path / "run", logs={"n1": hostile + many})
 
-    rows = scan(run, PATTERNS).to_pylist()
+    rows = scan(load(run), PATTERNS).to_pylist()
 
     assert len(rows) == KEPT_MAX
     assert rows[0]["line"] == 2, "the long line is one line"
@@ -229,7 +231,7 @@ def test_the_end_of_a_log_that_nobody_read_is_told(
         tmp_path / "run", logs={"n1": b"panic: 1\nfine enough\npanic: 2\n", "n2": b"fine\n"}
     )
 
-    rows = scan(run, PATTERNS).to_pylist()
+    rows = scan(load(run), PATTERNS).to_pylist()
 
     assert [(row["pattern"], row["node"]) for row in rows] == [("panic", "n1"), ("not-read", "n1")]
     assert rows[1]["text"] == "the last 10 bytes of the file were not looked at"
@@ -247,7 +249,7 @@ def test_a_pattern_may_be_as_bad_as_it_likes_and_ends_the_line_where_lines_end(
     found = judged(write(tmp_path / "run", patterns=patterns, logs={"n1": log}))
 
     assert "panic" not in found.anomalies
-    rows = scan(RunDirectory(tmp_path / "run"), patterns).to_pylist()
+    rows = scan(load(RunDirectory(tmp_path / "run")), patterns).to_pylist()
     assert [(row["pattern"], row["line"]) for row in rows] == [("end", 2)]
 
 
@@ -265,4 +267,89 @@ def test_links_in_a_nodes_directory_are_not_followed(tmp_path: Path) -> None:
     run = write(tmp_path / "run", logs={"n1": b""})
     (run.node("n1") / "other.log").symlink_to(secret)
 
-    assert scan(run, PATTERNS).num_rows == 0
+    assert scan(load(run), PATTERNS).num_rows == 0
+
+
+LOG = b"fine\npanic: index 7\n"
+
+
+def test_a_log_that_is_gone_is_named_and_its_silence_proves_nothing(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", logs={"n1": b"fine\n", "n2": LOG})
+    assert judged(run).outcome == "violation"
+
+    (run.node("n2") / "node.log").unlink()
+    found = judged(run)
+
+    assert found.outcome == "unknown"
+    assert found.reasons == ("logs of n2 are missing: nodes/n2/node.log",)
+    shutil.rmtree(run.node("n1").parent)
+    assert judged(run).reasons == (
+        "logs of n1 are missing: nodes/n1/node.log",
+        "logs of n2 are missing: nodes/n2/node.log",
+    )
+
+
+@pytest.mark.parametrize("damaged", [LOG[:-1], b"", b"F" + LOG[1:], b"panic" + LOG[5:]])
+def test_a_log_that_differs_is_named(tmp_path: Path, damaged: bytes) -> None:
+    run = write(tmp_path / "run", logs={"n2": LOG})
+    (run.node("n2") / "node.log").write_bytes(damaged)
+
+    with pytest.raises(MalformedHistory, match=r"n2/node\.log.*it is not what was sealed"):
+        analyze(run, executor="local")
+
+
+def test_what_was_added_to_a_log_after_its_sealing_is_told_and_not_read(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", logs={"n1": b"fine\nfine", "n2": LOG})
+    before = judged(run)
+
+    for node in ("n1", "n2"):
+        with (run.node(node) / "node.log").open("ab") as stream:
+            stream.write(b"\npanic: planted\n")
+    after = judged(run)
+
+    assert (after.anomalies, after.node_logs) == (before.anomalies, before.node_logs)
+    assert after.reasons[len(before.reasons) :] == (
+        "nodes/n1/node.log has grown since it was sealed: what was added was not read",
+        "nodes/n2/node.log has grown since it was sealed: what was added was not read",
+    )
+
+
+def test_a_log_that_nobody_sealed_is_told_and_not_read(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", logs={"n1": b"fine\n"})
+    assert judged(run).outcome == "valid"
+
+    run.node("n9").mkdir()
+    (run.node("n9") / "node.log").write_bytes(LOG)
+    (run.node("n1") / "planted.log").write_bytes(LOG)
+    found = judged(run)
+
+    assert (found.outcome, found.anomalies) == ("valid", {})
+    assert found.reasons == (
+        "nodes/n1/planted.log is not in the manifest, and was not read",
+        "nodes/n9/node.log is not in the manifest, and was not read",
+    )
+
+
+def test_a_run_of_a_version_that_sealed_no_logs_is_judged_by_them_and_says_so(
+    tmp_path: Path,
+) -> None:
+    run = write(tmp_path / "run", logs={"n1": b"fine\n"})
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), logs=msgspec.UNSET))
+    said = "the logs of the nodes have no checksums: this run was recorded without them"
+
+    found = judged(run)
+    assert (found.outcome, found.reasons) == ("valid", (said,))
+
+    (run.node("n1") / "node.log").write_bytes(LOG)
+    found = judged(run)
+    assert found.outcome == "violation"
+    assert said in found.reasons
+
+
+def test_missing_logs_of_a_store_that_promises_nothing_about_them_decide_nothing(
+    tmp_path: Path,
+) -> None:
+    run = write(tmp_path / "run", patterns=None, logs={"n1": LOG})
+    shutil.rmtree(run.node("n1"))
+
+    assert judged(run).outcome == "valid"

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history import schema, tables
 from harness.history.chunks import ChunkWriter
+from harness.history.files import sha256
 from harness.history.layout import table_names, table_path
 from harness.history.load import History, load
 from harness.history.manifest import read_manifest, write_manifest
@@ -464,7 +465,37 @@ def test_truncated_and_missing_sealed_files_are_named(tmp_path: Path) -> None:
     load(run)
 
 
-def test_every_flip_and_truncation_of_the_manifest_is_named_or_harmless(tmp_path: Path) -> None:
+def test_every_file_that_the_manifest_names_is_there_and_what_it_was(tmp_path: Path) -> None:
+    """Side files too: one whose sum stands there can't be taken for one that never was."""
+    run = sealed(tmp_path, small_history()).run
+    side = run.root / "states.parquet"
+    side.write_bytes(b"whatever is sealed")
+    sums = read_manifest(run).checksums | {side.name: sha256(side)}
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), checksums=sums))
+    load(run)
+
+    side.write_bytes(b"whatever is seale")
+    with pytest.raises(MalformedHistory, match=r"states\.parquet.*it is not what was sealed"):
+        load(run)
+    side.unlink()
+    with pytest.raises(MalformedHistory, match=r"states\.parquet.*found none"):
+        load(run)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "nodes/../../secret", "", "a//b"])
+def test_no_name_of_the_manifest_leads_out_of_the_run(tmp_path: Path, name: str) -> None:
+    run = sealed(tmp_path / "run", small_history()).run
+    (tmp_path / "secret").write_bytes(b"")
+    sums = read_manifest(run).checksums | {name: sha256(tmp_path / "secret")}
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), checksums=sums))
+
+    with pytest.raises(MalformedHistory, match="expected checksums of files in the run directory"):
+        load(run)
+
+
+def test_every_truncation_of_the_manifest_is_named_and_every_flip_or_harmless(
+    tmp_path: Path,
+) -> None:
     run = sealed(tmp_path, small_history()).run
     honest = read_manifest(run)
     whole = run.manifest.read_bytes()
@@ -473,7 +504,7 @@ def test_every_flip_and_truncation_of_the_manifest_is_named_or_harmless(tmp_path
         damaged[place // 8] ^= 1 << place % 8
         run.manifest.write_bytes(damaged)
         assert manifest_or_none(run) in (honest, None)
-    for size in range(len(whole) - 1):  # the last byte is a line break
+    for size in range(len(whole)):
         run.manifest.write_bytes(whole[:size])
         assert manifest_or_none(run) is None
 

@@ -13,7 +13,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import wall_ns
 from harness.clock import RunClock
 from harness.cluster import Cluster
-from harness.errors import HarnessError
+from harness.errors import HarnessError, MalformedHistory
 from harness.rundir import RunDirectory
 from harness.statelog import StateLog, read_states
 from harness.states import LogMark, Recovered, ReplicaState, TellsStates
@@ -61,11 +61,18 @@ class Store:
         return (state,)
 
 
-def watched(root: Path, store: Store, *, samples: int = 0, limit_s: float = 15.0) -> float:
-    """Sample, finish and close; the seconds that it took."""
+def watched(root: Path, store: Store, *, samples: int = 0, limit_s: float = 15.0) -> dict[str, str]:
+    """Sample, finish and close; the checksums of the files."""
+    return timed(root, store, samples=samples, limit_s=limit_s)[1]
+
+
+def timed(
+    root: Path, store: Store, *, samples: int = 0, limit_s: float = 15.0
+) -> tuple[float, dict[str, str]]:
+    """As ``watched``, with the seconds that the end took."""
     root.mkdir(exist_ok=True)
 
-    async def main() -> float:
+    async def main() -> tuple[float, dict[str, str]]:
         loop = asyncio.get_running_loop()
         log = StateLog(RunDirectory(root), store, RunClock(loop, wall_ns))
         for _ in range(samples):
@@ -77,7 +84,7 @@ def watched(root: Path, store: Store, *, samples: int = 0, limit_s: float = 15.0
         checksums = log.close()
         tables = read_states(root, checksums)
         assert tables["states"].num_rows == pq.read_metadata(root / "states.parquet").num_rows
-        return took_s
+        return took_s, checksums
 
     return simulate(main())
 
@@ -99,15 +106,32 @@ def test_samples_come_once_a_second_and_the_end_is_whole(tmp_path: Path) -> None
 
 
 def test_the_end_waits_for_locks_to_go_but_not_for_ever(tmp_path: Path) -> None:
-    assert 3.0 < watched(tmp_path / "a", Store(3.0)) < 4.0
-    assert 15.0 <= watched(tmp_path / "b", Store(1e9)) < 16.0
-    assert watched(tmp_path / "c", Store(1e9), limit_s=0.0) < 1.0
+    assert 3.0 < timed(tmp_path / "a", Store(3.0))[0] < 4.0
+    assert 15.0 <= timed(tmp_path / "b", Store(1e9))[0] < 16.0
+    assert timed(tmp_path / "c", Store(1e9), limit_s=0.0)[0] < 1.0
 
 
-def test_files_that_nobody_vouches_for_are_not_believed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["states.parquet", "logs.parquet"])
+def test_a_file_that_is_missing_or_differs_is_named_and_never_taken_for_none(
+    tmp_path: Path, name: str
+) -> None:
+    checksums = watched(tmp_path, Store(0))
+    whole = (tmp_path / name).read_bytes()
+    assert read_states(tmp_path, checksums)[name.removesuffix(".parquet")].num_rows
+
+    for damaged in (whole[:-1], b"", bytes([whole[0] ^ 1]) + whole[1:], None):
+        (tmp_path / name).unlink()
+        if damaged is not None:
+            (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(MalformedHistory, match=name):
+            read_states(tmp_path, checksums)
+        (tmp_path / name).write_bytes(whole)
+
+
+def test_files_without_a_checksum_are_not_read(tmp_path: Path) -> None:
     watched(tmp_path, Store(0))
 
-    tables = read_states(tmp_path, {"states.parquet": "0" * 64})
+    tables = read_states(tmp_path, {})
 
     assert tables["states"].num_rows == tables["logs"].num_rows == 0
 

@@ -1,0 +1,156 @@
+"""What the manifest vouches for: tables and side files whole, logs of nodes up to the sealed byte.
+
+A verdict rests on nothing else. A file that differs from its sum is damage and named as such, never
+taken for one that is not there; a log that is gone is named, and its node's silence proves nothing;
+a file without a sum is not read. Names in a manifest are matched against what lies in the run's
+directory or against a closed form: they never lead out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from harness.errors import MalformedHistory
+from harness.history import files
+from harness.rundir import LogSum, Manifest, RunDirectory
+
+LOGS_PATTERN = "*.log"
+_BLOCK_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+
+
+@attrs.frozen(kw_only=True)
+class NodeLog:
+    """A log as it may be read: its first ``size_bytes``, the rest came after the sealing.
+
+    ``name`` is relative to the run directory; ``size_bytes`` is ``None`` where no sum was made.
+    """
+
+    node: str
+    name: str
+    path: Path
+    size_bytes: int | None
+
+
+@attrs.frozen(kw_only=True)
+class NodeLogs:
+    """The logs of a run. ``missing`` and ``remarks`` are sentences: on logs that were sealed and
+    are gone, and on what was not read or is not vouched for.
+    """
+
+    files: tuple[NodeLog, ...] = ()
+    missing: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def require_checksums(run: RunDirectory, manifest: Manifest) -> None:
+    """Raises ``MalformedHistory`` for the first file of ``manifest.checksums`` that is missing or
+    differs.
+    """
+    for name, expected in sorted(manifest.checksums.items()):
+        if not _NAME.fullmatch(name):
+            reason = f"expected checksums of files in the run directory, found one of {name!r:.80}"
+            raise MalformedHistory(str(run.manifest), "", reason)
+        require_checksum(run.root / name, expected)
+
+
+def require_checksum(path: Path, expected: str) -> None:
+    """Raises ``MalformedHistory`` where ``path`` is missing or its SHA-256 is another one."""
+    try:
+        found = files.sha256(path)
+    except FileNotFoundError as error:
+        reason = f"expected a file with SHA-256 {expected}, found none"
+        raise MalformedHistory(str(path), "", reason) from error
+    except OSError as error:
+        reason = f"it can't be read: {os.strerror(error.errno or 0)}"
+        raise MalformedHistory(str(path), "", reason) from error
+    if found != expected:
+        reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
+        raise MalformedHistory(str(path), "", reason)
+
+
+def sum_logs(run: RunDirectory) -> dict[str, LogSum]:
+    """The sums of every collected log, by its name. Raises ``OSError``."""
+    return {name: _sum(path, path.stat().st_size) for _, name, path in _present(run)}
+
+
+def require_logs(run: RunDirectory, manifest: Manifest) -> NodeLogs:
+    """The logs that may be read. Raises ``MalformedHistory`` for one that is not what was sealed.
+
+    Runs of earlier versions have no sums of logs: every log that is there may be read then.
+    """
+    present = {name: (node, path) for node, name, path in _present(run)}
+    if isinstance(manifest.logs, msgspec.UnsetType):
+        found = [
+            NodeLog(node=node, name=name, path=path, size_bytes=None)
+            for name, (node, path) in present.items()
+        ]
+        unsealed = "the logs of the nodes have no checksums: this run was recorded without them"
+        return NodeLogs(files=tuple(found), remarks=(unsealed,) if found else ())
+    kept: list[NodeLog] = []
+    remarks: list[str] = []
+    for name, (node, path) in present.items():
+        sealed = manifest.logs.get(name)
+        if sealed is None:
+            remarks.append(f"{name} is not in the manifest, and was not read")
+            continue
+        if _require_log(path, sealed):
+            remarks.append(f"{name} has grown since it was sealed: what was added was not read")
+        kept.append(NodeLog(node=node, name=name, path=path, size_bytes=sealed.size_bytes))
+    gone = sorted(manifest.logs.keys() - present.keys())
+    return NodeLogs(files=tuple(kept), missing=tuple(_missing(gone)), remarks=tuple(remarks))
+
+
+def _present(run: RunDirectory) -> Iterator[tuple[str, str, Path]]:
+    """(node, name, path) of every log, in the order of names."""
+    parent = run.node("any").parent
+    if not parent.is_dir():
+        return
+    for node in sorted(path for path in parent.iterdir() if path.is_dir()):
+        for path in sorted(node.glob(LOGS_PATTERN)):
+            if path.is_file() and not path.is_symlink():
+                yield node.name, path.relative_to(run.root).as_posix(), path
+
+
+def _require_log(path: Path, sealed: LogSum) -> bool:
+    """Whether ``path`` has more than what was sealed."""
+    try:
+        found, size_bytes = _sum(path, sealed.size_bytes), path.stat().st_size
+    except OSError as error:
+        reason = f"it can't be read: {os.strerror(error.errno or 0)}"
+        raise MalformedHistory(str(path), "", reason) from error
+    if found != sealed:
+        reason = (
+            f"expected {sealed.size_bytes} bytes of SHA-256 {sealed.sha256}, "
+            f"found {found.size_bytes} of {found.sha256}: it is not what was sealed"
+        )
+        raise MalformedHistory(str(path), "", reason)
+    return size_bytes > sealed.size_bytes
+
+
+def _sum(path: Path, size_bytes: int) -> LogSum:
+    """The sum of the first ``size_bytes``, or of fewer where there are no more. A node that was
+    left up goes on writing while its log is read.
+    """
+    digest, left = hashlib.sha256(), max(0, size_bytes)
+    with path.open("rb") as stream:
+        while left > 0 and (block := stream.read(min(left, _BLOCK_BYTES))):
+            digest.update(block)
+            left -= len(block)
+    return LogSum(size_bytes=max(0, size_bytes) - left, sha256=digest.hexdigest())
+
+
+def _missing(names: list[str]) -> Iterator[str]:
+    """A sentence a node."""
+    by_node: dict[str, list[str]] = {}
+    for name in names:
+        by_node.setdefault(name.removeprefix("nodes/").partition("/")[0], []).append(name)
+    for node, gone in by_node.items():
+        yield f"logs of {node} are missing: {', '.join(gone)}"
