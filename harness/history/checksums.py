@@ -140,7 +140,7 @@ def _sum(path: Path, size_bytes: int) -> LogSum:
     left up goes on writing while its log is read.
     """
     digest, left = hashlib.sha256(), max(0, size_bytes)
-    with path.open("rb") as stream:
+    with files.open_regular(path) as stream:
         while left > 0 and (block := stream.read(min(left, _BLOCK_BYTES))):
             digest.update(block)
             left -= len(block)

@@ -261,13 +261,14 @@ def test_a_pattern_that_is_no_expression_is_named(tmp_path: Path, regex: str) ->
         analyze(run, executor="local")
 
 
-def test_links_in_a_nodes_directory_are_not_followed(tmp_path: Path) -> None:
+def test_links_in_a_nodes_directory_are_refused_by_name(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"panic: of somebody else\n")
     run = write(tmp_path / "run", logs={"n1": b""})
     (run.node("n1") / "other.log").symlink_to(secret)
 
-    assert scan(load(run), PATTERNS).num_rows == 0
+    with pytest.raises(MalformedHistory, match=r"other\.log: it is a symbolic link"):
+        load(run)
 
 
 LOG = b"fine\npanic: index 7\n"
