@@ -1,8 +1,10 @@
-"""The checker of lost writes: what was acknowledged must be in every read that starts later.
+"""The checker of lost writes: what was acknowledged must be in some read that starts later.
 
-An append is *lost* when it was acknowledged and the last committed read of its key that was invoked
-after the acknowledgement lacks it. A key without such a read says nothing: its appends are
-*unverified*, and counted. Reads of kinds that promise no real time are no evidence.
+An append is *lost* when it was acknowledged, its key was read after that, and no such read shows
+it; or when none of a run's final reads does. A read that lacks what another one after the
+acknowledgement shows is stale, which the cycles tell (G-single-item-realtime). A key without later
+reads says nothing: its appends are *unverified*, and counted. Reads of kinds that promise no real
+time are no evidence of a loss.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pyarrow.compute as pc
 from checkers.attribution import attribute, explain
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from checkers.lists.inference import INFERENCE
+from checkers.lists.lost import FINAL_READS
 from checkers.models import promises_real_time
 from checkers.resets import Cause, causes, columns
 from checkers.words import of_lost_write
@@ -48,7 +51,7 @@ class LostWrite:
         anomalies = {}
         if lost.num_rows:
             shown = lost.slice(0, EXAMPLES_MAX).to_pylist()
-            operations = lookup.operations(tuple(r[n] for r in shown for n in ("writer", "read")))
+            operations = lookup.operations(tuple(t for row in shown for t in _transactions(row)))
             told = zip(shown, found, strict=False)
             examples = tuple(_example(row, cause, operations) for row, cause in told)
             anomalies["lost-write"] = Anomaly(count=lost.num_rows, examples=examples)
@@ -63,7 +66,7 @@ class LostWrite:
 
 
 def _doubts(unverified: int, setting: Setting) -> tuple[str, ...]:
-    read_at_the_end = "final-reads" in dict(setting.phases)
+    read_at_the_end = FINAL_READS in dict(setting.phases)
     if not (unverified and read_at_the_end and promises_real_time(setting.model)):
         return ()
     return (f"{unverified} acknowledged appends are unverified: no ok read came after them",)
@@ -75,12 +78,17 @@ def _beside(table: pa.Table, more: pa.Table) -> pa.Table:
     )
 
 
+def _transactions(row: dict[str, Any]) -> tuple[int, ...]:
+    """The writer, the last reader that saw its value, and the one that missed it."""
+    return tuple(row[name] for name in ("writer", "seen", "read") if row[name] is not None)
+
+
 def _example(
     row: dict[str, Any], cause: Cause | None, operations: dict[int, dict[str, Any]]
 ) -> dict[str, Any]:
-    txns = [row["writer"], row["read"]]
+    txns = list(_transactions(row))
     example = {
-        "text": of_lost_write(row["key"], row["value"]),
+        "text": of_lost_write(row["key"], row["value"], row["seen"]),
         "txns": txns,
         "keys": [row["key"]],
         "value": row["value"],

@@ -36,9 +36,12 @@ def of_finding(row: dict[str, Any]) -> str:
     return _FINDINGS[row["anomaly"]].format(**row)
 
 
-def of_lost_write(key: int, element: int) -> str:
-    """A lost write as a sentence."""
-    return f"lost write: an acknowledged append to key {key} (value {element}) is in no later read"
+def of_lost_write(key: int, element: int, seen: int | None = None) -> str:
+    """A lost write as a sentence; ``seen`` is the last transaction that still read it."""
+    what = f"lost write: an acknowledged append to key {key} (value {element})"
+    if seen is None:
+        return f"{what} is in no later read"
+    return f"{what}, which T{seen} was the last to read, is in none of the final reads"
 
 
 def seconds(at_ns: int) -> str:

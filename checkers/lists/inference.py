@@ -28,7 +28,7 @@ def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
         "lists.edges": edges(ops, versions),
         "lists.tails": tails(ops, versions),
         **of_snapshots,
-        **lost_writes(ops, tables),
+        **lost_writes(ops, tables, setting),
     }
 
 

@@ -1,4 +1,4 @@
-"""Acknowledged appends that the last read of their key lacks; the checker is
+"""Acknowledged appends that no later read of their key shows; the checker is
 ``checkers.lost_write``.
 """
 
@@ -10,9 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.columns import OK, Ints, group_starts, spread
-from checkers.kernel import Tables
+from checkers.columns import OK, Bools, Ints, batches, group_starts, spread
+from checkers.kernel import Setting, Tables
 from checkers.lists.ops import ListOps
+from checkers.lists.versions import CHUNK
+
+FINAL_READS = "final-reads"
+"""The phase of a run in which every key is read once more, after all is healed and quiet."""
 
 LOST = pa.schema(
     [
@@ -24,25 +28,77 @@ LOST = pa.schema(
         ("ack_ns", pa.int64()),
         ("read", pa.int64()),
         ("read_ns", pa.int64()),
+        ("seen", pa.int64()),
     ]
 )
-"""``read`` is the transaction whose read misses the value, ``read_ns`` when it was invoked."""
+"""``read`` is the transaction whose read misses the value, ``read_ns`` when it was invoked.
+``seen`` is the last transaction that read the value and began after its acknowledgement; null where
+there is none, as in every history without final reads.
+"""
 
 
-def lost_writes(ops: ListOps, tables: Tables) -> dict[str, pa.Table]:
-    """``lost-write.lost``, and ``lost-write.counts``: acknowledged and unverified appends."""
+def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``lost-write.lost``, and ``lost-write.counts``: acknowledged and unverified appends.
+
+    An acknowledged append is lost if some read of its key was invoked after the acknowledgement,
+    and none of those shows it. Where one does and the last one does not, the last one is stale, or
+    else the value was lost after it had been seen: only the final reads of a run can tell, since
+    nothing writes or breaks beside them. A key that has final reads is judged by them alone.
+    """
     last = _last_reads(ops)
     acked = np.flatnonzero(ops.txns.type[ops.appends.txn] == OK)
     witness = last[ops.appends.k[acked]]
     started = ops.txns.start[ops.reads.txn[witness]] if len(ops.reads.txn) else witness
     judged = (witness >= 0) & (started > ops.txns.finish[ops.appends.txn[acked]])
     present = _present(ops, last[last >= 0])
-    lost = acked[judged & ~present[acked]]
+    missed = acked[judged & ~present[acked]]
+    lost, seen = _never_shown(ops, missed, last, _final_ns(setting))
     counts = pa.table({"acknowledged": [len(acked)], "unverified": [int((~judged).sum())]})
     return {
-        "lost-write.lost": _table(tables, ops, lost, last[ops.appends.k[lost]]),
+        "lost-write.lost": _table(tables, ops, lost, last[ops.appends.k[lost]], seen),
         "lost-write.counts": counts,
     }
+
+
+def _final_ns(setting: Setting) -> int | None:
+    return dict(setting.phases).get(FINAL_READS)
+
+
+def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -> tuple[Ints, Ints]:
+    """Those of ``missed``, which the last reads lack, that count as lost; and for each the row of
+    the last read that shows it and began after its acknowledgement, -1 for none.
+    """
+    if not len(missed):
+        return missed, missed
+    shown = _last_shown(ops, missed)
+    started = np.where(shown >= 0, ops.txns.start[ops.reads.txn[shown]], 0)
+    seen = (shown >= 0) & (started > ops.txns.finish[ops.appends.txn[missed]])
+    lost = ~seen
+    if final_ns is not None:
+        ended = ops.txns.start[ops.reads.txn[last[ops.appends.k[missed]]]] >= final_ns
+        lost |= ended & (started < final_ns)
+    return missed[lost], np.where(seen, shown, -1)[lost]
+
+
+def _last_shown(ops: ListOps, missed: Ints) -> Ints:
+    """For each append the ok read that shows it and was invoked last, of those that began after the
+    first acknowledgement of these in its key; -1 for none.
+    """
+    reads, start = ops.reads, ops.txns.start
+    since = np.full(len(ops.keys), np.iinfo(np.int64).max)
+    np.minimum.at(since, ops.appends.k[missed], ops.txns.finish[ops.appends.txn[missed]])
+    rows = np.flatnonzero((start[reads.txn] > since[reads.k]) & (ops.txns.type[reads.txn] == OK))
+    # In the order of invocation, so that the greatest place is the latest read.
+    rows = rows[np.lexsort((rows, start[reads.txn[rows]]))]
+    latest = np.full(len(ops.appends.txn), -1)
+    for part in batches(reads.length[rows], CHUNK):
+        place, within = spread(reads.length[rows[part]])
+        read = rows[part][place]
+        append = ops.writer(reads.k[read], ops.elements[reads.start[read] + within])
+        known = append >= 0
+        np.maximum.at(latest, append[known], place[known] + part.start)
+    found = latest[missed]
+    return np.where(found >= 0, rows[found], -1) if len(rows) else found
 
 
 def _last_reads(ops: ListOps) -> Ints:
@@ -64,7 +120,7 @@ def _last_reads(ops: ListOps) -> Ints:
     return last
 
 
-def _present(ops: ListOps, read: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _present(ops: ListOps, read: Ints) -> Bools:
     """For each append, whether one of the reads ``read`` (one a key) shows it."""
     row, place = spread(ops.reads.length[read])
     element = ops.elements[ops.reads.start[read][row] + place]
@@ -74,7 +130,7 @@ def _present(ops: ListOps, read: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return present
 
 
-def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints) -> pa.Table:
+def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints, seen: Ints) -> pa.Table:
     writer = ops.appends.txn[lost]
     reader = ops.reads.txn[read]
     times = tables["transactions"]
@@ -87,8 +143,14 @@ def _table(tables: Tables, ops: ListOps, lost: Ints, read: Ints) -> pa.Table:
         "ack_ns": times.column("complete_ns").take(pa.array(writer)),
         "read": pa.array(reader, pa.int64()),
         "read_ns": times.column("invoke_ns").take(pa.array(reader)),
+        "seen": _transaction(ops, seen),
     }
     return pa.table(columns).cast(LOST)
+
+
+def _transaction(ops: ListOps, read: Ints) -> pa.Array:
+    txn = ops.reads.txn[read] if len(ops.reads.txn) else read
+    return pa.array(txn, pa.int64(), mask=read < 0)
 
 
 def _partitions(micro_ops: pa.Table, keys: Ints) -> pa.Array:

@@ -155,11 +155,10 @@ class Oracle:
         lost = 0
         for (k, e), (w, _) in self.writer.items():
             later = [
-                (self.start[t], t, p, v)
-                for t, p, key, v in self.reads()
-                if key == k and self.start[t] > self.finish[w]
+                v for t, _, key, v in self.reads() if key == k and self.start[t] > self.finish[w]
             ]
-            if self.txns[w].type == "ok" and later and e not in max(later, key=lambda x: x[:3])[3]:
+            shown = any(e in v for v in later)
+            if self.txns[w].type == "ok" and later and not shown:
                 lost += 1
         return {"lost-write": lost} if lost else {}
 

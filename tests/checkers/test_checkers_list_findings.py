@@ -187,3 +187,54 @@ def test_more_than_five_transactions_are_counted_and_five_are_shown() -> None:
     anomaly = found.anomalies["garbage-read"]
     assert anomaly.count == 7
     assert len({example["txns"][0] for example in anomaly.examples}) == 5
+
+
+SEEN_THEN_MISSED = [
+    ok(a(1, 1), start=0, finish=10),
+    ok(a(1, 2), start=20, finish=30),
+    ok(r(1, 1, 2), start=40, finish=60),
+    ok(r(1, 1), start=45, finish=70),
+]
+
+
+def test_what_some_later_read_shows_is_not_lost_whichever_read_came_last() -> None:
+    beside = verdict(SEEN_THEN_MISSED)
+    after = verdict([*SEEN_THEN_MISSED[:3], ok(r(1, 1), start=65, finish=70)])
+    missed = verdict([*SEEN_THEN_MISSED[:2], ok(r(1, 1), start=40, finish=60)])
+
+    for stale in (beside, after):
+        assert names(stale) == {"G-single-item-realtime"}
+        assert stale.statistics["lost_writes"] == {"acknowledged": 2, "unverified": 0, "lost": 0}
+    assert "lost-write" in names(missed)
+
+
+def test_what_a_read_beside_its_acknowledgement_saw_is_lost_if_no_later_read_does() -> None:
+    seen_early = [ok(a(1, 1), start=0, finish=10), ok(r(1, 1), start=5, finish=8)]
+
+    found = verdict([*seen_early, ok(r(1), start=20, finish=30)])
+
+    (example,) = found.anomalies["lost-write"].examples
+    assert example["text"].endswith("(value 1) is in no later read")
+
+
+def test_what_was_seen_and_is_in_no_final_read_is_lost_and_told_so() -> None:
+    final = {"phases": (("drive", 0), ("final-reads", 65))}
+    gone = [*SEEN_THEN_MISSED[:3], ok(r(1, 1), start=66, finish=70)]
+
+    found = verdict(gone, **final)
+
+    (example,) = found.anomalies["lost-write"].examples
+    assert example["text"] == (
+        "lost write: an acknowledged append to key 1 (value 2), which T2 was the last to read, is "
+        "in none of the final reads"
+    )
+    assert example["txns"] == [1, 2, 3]
+    kept = [*gone, ok(r(1, 1, 2), start=67, finish=71)]
+    assert "lost-write" not in names(verdict(kept, **final))
+
+
+def test_an_append_that_a_later_version_lacks_is_lost_though_the_key_went_on() -> None:
+    skipped = [ok(a(1, 1)), ok(a(1, 2)), ok(a(1, 3)), ok(r(1, 1, 3))]
+
+    assert verdict(skipped).statistics["lost_writes"]["lost"] == 1
+    assert names(verdict([*skipped[:3], ok(r(1, 1, 2, 3))])) == set()

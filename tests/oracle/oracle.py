@@ -165,8 +165,9 @@ def real_time_order(history: History) -> Relation:
 def lost_writes(history: History) -> tuple[set[tuple[int, int]], set[int]]:
     """The lost (key, element) pairs, and the keys that hold an append which no read verifies.
 
-    An acknowledged append is lost if the last ok read of its key (largest invocation) was invoked
-    after the acknowledgement and lacks it.
+    An acknowledged append is lost if some ok read of its key was invoked after the acknowledgement,
+    and none of those shows it. The last read alone proves no loss: where an earlier or concurrent
+    one shows the element, the last one may be stale, and "in no later read" would be false.
     """
     lost: set[tuple[int, int]] = set()
     unverified: set[int] = set()
@@ -174,13 +175,13 @@ def lost_writes(history: History) -> tuple[set[tuple[int, int]], set[int]]:
     for txn in ok:
         for key, element in txn.appends():
             later = [
-                (other.invoke, other.index, place, elements)
+                elements
                 for other in ok
-                for place, (read_key, elements) in enumerate(other.reads())
+                for read_key, elements in other.reads()
                 if read_key == key and other.invoke > txn.complete
             ]
             if not later:
                 unverified.add(key)
-            elif element not in max(later)[-1]:
+            elif not any(element in elements for elements in later):
                 lost.add((key, element))
     return lost, unverified
