@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import random
+import subprocess
+import sys
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -22,12 +25,88 @@ from harness.history.jepsen.importing import is_jepsen, read_jepsen
 
 EDN_OP = "{:type :invoke, :f :txn, :process 0, :value [[:append 1 %s]]}\n"
 JSON_OP = '{"type":"invoke","f":"txn","process":0,"value":[["append",1,%s]]}\n'
+EMPTY_READ = "".join(
+    f"{{:type :{type_}, :f :txn, :process 0, :value [[:r 1 nil]]}}\n" for type_ in ("invoke", "ok")
+)
 DEEP = "[" * 200_000
 LONG = "7" * 1_000_000
 ROOM_BYTES = 200 << 20
 TOKENS = (
     '{ } [ ] ( ) #{ #_ #x " \\ \\a \\u0041 ; : , :a "b" nil 1 1.5 \n \r \\" ^ \' @ ` ~ \u00e9 \t ""'
 )
+
+
+BOMB_CPU_S, BOMB_MIB = 2.0, 300
+NEMESIS = "{:type :info, :f :start, :process :nemesis}\n"
+BOMBS: dict[str, tuple[str, str, int, str]] = {
+    "discards": (EDN_OP % 1, "#_ 1 ", 4_000_000, "discarded forms between operations"),
+    "lines": (EDN_OP % 1, "\n", 20_000_000, "discarded forms between operations"),
+    "commas": (EDN_OP % 1, ",", 20_000_000, "discarded forms between operations"),
+    "comments": (EDN_OP % 1, ";\n", 12_000_000, "discarded forms between operations"),
+    "lines of JSON": (JSON_OP % 1, "\n", 20_000_000, "discarded forms between operations"),
+    "an array's blanks": ("[" + JSON_OP % 1, " ", 20_000_000, "forms between operations"),
+    "discards within": ("{:type ", "#_ 1 ", 4_000_000, "more than 1000 discarded forms"),
+    "tags": ("{:type ", "#a ", 4_000_000, "more than 64 tags in a row"),
+    "blanks within": ("{:type ", " ", 20_000_000, "bytes, which no history does"),
+    "comments within": ("{:type ", ";\n", 12_000_000, "bytes, which no history does"),
+    "one list": ("{:type [", "1 ", 12_000_000, "bytes, which no history does"),
+    "remarks": (EDN_OP % 1, NEMESIS, 400_000, "more operations of no client than"),
+    "remarks in a line": (EDN_OP % 1, NEMESIS.strip(), 400_000, "more operations of no client"),
+}
+MEASURED = """
+import json, sys, time
+from pathlib import Path
+from harness.errors import MalformedHistory
+from harness.history.jepsen.importing import read_jepsen
+for path in sys.argv[1:]:
+    begun = time.process_time()
+    try:
+        read_jepsen(Path(path))
+        reason = ""
+    except MalformedHistory as error:
+        reason = error.reason
+    spent = time.process_time() - begun
+    # Not ru_maxrss: it counts what the parent had before this program was started.
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) // 1024
+    print(json.dumps([reason, spent, peak]))
+"""
+
+
+def bomb(path: Path, head: str, unit: str, count: int) -> Path:
+    """A small file that expands to ``head`` and ``count`` times ``unit``."""
+    each = 100_000
+    with gzip.open(path, "wb") as file:
+        file.write(head.encode())
+        for _ in range(count // each):
+            file.write(unit.encode() * each)
+    return path
+
+
+def test_a_small_file_that_expands_to_nothing_is_refused_at_once(tmp_path: Path) -> None:
+    paths = [bomb(tmp_path / name, *tried[:3]) for name, tried in BOMBS.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    for (name, tried), line in zip(BOMBS.items(), done.stdout.splitlines(), strict=True):
+        reason, spent_s, peak_mib = json.loads(line)
+        assert tried[3] in reason, name
+        assert spent_s < BOMB_CPU_S, name
+        assert peak_mib < BOMB_MIB, name
+
+
+def test_what_stands_between_operations_may_be_as_much_as_they_are(tmp_path: Path) -> None:
+    comment = ";" + "x" * 70 + "\n#_ [1 2]\n"
+    lines = edn_lines(generated(200)).splitlines(keepends=True)
+    plain = read_jepsen(write(tmp_path, "".join(lines)))
+
+    found = read_jepsen(write(tmp_path, comment.join(lines)))
+
+    assert found.micro_ops().equals(plain.micro_ops())
 
 
 def refusal(tmp_path: Path, content: bytes | str) -> MalformedHistory:
@@ -107,7 +186,8 @@ def tolerated(content: bytes) -> None:
         ((JSON_OP % 1).encode() + b'{"type":"\xc3', "it is no UTF-8"),
         (gzip.compress((EDN_OP % 1).encode())[:-6], "it is no whole gzip"),
         (gzip.compress(gzip.compress((EDN_OP % 1).encode())), "expected operations in EDN or JSON"),
-        (gzip.compress((EDN_OP % 1).encode() + b" " * (100 << 20)), "bytes, which no history does"),
+        (gzip.compress((EDN_OP % 1).encode() + b" " * (100 << 20)), "beyond the size of the"),
+        (gzip.compress(EMPTY_READ.encode() * 60_000), "bytes, which no history does"),
     ],
 )
 def test_what_is_no_history_is_refused_for_its_reason(

@@ -23,7 +23,7 @@ from typing import Any
 
 import attrs
 
-from harness.history.jepsen.limits import INT64_MAX, INT64_MIN, MAX_DEPTH
+from harness.history.jepsen.limits import INT64_MAX, INT64_MIN, MAX_DEPTH, MAX_DISCARDS
 
 
 class Keyword(str):
@@ -76,7 +76,7 @@ SKIPPED = _Skipped()
 
 _TOKEN = re.compile(
     r"""
-      (?P<blank>[\ \t\r\n\f,]++|;[^\n]*+)
+      (?P<blank>(?:[\ \t\r\n\f,]++|;[^\n]*+)++)
     | (?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+")
     | (?P<open>[\[({]|\#\{)
     | (?P<close>[\])}])
@@ -107,6 +107,7 @@ _CHARS = {
 _CONSTANTS = {"nil": None, "true": True, "false": False}
 _LONGEST_INTEGER = 20  # digits and sign of a 64-bit integer
 _NUMBER_SHOWN = 40
+_MAY_GO_ON = frozenset({"atom", "char", "tag", "discard", "blank"})  # at the end of the text
 _SHORTEST_TAIL = 16  # what a token at the end of the text may still grow into
 
 
@@ -120,32 +121,60 @@ class _Frame:
     prefixes: list[str] = attrs.field(factory=list)
 
 
+@attrs.define
+class Partial:
+    """How far a form was read that its text cuts off: open brackets, and the character to go on
+    at. Without it a long operation would be read again with every block of its text.
+    """
+
+    at: int
+    stack: list[_Frame]
+    discards: int = 0
+
+    @classmethod
+    def from_start(cls, at: int) -> Partial:
+        """Nothing read of a form that begins at or after character ``at``."""
+        return cls(at=at, stack=[_Frame("", at)])
+
+    def moved(self, back: int) -> Partial:
+        """The same in a text that lacks the first ``back`` characters of this one."""
+        for frame in self.stack:
+            frame.at -= back
+        return Partial(at=self.at - back, stack=self.stack, discards=self.discards)
+
+
 def read_form(text: str, at: int, *, final: bool) -> tuple[Any, int]:
     """The form that begins at or after ``at``, and where it ends; ``SKIPPED`` for ``#_ form``.
 
     ``final`` says that no more text will come. Raises ``Incomplete`` and ``Notation``; at the end
     of the text without a form, ``Incomplete`` too.
     """
-    stack = [_Frame("", at)]
+    return resume_form(text, Partial.from_start(at), final=final)
+
+
+def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
+    """``read_form`` that goes on where ``partial`` says; at ``Incomplete`` that says how far it
+    came.
+    """
+    stack, at = partial.stack, partial.at
     match = _TOKEN.match
     while True:
         token = match(text, at)
+        partial.at = at
         if token is None:
             raise _unreadable(text, at, final)
         kind, begun, at = token.lastgroup, at, token.end()
+        if at == len(text) and not final and kind in _MAY_GO_ON:
+            raise Incomplete
         if kind == "blank":
             continue
-        if at == len(text) and not final and kind in ("atom", "char", "tag", "discard"):
-            raise Incomplete
         if kind == "open":
             if len(stack) > MAX_DEPTH:
                 raise Notation(begun, f"brackets are nested more than {MAX_DEPTH} deep")
             stack.append(_Frame(token.group(), begun))
             continue
         if kind in ("discard", "tag"):
-            if len(stack[-1].prefixes) >= MAX_DEPTH:
-                raise Notation(begun, f"more than {MAX_DEPTH} tags in a row")
-            stack[-1].prefixes.append(kind)
+            _prefix(partial, kind, begun)
             continue
         value = _closed(stack, token.group(), begun) if kind == "close" else _value(token, begun)
         value = _prefixed(stack[-1], value)
@@ -153,6 +182,17 @@ def read_form(text: str, at: int, *, final: bool) -> tuple[Any, int]:
             return value, at
         if value is not SKIPPED:
             stack[-1].items.append(value)
+
+
+def _prefix(partial: Partial, kind: str, at: int) -> None:
+    """Remember a tag or a discard for the form that it stands before."""
+    prefixes = partial.stack[-1].prefixes
+    if len(prefixes) >= MAX_DEPTH:
+        raise Notation(at, f"more than {MAX_DEPTH} tags in a row")
+    partial.discards += kind == "discard"
+    if partial.discards > MAX_DISCARDS:
+        raise Notation(at, f"more than {MAX_DISCARDS} discarded forms (#_) in one operation")
+    prefixes.append(kind)
 
 
 def _prefixed(frame: _Frame, value: Any) -> Any:  # noqa: ANN401 (EDN holds anything)

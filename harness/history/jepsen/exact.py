@@ -10,12 +10,30 @@ import json
 import re
 from typing import Any, Protocol
 
+import attrs
+
 from harness.history.jepsen import edn
-from harness.history.jepsen.edn import SKIPPED, Incomplete, Notation, Number
-from harness.history.jepsen.limits import INT64_MAX, INT64_MIN
+from harness.history.jepsen.edn import SKIPPED, Incomplete, Notation, Number, Partial
+from harness.history.jepsen.limits import INT64_MAX, INT64_MIN, MAX_FILLER_BYTES
 
 Found = tuple[list[tuple[Any, int]], int]
 """Forms, each with the character where it begins; and how many characters are done with."""
+
+
+@attrs.define
+class Filler:
+    """Counts what stands between operations: blanks, comments, discarded forms."""
+
+    passed: int = 0
+    operations: int = 0
+
+    def pass_over(self, start: int, end: int) -> None:
+        """Count the text from ``start`` to ``end``. Raises ``Notation`` where it is too much."""
+        self.passed += end - start
+        if self.passed > MAX_FILLER_BYTES + self.operations:
+            what = "blanks, comments and discarded forms between operations"
+            limit = f"at most {MAX_FILLER_BYTES} bytes of {what} beyond the size of the operations"
+            raise Notation(start, f"expected {limit}, found more")
 
 
 class Forms(Protocol):
@@ -26,6 +44,7 @@ class Forms(Protocol):
     """
 
     begun: bool
+    filler: Filler
 
     @property
     def by_line(self) -> bool: ...
@@ -37,15 +56,20 @@ class Forms(Protocol):
         """
 
 
+_CLOSER = {"[": "]", "(": ")"}
+
+
 class EdnForms:
-    """Maps of EDN, commas and comments between them; or one vector of maps."""
+    """Maps of EDN, commas and comments between them; or one vector or list of maps."""
 
     _BLANK = re.compile(r"(?:[ \t\r\n\f,]++|;[^\n]*+(?:\n|\Z))*+")
 
     def __init__(self) -> None:
-        self._within = False
+        self._closer = ""
         self.begun = False
+        self.filler = Filler()
         self._ended = False
+        self._partial: Partial | None = None
 
     @property
     def by_line(self) -> bool:
@@ -60,27 +84,33 @@ class EdnForms:
             at = self._skip(text, at, final)
             if at == len(text) or self._ended:
                 break
-            if self._within and text[at] == "]":
-                self._within, self._ended = False, True
+            if self._closer and text[at] == self._closer:
+                self._closer, self._ended = "", True
                 at += 1
                 continue
-            if not self.begun and text[at] == "[":
-                self._within = self.begun = True
+            if not self.begun and text[at] in _CLOSER:
+                self._closer, self.begun = _CLOSER[text[at]], True
                 at += 1
                 continue
+            partial = self._partial or Partial.from_start(at)
+            self._partial = None
             try:
-                form, end = edn.read_form(text, at, final=final)
+                form, end = edn.resume_form(text, partial, final=final)
             except Incomplete:
                 if final:
                     raise Notation(at, "the file ends within an operation") from None
+                self._partial = partial.moved(at)
                 return found, at
-            if form is not SKIPPED:
+            if form is SKIPPED:
+                self.filler.pass_over(at, end)
+            else:
                 self.begun = True
+                self.filler.operations += end - at
                 found.append((form, at))
             at = end
         if at < len(text):
             raise Notation(at, "something follows the end of the vector")
-        if final and self._within:
+        if final and self._closer:
             raise Notation(at, "the file ends within the vector of operations")
         return found, at
 
@@ -88,10 +118,11 @@ class EdnForms:
         blank = self._BLANK.match(text, at)
         end = blank.end() if blank else at
         # A comment that the text cuts off goes on in the next one.
-        if not final and end == len(text):
+        if not final and end == len(text) and not text.endswith("\n"):
             line = text.rfind("\n", at, end) + 1 or at
             comment = text.find(";", line, end)
-            return comment if comment >= 0 and not text.endswith("\n") else end
+            end = comment if comment >= 0 else end
+        self.filler.pass_over(at, end)
         return end
 
 
@@ -104,6 +135,7 @@ class JsonForms:
     def __init__(self) -> None:
         self._within = False
         self.begun = False
+        self.filler = Filler()
         self._ended = False
         self._comma_due = False
         self._after_comma = False
@@ -141,6 +173,7 @@ class JsonForms:
             except _Repeated as error:
                 raise Notation(at, str(error)) from None
             self.begun, self._comma_due, self._after_comma = True, True, False
+            self.filler.operations += end - at
             found.append((form, at))
             at = end
         if at < len(text):
@@ -171,7 +204,9 @@ class JsonForms:
 
     def _skip(self, text: str, at: int) -> int:
         blank = self._BLANK.match(text, at)
-        return blank.end() if blank else at
+        end = blank.end() if blank else at
+        self.filler.pass_over(at, end)
+        return end
 
     def _may_go_on(self, text: str, error: json.JSONDecodeError) -> bool:
         near_end = len(text) - error.pos < self._SHORTEST_TAIL

@@ -16,8 +16,24 @@ MAX_DEPTH = 64
 MAX_EXPANDED_BYTES = 64 << 30
 MAX_EXPANSION = 200
 """Bytes of text for each compressed byte; real histories have 10 to 40."""
-FREE_EXPANSION_BYTES = 64 << 20
+FREE_EXPANSION_BYTES = 4 << 20
 """Up to here any ratio will do."""
+
+MAX_FILLER_BYTES = 1 << 20
+"""Of blanks, comments and discarded forms between operations, beyond the bytes of the operations
+themselves. Compressed they cost nothing to send, and as much as operations to read."""
+
+MAX_DISCARDS = 1000
+"""``#_`` in one operation."""
+
+MAX_REMARKS = 10_000
+"""Operations of no client, beyond the number of those of clients. A nemesis acts every few
+seconds."""
+
+FREE_READING_S = 5.0
+LEAST_BYTES_PER_S = 50_000
+"""Processor time that reading may take: some seconds, and more for each byte. The slowest layout is
+read twenty times as fast on an ordinary machine; what is slower was made to be."""
 
 MAX_NAMED_KEYS = 1 << 20
 """Keys that are no integers; each costs an entry in a side table."""

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.errors import MalformedHistory
+from harness.history.jepsen.limits import MAX_REMARKS
 from harness.history.jepsen.operations import (
     NO_INDEX,
     SINGLE_KEY,
@@ -107,7 +108,7 @@ class Pairing:
         for operation, line in zip(operations, lines, strict=True):
             index = self._place(operation, line)
             if isinstance(operation, Remark):
-                self.remarks.append((self.operations, operation))
+                self._note(operation, line)
             elif operation.type == "invoke":
                 self._begin(operation, index, line)
             else:
@@ -147,6 +148,13 @@ class Pairing:
             time = 0
         self.times.append(time)
         return index
+
+    def _note(self, remark: Remark, line: int) -> None:
+        """Keep what was done by no client."""
+        if len(self.remarks) >= MAX_REMARKS + self.operations - len(self.remarks):
+            limit = f"expected at most {MAX_REMARKS} more operations of no client than of clients"
+            raise self._malformed(line, f"{limit}, found more")
+        self.remarks.append((self.operations, remark))
 
     def _begin(self, operation: Operation, index: int, line: int) -> None:
         process, columns = operation.process, self.transactions

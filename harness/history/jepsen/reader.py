@@ -11,6 +11,7 @@ import gzip
 import io
 import os
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from harness.history.jepsen.exact import EdnForms, Forms, JsonForms
 from harness.history.jepsen.limits import (
     BLOCK_BYTES,
     FREE_EXPANSION_BYTES,
+    FREE_READING_S,
+    LEAST_BYTES_PER_S,
     MAX_EXPANDED_BYTES,
     MAX_EXPANSION,
     MAX_OPERATION_BYTES,
@@ -109,14 +112,36 @@ class _Text:
         return found
 
 
+class Pace:
+    """Refuses a file that takes far more processor time than any honest one of its size."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._begun_s = time.process_time()
+        self._bytes = 0
+
+    def keep(self, size: int) -> None:
+        """Account for ``size`` more bytes. Raises ``MalformedHistory``."""
+        self._bytes += size
+        spent_s = time.process_time() - self._begun_s
+        limit_s = FREE_READING_S + self._bytes / LEAST_BYTES_PER_S
+        if spent_s > limit_s:
+            reason = f"expected {self._bytes} bytes of it to be read within {limit_s:.0f} s"
+            found = f"took {spent_s:.0f} s of processor time"
+            raise MalformedHistory(str(self._path), "", f"{reason}, {found}")
+
+
 def _format(beginning: bytes) -> tuple[Quick, Forms] | None:
     match = _BEGINNING.match(beginning)
     first, second, third = match.groups() if match else (b"", b"", b"")
     if first == b"#":
         return quick.edn_lines, EdnForms()
-    inner = third if first == b"[" else second
-    if first not in (b"{", b"[") or (first == b"[" and second not in (b"{", b"#", b"]", b";")):
+    listed = first in (b"[", b"(")
+    inner = third if listed else second
+    if not (listed or first == b"{") or (listed and second not in (b"{", b"#", b"]", b")", b";")):
         return None
+    if first == b"(":
+        return quick.edn_lines, EdnForms()
     if inner == b'"' or (first == b"[" and second == b"]"):
         return quick.json_lines, JsonForms()
     return quick.edn_lines, EdnForms()
@@ -143,8 +168,10 @@ class _Reader:
 
     def batches(self, text: _Text) -> Iterator[Batch]:
         """Everything in ``text``."""
+        pace = Pace(self.path)
         while block := text.lines(max(BLOCK_BYTES, len(self.rest))):
             yield from self._block(block)
+            pace.keep(len(block))
         yield self._exactly(b"", final=True)
 
     def _block(self, block: bytes) -> Iterator[Batch]:
@@ -157,6 +184,7 @@ class _Reader:
                     yield found, range(self.line, self.line + len(found))
                     self.line += len(found)
                     self.forms.begun = True
+                    self.forms.filler.operations += len(piece)
                     continue
                 middle = piece.find(b"\n", len(piece) // 2) + 1
                 if len(piece) > _LEAF_BYTES and middle < len(piece):
