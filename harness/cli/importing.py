@@ -54,7 +54,7 @@ def opened(
 def _bring_in(path: Path, run: RunDirectory, workload: str | None) -> None:
     from harness.history.jepsen.importing import import_run
 
-    history = import_run(path, run, workload=workload)
+    history = import_run(path, run, workload=workload, clock=time.process_time)
     say(f"imported {path} as {history.manifest.workload}")
 
 

@@ -263,3 +263,12 @@ def test_any_bytes_are_tolerated(content: bytes, head: bytes) -> None:
 def test_any_tokens_are_tolerated(tokens: list[str]) -> None:
     tolerated(("{:type " + " ".join(tokens)).encode())
     tolerated(('{"type":' + " ".join(tokens)).encode())
+
+
+def test_a_file_that_takes_far_longer_than_its_size_explains_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, edn_lines(generated(20)))
+    slow = iter((0.0, 3600.0))
+
+    assert read_jepsen(path, clock=lambda: 7.0).operations == 40
+    with pytest.raises(MalformedHistory, match="took 3600 s of processor time"):
+        read_jepsen(path, clock=lambda: next(slow))

@@ -105,6 +105,7 @@ _CHARS = {
     "backspace": "\b",
 }
 _CONSTANTS = {"nil": None, "true": True, "false": False}
+_NOT_ZERO = "123456789"
 _LONGEST_INTEGER = 20  # digits and sign of a 64-bit integer
 _NUMBER_SHOWN = 40
 _MAY_GO_ON = frozenset({"atom", "char", "tag", "discard", "blank"})  # at the end of the text
@@ -176,8 +177,14 @@ def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
         if kind in ("discard", "tag"):
             _prefix(partial, kind, begun)
             continue
-        value = _closed(stack, token.group(), begun) if kind == "close" else _value(token, begun)
-        value = _prefixed(stack[-1], value)
+        if kind == "atom":
+            value = _atom(token.group(), begun)
+        else:
+            value = (
+                _closed(stack, token.group(), begun) if kind == "close" else _value(token, begun)
+            )
+        if stack[-1].prefixes:
+            value = _prefixed(stack[-1], value)
         if len(stack) == 1:
             return value, at
         if value is not SKIPPED:
@@ -259,10 +266,8 @@ def _value(token: re.Match[str], at: int) -> Any:  # noqa: ANN401
             return _string(text, at)
         case "char":
             return _char(text[1:], at)
-        case "symbolic":
-            return Number(text)
         case _:
-            return _atom(text, at)
+            return Number(text)  # symbolic
 
 
 def _string(text: str, at: int) -> str:
@@ -300,6 +305,13 @@ def _char(name: str, at: int) -> Char:
 
 
 def _atom(text: str, at: int) -> Any:  # noqa: ANN401
+    if (
+        text[0] in _NOT_ZERO
+        and len(text) < _LONGEST_INTEGER - 1
+        and text.isascii()
+        and text.isdigit()
+    ):
+        return int(text)  # nearly every atom
     if _NUMERIC.match(text):
         return _number(text, at)
     if text in _CONSTANTS:

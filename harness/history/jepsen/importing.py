@@ -24,7 +24,7 @@ from harness.history import files, schema
 from harness.history.jepsen import tables
 from harness.history.jepsen.operations import Names
 from harness.history.jepsen.pairing import Pairing
-from harness.history.jepsen.reader import batches, is_jepsen
+from harness.history.jepsen.reader import Clock, batches, is_jepsen
 from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_ops_name
 from harness.history.load import History, load
 from harness.history.manifest import SEALED, write_manifest
@@ -90,11 +90,16 @@ class ImportedHistory:
 
 
 def read_jepsen(
-    path: Path, *, workload: str | None = None, splits: int = SPLITS
+    path: Path,
+    *,
+    workload: str | None = None,
+    splits: int = SPLITS,
+    clock: Clock = lambda: 0.0,
 ) -> ImportedHistory:
     """The history in ``path``, which may be compressed with gzip.
 
-    ``workload`` is found out from the operations where it is not given. Raises
+    ``workload`` is found out from the operations where it is not given. ``clock`` tells the seconds
+    of processor time spent, which are limited by the size of the file. Raises
     ``MalformedHistory``, naming file, line and reason, for everything that is not a whole history
     whose operations pair up, and ``UsageError`` for one that no checker is known for.
     """
@@ -103,7 +108,7 @@ def read_jepsen(
     names = Names()
     pairing = Pairing(file, names)
     with _no_search_for_cycles():
-        for operations, lines in batches(path, names):
+        for operations, lines in batches(path, names, clock):
             pairing.add(operations, lines)
         pairing.finish()
     if not pairing.transactions.process:
@@ -138,7 +143,13 @@ def read_jepsen(
     )
 
 
-def import_run(path: Path, run: RunDirectory, *, workload: str | None = None) -> History:
+def import_run(
+    path: Path,
+    run: RunDirectory,
+    *,
+    workload: str | None = None,
+    clock: Clock = lambda: 0.0,
+) -> History:
     """Import ``path`` into the empty or absent directory ``run``: a sealed run like any other.
 
     Raises ``MalformedHistory``, ``UsageError`` where there is a run already, and ``HarnessError``
@@ -146,7 +157,7 @@ def import_run(path: Path, run: RunDirectory, *, workload: str | None = None) ->
     """
     if run.manifest.exists():
         raise UsageError(f"{run.root}: expected an empty directory, found a run")
-    history = read_jepsen(path, workload=workload)
+    history = read_jepsen(path, workload=workload, clock=clock)
     try:
         run.root.mkdir(parents=True, exist_ok=True)
         checksums = _write(history, run)

@@ -11,7 +11,6 @@ import gzip
 import io
 import os
 import re
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -37,6 +36,9 @@ from harness.history.jepsen.operations import Names, Operation, Refused, Remark,
 Batch = tuple[Sequence[Operation | Remark], Sequence[int]]
 """Operations, and the line of each in the file, from 1."""
 
+Clock = Callable[[], float]
+"""Seconds of processor time that were spent so far."""
+
 Quick = Callable[[bytes], list[Operation] | None]
 
 GZIP = b"\x1f\x8b"
@@ -56,12 +58,14 @@ def is_jepsen(path: Path) -> bool:
         return False
 
 
-def batches(path: Path, names: Names) -> Iterator[Batch]:
-    """Every operation of the file in its order. Raises ``MalformedHistory``."""
+def batches(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Batch]:
+    """Every operation of the file in its order, read at a decent pace by ``clock``. Raises
+    ``MalformedHistory``.
+    """
     try:
         with path.open("rb") as raw:
             text = _Text(raw, path)
-            reader = _reader(text, path, names)
+            reader = _reader(text, path, names, clock)
             yield from reader.batches(text)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
@@ -115,15 +119,16 @@ class _Text:
 class Pace:
     """Refuses a file that takes far more processor time than any honest one of its size."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
-        self._begun_s = time.process_time()
+        self._clock = clock
+        self._begun_s = clock()
         self._bytes = 0
 
     def keep(self, size: int) -> None:
         """Account for ``size`` more bytes. Raises ``MalformedHistory``."""
         self._bytes += size
-        spent_s = time.process_time() - self._begun_s
+        spent_s = self._clock() - self._begun_s
         limit_s = FREE_READING_S + self._bytes / LEAST_BYTES_PER_S
         if spent_s > limit_s:
             reason = f"expected {self._bytes} bytes of it to be read within {limit_s:.0f} s"
@@ -147,12 +152,12 @@ def _format(beginning: bytes) -> tuple[Quick, Forms] | None:
     return quick.edn_lines, EdnForms()
 
 
-def _reader(text: _Text, path: Path, names: Names) -> _Reader:
+def _reader(text: _Text, path: Path, names: Names, clock: Clock) -> _Reader:
     found = _format(text.peek())
     if found is None:
         reason = "expected operations in EDN or JSON, found neither"
         raise MalformedHistory(str(path), "line 1", reason)
-    return _Reader(path=path, quick=found[0], forms=found[1], names=names)
+    return _Reader(path=path, quick=found[0], forms=found[1], names=names, clock=clock)
 
 
 @attrs.define(kw_only=True)
@@ -163,12 +168,13 @@ class _Reader:
     quick: Quick
     forms: Forms
     names: Names
+    clock: Clock
     line: int = 1
     rest: bytes = b""
 
     def batches(self, text: _Text) -> Iterator[Batch]:
         """Everything in ``text``."""
-        pace = Pace(self.path)
+        pace = Pace(self.path, self.clock)
         while block := text.lines(max(BLOCK_BYTES, len(self.rest))):
             yield from self._block(block)
             pace.keep(len(block))
