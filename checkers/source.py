@@ -94,7 +94,8 @@ class Source:
         """The files of transactions and splits; only of a source that is on disk."""
         if self._transactions_file is None:
             raise InvariantError("paths of a history that is in memory, not in files")
-        return str(self._transactions_file), tuple(map(str, self._files))
+        names = (str(file.absolute()) for file in self._files)
+        return str(self._transactions_file.absolute()), tuple(names)
 
 
 _NAMES = ("kind", "type", "node", "error", "phase", "f")

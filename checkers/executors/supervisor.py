@@ -1,0 +1,177 @@
+"""Supervises one command, as a program of its own: ``supervisor.py CALLER SCRATCH COMMAND...``.
+
+The command and every descendant of it are killed as soon as the command ends, the process CALLER
+ends (kill -9 included), or CALLER closes the supervisor's standard input. The directory SCRATCH is
+removed then, so that a caller that was killed leaves no files either.
+
+Descendants are found by adoption (``PR_SET_CHILD_SUBREAPER``): what a dying process leaves becomes
+the supervisor's child, whatever session or group it went to. It runs by path, in an isolated
+interpreter without site packages, and is there before the command is: no moment is unguarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+KILL_LIMIT_S = 10.0
+"""For what was killed to be gone: the kernel takes its time to give back gigabytes."""
+KILL_PAUSE_S = 0.01
+END_LIMIT_S = KILL_LIMIT_S + 2.0
+EXIT_NOT_STARTED = 127
+EXIT_OF_SIGNAL = 128
+"""Added to the number of the signal that ended a command, as shells do."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Supervised:
+    """A command of this process's that can't outlive it; see the module."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        scratch: Path,
+        *,
+        environment: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        stderr: IO[bytes] | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start ``command``, whose files are in ``scratch``. Its standard input stays open as long
+        as it may live. Raises ``OSError``.
+        """
+        program = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(scratch)]
+        self._process = subprocess.Popen(
+            [*program, *command],
+            stdin=subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            cwd=cwd,
+            pass_fds=tuple(pass_fds),
+            start_new_session=True,  # what ends the caller's group must not end its supervisor
+        )
+
+    def poll(self) -> int | None:
+        """The command's exit code, 128 and the signal where one ended it; ``None`` while it
+        lives.
+        """
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """``poll`` once it ended. Raises ``subprocess.TimeoutExpired``."""
+        return self._process.wait(timeout_s)
+
+    def end(self) -> None:
+        """Kill what is left of the command, and return when it is gone."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_LIMIT_S)
+
+
+def main(argv: list[str]) -> int:
+    """Supervise; the exit code is that of ``Supervised.poll``."""
+    caller, scratch, command = int(argv[0]), argv[1], argv[2:]
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    code = EXIT_NOT_STARTED
+    with contextlib.suppress(ProcessLookupError):  # a caller that is gone already
+        watched = os.pidfd_open(caller)
+        if os.getppid() == caller:
+            code = _run(command, watched)
+    _kill_descendants()
+    shutil.rmtree(scratch, ignore_errors=True)
+    return code
+
+
+def _run(command: list[str], caller: int) -> int:
+    """The command's exit code, or that of SIGKILL where it must not go on."""
+    lifeline, kept = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _become(command, lifeline)
+    os.close(lifeline)
+    ended = os.pidfd_open(child)
+    waiting = select.poll()
+    for handle in (sys.stdin.fileno(), caller, ended):
+        waiting.register(handle, select.POLLIN)
+    while True:
+        ready = [handle for handle, _ in waiting.poll()]
+        if ended in ready:
+            os.close(kept)
+            _, status = os.waitpid(child, 0)
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else EXIT_OF_SIGNAL - code
+        if caller in ready or not os.read(sys.stdin.fileno(), 64):
+            return EXIT_OF_SIGNAL + signal.SIGKILL
+
+
+def _become(command: list[str], lifeline: int) -> None:
+    """Turn this process, a fork of the supervisor, into ``command``; it dies with its parent."""
+    parent = os.getppid()
+    try:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            os.dup2(lifeline, 0)
+            os.execvp(command[0], command)  # noqa: S606 (a list, and no shell)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(EXIT_NOT_STARTED)
+
+
+def _kill_descendants() -> None:
+    """Kill, over and over, until no child is left: those of the dead become ours meanwhile."""
+    ends_s = time.monotonic() + KILL_LIMIT_S
+    while time.monotonic() < ends_s:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            for pid in _descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(KILL_PAUSE_S)
+            continue
+        return
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as stat:
+                # The name, in parentheses, may hold anything; after it: state, parent.
+                parent = int(stat.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    found: list[int] = []
+    pending = [root]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found += below
+        pending += below
+    return found
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

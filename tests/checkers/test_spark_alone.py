@@ -1,0 +1,134 @@
+"""Spark as it is started here: nothing that lies about configures it or runs in it, and nothing of
+it is open to others.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from checkers.executors import gateway
+from checkers.executors.spark import session
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+LIMIT_S = 240
+HISTORY = """
+{:type :invoke, :f :txn, :value [[:append 1 1]], :process 0, :time 5, :index 0}
+{:type :ok, :f :txn, :value [[:append 1 1]], :process 0, :time 7, :index 1}
+{:type :invoke, :f :txn, :value [[:r 1 nil]], :process 1, :time 8, :index 2}
+{:type :ok, :f :txn, :value [[:r 1 [1]]], :process 1, :time 9, :index 3}
+"""
+MODULES = ("socket", "queue", "tomllib", "numpy", "pyspark", "py4j", "msgspec", "sitecustomize")
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+
+
+def lay_traps(directory: Path, sprung: Path) -> dict[str, str]:
+    """Everything that Python, Spark, Hadoop or a JVM might take from ``directory``; each file says
+    so in ``sprung``. Gives the variables that point there.
+    """
+    for module in MODULES:
+        (directory / f"{module}.py").write_text(f"open({str(sprung)!r}, 'a').write('{module} ')\n")
+    (directory / "spark-env.sh").write_text(f"echo spark-env >> {sprung}\n")
+    (directory / "spark-defaults.conf").write_text("spark.master spark://192.0.2.1:7077\n")
+    (directory / "core-site.xml").write_text("no XML at all")
+    (directory / "log4j2.properties").write_text("status = trace\nrootLogger.level = trace\n")
+    (directory / ".hotspotrc").write_text("NoSuchOption\n")
+    return {
+        "SPARK_CONF_DIR": str(directory),
+        "SPARK_HOME": str(directory),
+        "SPARK_REMOTE": "sc://192.0.2.1",
+        "HADOOP_CONF_DIR": str(directory),
+        "PYSPARK_SUBMIT_ARGS": "--no-such-option",
+        "PYSPARK_GATEWAY_PORT": "1",
+        "JAVA_TOOL_OPTIONS": "-XX:NoSuchOption",
+        "CLASSPATH": str(directory),
+    }
+
+
+@pytest.mark.spark
+def test_nothing_that_lies_in_the_current_directory_or_the_environment_takes_part(
+    tmp_path: Path,
+) -> None:
+    directory, sprung = tmp_path / "here", tmp_path / "sprung"
+    directory.mkdir()
+    (directory / "history.edn").write_text(HISTORY)
+    variables = lay_traps(directory, sprung)
+    before = sorted(os.listdir(directory))
+
+    done = subprocess.run(
+        [FIREDRILL, "check", "history.edn", "--executor", "spark", "--json"],
+        cwd=directory,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+
+    assert not sprung.exists(), sprung.read_text()
+    assert done.returncode in (0, 2), done.stderr
+    assert "gave up" not in done.stdout
+    assert sorted(os.listdir(directory)) == before
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    with session("local[1]", tmp_path_factory.mktemp("spark")) as spark:
+        yield spark
+
+
+def jvm_of(spark: object) -> int:
+    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[attr-defined]
+
+
+@pytest.mark.spark
+def test_the_options_are_those_of_sparks_launcher_but_for_one_module(begun: object) -> None:
+    options = begun._jvm.org.apache.spark.launcher.JavaModuleOptions  # type: ignore[attr-defined]
+    wanted = options.defaultModuleOptions().split()
+
+    assert set(wanted) - set(gateway.MODULE_OPTIONS) == {"--add-modules=jdk.incubator.vector"}
+    assert set(gateway.MODULE_OPTIONS) <= set(wanted)
+
+
+@pytest.mark.spark
+def test_all_that_it_listens_on_is_the_loopback(begun: object) -> None:
+    jvm = Path("/proc") / str(jvm_of(begun))
+    sockets = {os.readlink(handle) for handle in (jvm / "fd").iterdir() if handle.exists()}
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in (jvm / "net" / table).read_text().splitlines()[1:]
+    ]
+    listening = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+    assert len(listening) >= 2  # py4j and blocks, at least
+    assert [at for at in listening if not at.startswith(LOOPBACK)] == []
+
+
+@pytest.mark.spark
+def test_it_asks_for_a_secret_that_no_command_line_shows(begun: object) -> None:
+    context = begun.sparkContext  # type: ignore[attr-defined]
+    words = (Path("/proc") / str(jvm_of(begun)) / "cmdline").read_text()
+
+    assert context.getConf().get("spark.authenticate") == "true"
+    assert "secret" not in words
+    assert context._gateway.gateway_parameters.auth_token
+    assert context._gateway.gateway_parameters.auth_token not in words
+    assert context.uiWebUrl is None
+
+
+def test_the_environment_is_afterwards_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    before = dict(os.environ)
+
+    with gateway.environment({"PYSPARK_PYTHON": "x"}, foreign=False):
+        assert "SPARK_CONF_DIR" not in os.environ
+        assert os.environ["PYSPARK_PYTHON"] == "x"
+
+    assert dict(os.environ) == before

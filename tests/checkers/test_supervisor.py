@@ -1,0 +1,147 @@
+"""What a supervised command leaves: nothing, however it and its caller end. Real processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkers.executors.supervisor import EXIT_NOT_STARTED, Supervised
+
+LIMIT_S = 30
+FAMILY = """
+import os, sys, time
+out = open(sys.argv[1], "w")
+if os.fork() == 0:
+    os.setsid()          # as Spark's daemon leaves its group
+    if os.fork() == 0:
+        os.setsid()
+    out.write(f"{os.getpid()} ")
+    out.flush()
+    time.sleep(600)
+while len(open(sys.argv[1]).read().split()) < 2:
+    time.sleep(0.01)
+out.write(f"{os.getpid()} .")
+out.flush()
+{then}
+"""
+"""A process with a child and a grandchild in sessions of their own; each writes its number."""
+CALLER = """
+import sys, time
+from pathlib import Path
+from checkers.executors.supervisor import Supervised
+started = Supervised(sys.argv[2:], Path(sys.argv[1]))
+print(started._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def family(numbers: Path, then: str = "time.sleep(600)") -> list[str]:
+    return [sys.executable, "-c", FAMILY.replace("{then}", then), str(numbers)]
+
+
+def await_family(numbers: Path) -> list[int]:
+    """The three numbers, opened as handles of their processes."""
+    waiting = select.poll()
+    for _ in range(LIMIT_S * 50):
+        if numbers.exists() and numbers.read_text().endswith("."):
+            return [os.pidfd_open(int(word)) for word in numbers.read_text().split()[:-1]]
+        waiting.poll(20)
+    raise AssertionError("the family did not start")
+
+
+def gone(processes: list[int], limit_s: float = LIMIT_S) -> bool:
+    waiting = [p for p in processes if not select.select([p], [], [], limit_s)[0]]
+    return not waiting
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    directory = tmp_path / "scratch"
+    directory.mkdir()
+    (directory / "shuffled").write_text("much")
+    return directory
+
+
+def test_a_command_that_ends_takes_its_descendants_and_its_files_with_it(
+    tmp_path: Path, scratch: Path
+) -> None:
+    numbers = tmp_path / "numbers"
+
+    started = Supervised(family(numbers, "sys.exit(7)"), scratch)
+
+    assert started.wait(LIMIT_S) == 7
+    assert [w for w in numbers.read_text().split()[:-1] if Path(f"/proc/{w}").exists()] == []
+    assert not scratch.exists()
+
+
+def test_to_end_it_kills_sessions_of_their_own_as_well(tmp_path: Path, scratch: Path) -> None:
+    started = Supervised(family(tmp_path / "numbers"), scratch)
+    processes = await_family(tmp_path / "numbers")
+    assert started.poll() is None
+    assert not gone(processes[:1], 0)
+
+    started.end()
+
+    assert len(processes) == 3
+    assert gone(processes, 0)
+    assert not scratch.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+def test_a_caller_that_is_killed_leaves_nothing(
+    number: signal.Signals, tmp_path: Path, scratch: Path
+) -> None:
+    numbers = tmp_path / "numbers"
+    command = [sys.executable, "-c", CALLER, str(scratch), *family(numbers)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as caller:
+        processes = await_family(numbers)
+        assert caller.stdout is not None
+        supervisor = os.pidfd_open(int(caller.stdout.readline()))
+        caller.send_signal(number)
+
+    assert gone([*processes, supervisor])
+    assert not scratch.exists()
+
+
+def test_a_supervisor_that_is_killed_takes_its_command_with_it(
+    tmp_path: Path, scratch: Path
+) -> None:
+    started = Supervised(family(tmp_path / "numbers"), scratch)
+    processes = await_family(tmp_path / "numbers")
+
+    started._process.kill()
+
+    try:
+        assert gone(processes[2:])  # its own child; what that one leaves is another's
+    finally:
+        for process in processes[:2]:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"), [("sys.exit(0)", 0), ("os.abort()", 134), ("os.kill(os.getpid(), 9)", 137)]
+)
+def test_the_exit_code_says_how_it_ended(body: str, code: int, scratch: Path) -> None:
+    started = Supervised([sys.executable, "-c", f"import os, sys; {body}"], scratch)
+
+    assert started.wait(LIMIT_S) == code
+
+
+def test_what_can_not_be_started_says_so(scratch: Path) -> None:
+    assert Supervised([str(scratch / "nothing")], scratch).wait(LIMIT_S) == EXIT_NOT_STARTED
+
+
+def test_signals_that_the_supervisor_ignores_reach_its_command(
+    tmp_path: Path, scratch: Path
+) -> None:
+    started = Supervised(
+        [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"], scratch
+    )
+
+    assert started.wait(LIMIT_S) == 128 + signal.SIGTERM
