@@ -20,13 +20,15 @@ from checkers.forgetting import excuse, excused
 from checkers.kernel import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from checkers.models import (
     OF_NODES,
-    OF_REPLICAS,
     OF_SERVICE,
-    OF_SNAPSHOTS,
     STRICT_SERIALIZABLE,
+    Meaning,
+    Meanings,
     canonical,
     decides,
+    declared,
     left_open,
+    meaning_of,
     ruled_out,
 )
 from checkers.node_logs import patterns_of
@@ -215,18 +217,33 @@ def _part(
     why = next((broken[k.name] for k in checker.kernels if k.name in broken), None)
     if why is None:
         try:
-            return _with_examples(checker.judge(tables, setting, source))
+            return _complete(checker.name, checker.judge(tables, setting, source))
         except Exception as error:  # whatever a checker raises is its own end, not the others'
             why = describe(error)
     return Part(outcome=Outcome.UNKNOWN, reasons=(f"checker {checker.name} gave up: {why}",))
 
 
-def _with_examples(part: Part) -> Part:
-    """``part``, if all that it accuses anybody of has an example: a verdict must show its proof."""
+def _complete(checker: str, part: Part) -> Part:
+    """``part`` with the meaning of every anomaly that is the checker's own. All that it accuses
+    anybody of has an example: a verdict must show its proof.
+    """
     for name, anomaly in part.anomalies.items():
         if not anomaly.examples or "text" not in anomaly.examples[0]:
             raise HarnessBug(f"anomaly {name!r}: expected an example with a text, found none")
-    return part
+    return attrs.evolve(part, meanings=declared(part.anomalies, part.meanings, checker))
+
+
+def _meanings(parts: Iterable[Part]) -> Meanings:
+    """What the anomalies of all checkers mean; where two say it of one name, all that they say."""
+    found: dict[str, Meaning] = {}
+    for part in parts:
+        for name, meaning in part.meanings.items():
+            other = found.get(name, meaning)
+            found[name] = Meaning(
+                breaks=tuple(dict.fromkeys((*other.breaks, *meaning.breaks))),
+                promise=other.promise or meaning.promise,
+            )
+    return found
 
 
 def _together(first: Anomaly, second: Anomaly) -> Anomaly:
@@ -246,17 +263,23 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
         tables |= part.tables
         for name in _TOLD:
             told[name] |= getattr(part, name)
-    deciding = {name: a for name, a in sorted(found.items()) if decides(name, setting.model)}
+    meanings = _meanings(parts)
+    deciding = {
+        name: a for name, a in sorted(found.items()) if decides(name, setting.model, meanings)
+    }
     spared = _spared(deciding, setting, why)
     for names in spared.values():
         deciding = {name: anomaly for name, anomaly in deciding.items() if name not in names}
-    weakest, above = ruled_out(found)
+    weakest, above = ruled_out(found, meanings)
     outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
-    reasons = [_reason(name, a, setting.model) for name, a in deciding.items()]
+    reasons = [
+        _reason(name, a, meaning_of(name, meanings).promise or setting.model)
+        for name, a in deciding.items()
+    ]
     for reason, names in spared.items():
         outcomes.append(Outcome.UNKNOWN)
         reasons.append(f"undecided: {', '.join(names)} was seen, but {reason}")
-    if left_open(setting.model, found):
+    if left_open(setting.model, found, meanings):
         outcomes.append(Outcome.UNKNOWN)
         reasons.append(_left_open(setting.model, found))
     verdict = Verdict(
@@ -288,16 +311,7 @@ def _left_open(model: str, found: Iterable[str]) -> str:
     )
 
 
-def _reason(name: str, anomaly: Anomaly, model: str) -> str:
-    broken = model
-    if name in OF_SNAPSHOTS:
-        broken = "what snapshots promise"
-    elif name in OF_REPLICAS:
-        broken = "what replicas owe each other"
-    elif name in OF_NODES:
-        broken = "the promise stays-up"
-    elif name in OF_SERVICE:
-        broken = "the promise to serve again"
+def _reason(name: str, anomaly: Anomaly, broken: str) -> str:
     return f"{name} ({anomaly.count}) breaks {broken}: {anomaly.examples[0]['text']}"
 
 

@@ -26,6 +26,7 @@ import attrs
 import msgspec
 import pyarrow as pa
 
+from checkers.models import Meaning
 from harness.checking import Anomaly
 from harness.outcome import Outcome
 from harness.promise import Declaration
@@ -108,11 +109,14 @@ class Part:
     """What one checker says.
 
     ``outcome`` is what it decides apart from anomalies (``unknown`` where it can't tell);
-    anomalies decide through the model. ``tables`` are written beside the verdict.
+    anomalies decide through the model. ``meanings`` says what those mean whose names are the
+    checker's own (``checkers.models.breaking``, ``OBSERVED``); one that it does not mention is a
+    violation, whatever model was asked for. ``tables`` are written beside the verdict.
     """
 
     outcome: Outcome = Outcome.VALID
     anomalies: Mapping[str, Anomaly] = attrs.field(factory=dict)
+    meanings: Mapping[str, Meaning] = attrs.field(factory=dict)
     reasons: tuple[str, ...] = ()
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     availability: Mapping[str, Any] = attrs.field(factory=dict)

@@ -7,9 +7,12 @@ order of each process, ``strong-`` real time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
-from harness.errors import UsageError
+import msgspec
+
+from harness.errors import HarnessBug, UsageError
 
 STRICT_SERIALIZABLE = "strict-serializable"
 
@@ -146,6 +149,66 @@ OF_SERVICE = frozenset({"liveness"})
 """What breaks the promise to serve again once all is healed, whatever model was asked for."""
 
 
+_PROMISES: dict[str, str] = {
+    **dict.fromkeys(OF_SNAPSHOTS, "what snapshots promise"),
+    **dict.fromkeys(OF_REPLICAS, "what replicas owe each other"),
+    **dict.fromkeys(OF_NODES, "the promise stays-up"),
+    **dict.fromkeys(OF_SERVICE, "the promise to serve again"),
+}
+"""What breaks a promise beside the lattice, and which."""
+
+
+class Meaning(msgspec.Struct, frozen=True, kw_only=True):
+    """What it means that an anomaly was found.
+
+    ``breaks`` are the weakest models that it rules out. ``promise`` is what it breaks whatever
+    model was asked for, in words. One with neither is observed, and decides nothing.
+    """
+
+    breaks: tuple[str, ...] = ()
+    promise: str = ""
+
+
+OBSERVED = Meaning()
+"""Worth telling, and no violation of anything."""
+
+Meanings = Mapping[str, Meaning]
+"""By the names of anomalies: those that checkers of others declare."""
+
+NONE_DECLARED: Meanings = MappingProxyType({})
+
+
+def breaking(*weakest: str) -> Meaning:
+    """The meaning of an anomaly that rules out the models ``weakest`` and all above them. Raises
+    ``UsageError`` for one that is not in the lattice.
+    """
+    return Meaning(breaks=tuple(canonical(model) for model in weakest))
+
+
+def declared(names: Iterable[str], meanings: Meanings, checker: str) -> Meanings:
+    """What the anomalies ``names`` mean that ``checker`` found, of those that are not known here:
+    as it says in ``meanings``, else they break a promise of its own.
+
+    Raises ``HarnessBug`` where it gives a known anomaly another meaning, ``UsageError`` for a model
+    that is not in the lattice.
+    """
+    for name, meaning in meanings.items():
+        if name in _WEAKEST_BROKEN or name in _PROMISES:
+            raise HarnessBug(f"anomaly {name!r} has its meaning, and {checker!r} declares another")
+        breaking(*meaning.breaks)
+    own = Meaning(promise=f"the promise of checker {checker}")
+    known = _WEAKEST_BROKEN.keys() | _PROMISES.keys()
+    return {name: meanings.get(name, own) for name in names if name not in known}
+
+
+def meaning_of(anomaly: str, meanings: Meanings = NONE_DECLARED) -> Meaning:
+    """What ``anomaly`` means: one that neither this module nor ``meanings`` knows, nothing."""
+    if anomaly in meanings:
+        return meanings[anomaly]
+    breaks_ = _WEAKEST_BROKEN.get(anomaly, ())
+    return Meaning(breaks=breaks_, promise=_PROMISES.get(anomaly, ""))
+
+
 def models() -> tuple[str, ...]:
     """Every model of the lattice, by name."""
     return tuple(sorted(_STRONGER))
@@ -171,31 +234,32 @@ def implied_by(model: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def ruled_out(anomalies: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def ruled_out(
+    anomalies: Iterable[str], meanings: Meanings = NONE_DECLARED
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What ``anomalies`` rule out: the weakest models, and every other one above them."""
-    broken = {weakest for name in anomalies for weakest in _WEAKEST_BROKEN.get(name, ())}
+    broken = {weakest for name in anomalies for weakest in meaning_of(name, meanings).breaks}
     every = {model for model in _STRONGER if implied_by(model) & broken}
     weakest = {model for model in every if not (implied_by(model) - {model}) & every}
     return tuple(sorted(weakest)), tuple(sorted(every - weakest))
 
 
-def breaks(anomaly: str, model: str) -> bool:
+def breaks(anomaly: str, model: str, meanings: Meanings = NONE_DECLARED) -> bool:
     """Whether ``anomaly`` shows that ``model`` does not hold."""
-    return not implied_by(model).isdisjoint(_WEAKEST_BROKEN.get(anomaly, ()))
+    return not implied_by(model).isdisjoint(meaning_of(anomaly, meanings).breaks)
 
 
-def decides(anomaly: str, model: str) -> bool:
-    """Whether ``anomaly`` decides a judgement by ``model``: it rules the model out, or breaks what
-    the system declares of a kind of read, what replicas owe each other, that nodes stay up or that
-    service comes back, whatever model was asked for.
+def decides(anomaly: str, model: str, meanings: Meanings = NONE_DECLARED) -> bool:
+    """Whether ``anomaly`` decides a judgement by ``model``: it rules the model out, or breaks a
+    promise beside the lattice: what the system declares of a kind of read, what replicas owe each
+    other, that nodes stay up, that service comes back, what a checker of others looks for.
     """
-    of_any_model = OF_SNAPSHOTS | OF_REPLICAS | OF_NODES | OF_SERVICE
-    return anomaly in of_any_model or breaks(anomaly, model)
+    return bool(meaning_of(anomaly, meanings).promise) or breaks(anomaly, model, meanings)
 
 
-def left_open(model: str, anomalies: Iterable[str]) -> bool:
+def left_open(model: str, anomalies: Iterable[str], meanings: Meanings = NONE_DECLARED) -> bool:
     """Whether ``anomalies`` neither rule ``model`` out nor leave standing what it follows from."""
-    broken = {name for part in ruled_out(anomalies) for name in part}
+    broken = {name for part in ruled_out(anomalies, meanings) for name in part}
     return model not in broken and not any(
         model in implied_by(stronger) for stronger in DECIDED - broken
     )

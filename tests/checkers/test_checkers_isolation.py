@@ -17,6 +17,7 @@ from checkers.executors import spark
 from checkers.executors.java import JavaChoice
 from checkers.kernel import Exchange, Kernel, Lookup, Part, Setting, Tables
 from checkers.lost_write import CHECKER as LOST_WRITE
+from checkers.models import NONE_DECLARED, OBSERVED, Meaning, Meanings, breaking
 from checkers.statistics import CHECKER as STATISTICS
 from harness.checking import Anomaly, Verdict
 from harness.errors import HarnessError
@@ -42,15 +43,18 @@ class Broken:
 
 @attrs.frozen
 class Accuser:
-    """A checker of somebody else's that finds G1a, with these examples."""
+    """A checker of somebody else's that finds G1a, or what else, with these examples."""
 
     name: str
     texts: tuple[str, ...]
+    finds: str = "G1a"
+    meanings: Meanings = NONE_DECLARED
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         examples = tuple({"text": text, "txns": [0], "keys": [1]} for text in self.texts)
-        return Part(anomalies={"G1a": Anomaly(count=3, examples=examples)})
+        found = {self.finds: Anomaly(count=3, examples=examples)}
+        return Part(anomalies=found, meanings=self.meanings)
 
 
 def judged(*checkers: Any, **more: Any) -> Verdict:
@@ -96,6 +100,60 @@ def test_what_two_checkers_find_under_one_name_is_added_up() -> None:
     assert found.outcome == "violation"
     assert found.anomalies["G1a"].count == 6
     assert [e["text"] for e in found.anomalies["G1a"].examples] == ["one", "two", "three"]
+
+
+def accuser(meanings: Meanings, name: str = "counter", finds: str = "wrong-count") -> Accuser:
+    return Accuser(name, ("4 of 8 increments are gone",), finds, meanings)
+
+
+def test_an_anomaly_of_a_checkers_own_is_a_violation_whatever_was_asked() -> None:
+    found = judged(accuser({}), model="read-uncommitted")
+
+    assert found.outcome == "violation"
+    assert list(found.anomalies) == ["wrong-count"]
+    assert found.reasons == (
+        "wrong-count (3) breaks the promise of checker counter: 4 of 8 increments are gone",
+    )
+    assert (found.not_, found.observed) == ((), {})
+
+
+def test_an_anomaly_that_breaks_a_model_decides_where_that_was_asked_for() -> None:
+    meanings = {"wrong-count": breaking("snapshot-isolation")}
+
+    above = judged(accuser(meanings), model="serializable")
+    below = judged(accuser(meanings), STATISTICS, model="read-committed")
+
+    assert (above.outcome, list(above.anomalies)) == ("violation", ["wrong-count"])
+    assert (above.not_, "serializable" in above.also_not) == (("snapshot-isolation",), True)
+    assert (below.outcome, list(below.observed)) == ("valid", ["wrong-count"])
+
+
+def test_what_a_checker_only_observes_decides_nothing() -> None:
+    found = judged(accuser({"wrong-count": OBSERVED}), STATISTICS)
+
+    assert (found.outcome, list(found.observed), found.anomalies) == ("valid", ["wrong-count"], {})
+
+
+def test_of_two_checkers_that_mean_different_things_by_a_name_the_one_that_accuses_counts() -> None:
+    found = judged(accuser({"wrong-count": OBSERVED}), accuser({}, name="second"))
+
+    assert found.outcome == "violation"
+    assert found.anomalies["wrong-count"].count == 6
+
+
+@pytest.mark.parametrize("known", ["G0", "lost-write", "liveness", "panic", "diverged-logs"])
+def test_no_checker_gives_a_known_anomaly_another_meaning(known: str) -> None:
+    found = judged(accuser({known: OBSERVED}, finds=known), STATISTICS)
+
+    assert found.outcome == "unknown"
+    assert f"anomaly {known!r} has its meaning, and 'counter' declares another" in found.reasons[0]
+
+
+def test_a_meaning_names_models_that_there_are() -> None:
+    found = judged(accuser({"wrong-count": Meaning(breaks=("serialisable",))}), STATISTICS)
+
+    assert found.outcome == "unknown"
+    assert "unknown consistency model 'serialisable'" in found.reasons[0]
 
 
 def test_no_checker_at_all_is_no_pass() -> None:
