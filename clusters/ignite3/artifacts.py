@@ -161,10 +161,10 @@ class Artifacts:
     def driver_command(self) -> tuple[str, ...]:
         """What starts the driver. Raises ``NotPrepared`` where set-up has not been run."""
         classes, library = self.root / f"driver-{driver_digest()}", self.client_library
-        java = _tool("java")
+        # First what set-up makes: it names every tool that is lacking at once.
         if not classes.is_dir() or not library.is_dir():
             raise NotPrepared("the driver of clients", self.release)
-        return (java, *DRIVER_JVM, "-cp", f"{classes}:{library}/*", "Driver")
+        return (_tool("java"), *DRIVER_JVM, "-cp", f"{classes}:{library}/*", "Driver")
 
     def made(self, name: str, make: Callable[[Path], None]) -> Path:
         """``root / name``, there at once and whole: made beside it and renamed."""
