@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from harness.errors import UnknownPlugin
+from harness.errors import HarnessError, UnknownPlugin
 
 GROUPS = ("workloads", "faults", "checkers", "providers", "systems", "doctors")
 
@@ -24,6 +24,16 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
         if point.name == name:
             return point.load()
     raise UnknownPlugin(group.removesuffix("s"), name, names(group))
+
+
+def own_version() -> str:
+    """The version of firedrill itself: of the distribution that brings the command, since the name
+    of a distribution is the registry's business (there, ``firedrill`` is another's).
+    """
+    for command in entry_points(group="console_scripts", name="firedrill"):
+        if command.value.startswith("harness.") and command.dist is not None:
+            return command.dist.version
+    raise HarnessError("firedrill is not installed in this environment: expected its command")
 
 
 @cache

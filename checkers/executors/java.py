@@ -60,7 +60,7 @@ def find_java() -> JavaChoice:
         home=None,
         version=None,
         origin="none",
-        reason=f"no Java {JAVA_MIN} or newer (pip install 'firedrill[jre]' adds one){tail}",
+        reason=f"no Java {JAVA_MIN} or newer (pip install 'firedrill-lab[jre]' adds one){tail}",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import click
 
+from harness import plugins
 from harness.cli import streams
 from harness.cli.attach import logs, shell
 from harness.cli.check import check
@@ -39,8 +40,21 @@ Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,
 255 harness error."""
 
 
+def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(f"firedrill, version {plugins.own_version()}")
+        context.exit()
+
+
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="firedrill")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version and exit.",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_obj
 def cli(session: Session, debug: bool) -> None:

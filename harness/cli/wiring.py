@@ -33,7 +33,7 @@ from harness.rundir import RunDirectory
 from harness.text import inert
 from harness.workload import Workload, WorkloadSetting
 
-LIBRARIES = ("firedrill", "msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
+LIBRARIES = ("msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
 DRIVER_COMMAND = (sys.executable, "-m", "harness.cli.driving")
 DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
@@ -115,7 +115,8 @@ def _run(
                 write=write,
                 journal=ground.journal,
             ),
-            versions={name: version(name) for name in LIBRARIES},
+            versions={"firedrill": plugins.own_version()}
+            | {name: version(name) for name in LIBRARIES},
             machine=machine(),
             wall_ns=ground.wall_ns,
             open_history=ground.open_history,

@@ -23,6 +23,7 @@ from harness.hardware import Hardware
 from harness.states import TellsStates
 
 INSTALL_LIMIT_S, COMMAND_LIMIT_S = 120, 180
+BY_WHAT_IS_HERE = "--no-build-isolation"
 GUIDE = ROOT / "docs" / "your-own-store.md"
 
 
@@ -30,7 +31,7 @@ GUIDE = ROOT / "docs" / "your-own-store.md"
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which the example's package is installed."""
     target = tmp_path_factory.mktemp("installed")
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", BY_WHAT_IS_HERE)
     command = (*pip, "--target", str(target), str(EXAMPLE))
     subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S)
     return {**os.environ, "PYTHONPATH": str(target)}
