@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -34,12 +33,13 @@ from checkers.models import (
 from checkers.node_logs import patterns_of
 from checkers.replicas import CHECKER as REPLICAS
 from checkers.source import Source
-from harness import plugins
+from harness import planfile, plugins
 from harness.checking import Anomaly, Verdict
 from harness.client import READ_WRITE
-from harness.errors import HarnessBug, PlanError, UsageError
+from harness.errors import HarnessBug, UsageError
 from harness.history.load import History, load
 from harness.outcome import Outcome, worst
+from harness.plan import CheckPlan
 from harness.promise import Declaration
 from harness.rundir import Manifest, RunDirectory
 from harness.statelog import read_states
@@ -202,12 +202,8 @@ def _min_ok(plan: Path) -> int:
     """``min_ok`` of the plan's ``[check]``, or the default where the plan does not say. A history
     that no plan of ours drove is judged for what it is, if anything in it succeeded.
     """
-    default = 100
-    try:
-        check = tomllib.loads(plan.read_text()).get("check", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError("", f"{plan.name} can't be read: {error}") from error
-    return int(check.get("min_ok", default))
+    table = planfile.parse(planfile.read_text(plan), plan.name)
+    return planfile.convert(CheckPlan, table.get("check", {}), "check").min_ok
 
 
 def _part(

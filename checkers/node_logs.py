@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from harness.errors import MalformedHistory
 from harness.history.checksums import NodeLog
+from harness.history.files import open_regular
 from harness.history.load import History
 from harness.logmatch import matches, unusable
 from harness.promise import Declaration, LogPattern
@@ -108,7 +109,7 @@ def _lines(path: Path, left: int) -> Iterator[tuple[int, bytes]]:
     at.
     """
     number, whole = 1, True
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         while left > 0 and (piece := stream.readline(min(left, LINE_BYTES))):
             left -= len(piece)
             if whole:

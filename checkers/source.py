@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import InvariantError, MalformedHistory
+from harness.history.files import regular
 
 
 @attrs.frozen(kw_only=True)
@@ -74,7 +75,7 @@ class Source:
         among = pc.field("txn").isin(txns)
         if self._files:
             # Files are sorted by transaction: most row groups are passed over unread.
-            return pq.read_table(self._files[split], filters=among)
+            return pq.read_table(regular(self._files[split]), filters=among)
         return self._tables[split].filter(among)
 
     @contextmanager
@@ -104,7 +105,9 @@ hundred million little texts."""
 
 
 def _read(file: Path, columns: list[str] | None = None) -> pa.Table:
-    table = pq.read_table(file, columns=columns, read_dictionary=_NAMES).unify_dictionaries()
+    table = pq.read_table(
+        regular(file), columns=columns, read_dictionary=_NAMES
+    ).unify_dictionaries()
     for place, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             whole = table.column(place).combine_chunks()

@@ -30,12 +30,23 @@ Overrides = Mapping[str, object]
 def override(text: str) -> tuple[str, object]:
     """``KEY=VALUE`` as (dotted path, value): a TOML value, or else the text itself."""
     path, equals, value = text.partition("=")
-    if not equals or not path.strip():
+    path = path.strip()
+    if not equals or not path:
         raise PlanError("", f"expected KEY=VALUE (got {planfile.shown(text)})")
+    if path.count(".") >= planfile.MAX_DEPTH:
+        problem = f"nested too deeply (more than {planfile.MAX_DEPTH} tables)"
+        raise PlanError(path[: planfile.MAX_SHOWN], problem, "--set")
     try:
-        return path.strip(), tomllib.loads(f"value = {value}")["value"]
+        found = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        return path.strip(), value.strip()
+        return path, value.strip()
+    except RecursionError as error:
+        raise PlanError(path, "nested too deeply", "--set") from error
+    except ValueError as error:  # Python refuses to read an integer of more than 4,300 digits
+        problem = f"{planfile.OF_64_BITS}, found one of far too many digits"
+        raise PlanError(path, problem, "--set") from error
+    planfile.require_shape(found, path, "--set")
+    return path, found
 
 
 def merged(flags: Overrides, sets: Iterable[str]) -> dict[str, object]:

@@ -7,7 +7,6 @@ option tables of plugins stay raw here: each plugin turns its own into a struct 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -28,6 +27,7 @@ MAX_NODES = 64  # addresses and links grow with the square; no lab of ours has m
 MAX_DURATION_S = 7 * 86_400.0  # a week's soak
 MAX_CONCURRENCY = 10_000  # logical processes of one driver
 MAX_DRIVERS = 64  # driver processes; no host of ours has more cores
+MIN_RATE_PER_S = 0.001  # an operation every quarter of an hour
 MAX_RATE_PER_S = 1_000_000.0
 MIN_DEADLINE_S = 0.001  # below the timer's own noise every operation would be late
 MAX_DEADLINE_S = 600.0
@@ -70,7 +70,7 @@ class DrivePlan(_Table, frozen=True, kw_only=True):
     duration_s: _DurationS = 30.0
     concurrency: Annotated[int, Meta(ge=1, le=MAX_CONCURRENCY)] = 10
     drivers: Annotated[int, Meta(ge=1, le=MAX_DRIVERS)] = 1
-    rate_per_s: Annotated[float, Meta(gt=0, le=MAX_RATE_PER_S)] | None = None
+    rate_per_s: Annotated[float, Meta(ge=MIN_RATE_PER_S, le=MAX_RATE_PER_S)] | None = None
     op_deadline_s: Annotated[float, Meta(ge=MIN_DEADLINE_S, le=MAX_DEADLINE_S)] = 2.0
 
 
@@ -226,8 +226,10 @@ def _check_faults(plan: Plan) -> None:
         if not 0 <= fault.at_s < plan.drive.duration_s:
             limit = f"within the drive phase, 0 <= at_s < {plan.drive.duration_s:g}"
             raise PlanError(f"{path}.at_s", f"expected a time {limit} (got {fault.at_s:g})")
-        if not (fault.hold_s > 0 and math.isfinite(fault.hold_s)):
-            raise PlanError(f"{path}.hold_s", f"expected a number > 0 (got {fault.hold_s:g})")
+        if not 0 < fault.hold_s <= MAX_DURATION_S:
+            bound = f"<= {MAX_DURATION_S:g}" if fault.hold_s > 0 else "> 0"
+            problem = f"expected a number {bound} (got {fault.hold_s:g})"
+            raise PlanError(f"{path}.hold_s", problem)
 
 
 def _without_none(value: Any) -> Any:  # noqa: ANN401 (any TOML value)

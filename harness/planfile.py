@@ -23,6 +23,8 @@ from harness.errors import PlanError
 T = TypeVar("T")
 
 MAX_PLAN_BYTES = 1 << 20  # a plan is written by people; ten thousand faults fit in this
+MAX_DEPTH = 16  # tables and arrays within each other; ours have three
+OF_64_BITS = "expected an integer of 64 bits"
 MAX_SHOWN = 60  # characters of a wrong value in a message
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -62,13 +64,36 @@ def read_text(path: Path) -> str:
 def parse(text: str, source: str) -> dict[str, Any]:
     """The tables of TOML ``text``. Raises ``PlanError`` with source, line and reason."""
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         match = _TOML_AT.match(str(error))
         where, reason = (match["where"], match["reason"]) if match else ("", str(error))
         raise PlanError("", ": ".join(filter(None, (source, where, reason)))) from error
     except RecursionError as error:
         raise PlanError("", f"{source}: nested too deeply") from error
+    except ValueError as error:  # Python refuses to read an integer of more than 4,300 digits
+        raise PlanError("", f"{source}: {OF_64_BITS}, found one of far too many digits") from error
+    require_shape(table, "", source)
+    return table
+
+
+def require_shape(value: object, path: str, source: str = "plan") -> None:
+    """Refuse what no plan holds though TOML can say it: nesting without end, and integers of more
+    than 64 bits. ``path`` is where ``value`` stands. Raises ``PlanError``.
+    """
+    waiting: list[tuple[str, int, object]] = [(path, 0, value)]
+    while waiting:
+        where, depth, found = waiting.pop()
+        if depth > MAX_DEPTH:
+            problem = f"nested too deeply (more than {MAX_DEPTH} tables or arrays)"
+            raise PlanError(where[:MAX_SHOWN], problem, source)
+        if isinstance(found, int) and not -(1 << 63) <= found < 1 << 63:
+            problem = f"{OF_64_BITS} (got one of {found.bit_length()})"
+            raise PlanError(where, problem, source)
+        if isinstance(found, Mapping):
+            waiting += [(dotted(where, (key,)), depth + 1, inner) for key, inner in found.items()]
+        elif isinstance(found, list):
+            waiting += [(dotted(where, (n,)), depth + 1, inner) for n, inner in enumerate(found)]
 
 
 def override(table: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from harness.clock import RunClock
 from harness.cluster import Cluster
 from harness.history.checksums import require_checksum
-from harness.history.files import disk_failure, sha256
+from harness.history.files import disk_failure, regular, sha256
 from harness.rundir import RunDirectory
 from harness.states import ReplicaState, TellsStates
 from harness.tasks import together
@@ -168,7 +168,7 @@ def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
         path = root / name
         if name in checksums:
             require_checksum(path, checksums[name])
-            found[path.stem] = pq.read_table(path)
+            found[path.stem] = pq.read_table(regular(path))
         else:
             found[path.stem] = like.empty_table()
     return found

@@ -19,7 +19,10 @@ import msgspec
 
 from harness.cluster import Grudge, LinkShape
 from harness.errors import HarnessError, MalformedHistory
-from harness.history.files import sync_directory, write_atomically
+from harness.history.files import read_small, sync_directory, write_atomically
+
+MAX_BYTES = 1 << 20
+"""Of one intent: a grudge of 64 nodes against each other is a tenth of it."""
 
 _INTENT = re.compile(r"fault-\d{6,}\.json")
 
@@ -113,7 +116,7 @@ def forget_all(directory: Path) -> None:
 
 def _read(path: Path) -> Intent:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Intent)
+        return msgspec.json.decode(read_small(path, MAX_BYTES), type=Intent)
     except (msgspec.MsgspecError, OSError, RecursionError) as error:
         raise MalformedHistory(str(path), "", f"no intent of a fault: {error}") from error
 

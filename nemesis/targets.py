@@ -22,6 +22,7 @@ ACCEPTED = (
     "(and so primary, follower, other voter, learner, majority, minority of one); "
     "where the fault has a strength, with it (n1 at 30 %, one at 100 ms)"
 )
+TARGET_CHARS = 4_200  # 64 nodes by their longest names, and a strength
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _OF_PARTITION = re.compile(
     r"(leader|primary|follower|other voter|learner|majority|minority)"
@@ -99,6 +100,9 @@ class Hit:
 
 def parse(text: str, path: str = "target") -> Target:
     """The target that ``text`` says. Raises ``PlanError`` at ``path`` with what is accepted."""
+    if len(text) > TARGET_CHARS:
+        problem = f"expected a target of at most {TARGET_CHARS} characters (got {len(text)})"
+        raise PlanError(path, problem)
     words = " ".join(text.split())
     if match := _STRENGTH.fullmatch(words):
         target = _parse_who(match["who"])

@@ -11,10 +11,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.checking import Verdict
+from harness.checking import Verdict, read_verdict
 from harness.errors import MalformedHistory
+from harness.history.files import is_regular, read_small
 from harness.history.load import History, load
 from harness.history.schema import split_of
+from harness.planfile import MAX_PLAN_BYTES
 from harness.rundir import Manifest, Origin, RunDirectory
 from results.lanes import Window
 from results.missed import Missed, first_missed
@@ -126,16 +128,6 @@ def gather(run: RunDirectory) -> Material:
     )
 
 
-def read_verdict(run: RunDirectory) -> Verdict | None:
-    """The verdict of ``run``; ``None`` where it was not analyzed. Raises ``MalformedHistory``."""
-    try:
-        return msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
-        raise MalformedHistory(str(run.verdict), "", f"it is no verdict: {error}") from error
-
-
 def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
     """How this history's times are told: seconds where a run of ours made them."""
     origin = manifest.origin
@@ -149,15 +141,17 @@ def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
 
 def _plan_text(run: RunDirectory) -> str:
     try:
-        return run.plan.read_text(errors="replace")
-    except OSError:  # a history from elsewhere has none
+        return read_small(run.plan, MAX_PLAN_BYTES).decode(errors="replace")
+    except FileNotFoundError:  # a history from elsewhere has none
         return ""
+    except OSError as error:
+        raise MalformedHistory(str(run.plan), "", f"it can't be read: {error.strerror}") from error
 
 
 def _plan(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # ValueError: an integer of 5,000 digits as well
         return {}
 
 
@@ -168,9 +162,9 @@ def _nodes(run: RunDirectory) -> tuple[NodeFiles, ...]:
     found = []
     for directory in sorted(path for path in parent.iterdir() if path.is_dir())[:NODES_MAX]:
         # What lies deeper is the node's own business: code, data.
-        files = sorted(path for path in directory.iterdir() if path.is_file())
+        files = sorted(path for path in directory.iterdir() if is_regular(path))
         listed = tuple(
-            (path.relative_to(run.root).as_posix(), path.stat().st_size)
+            (path.relative_to(run.root).as_posix(), path.lstat().st_size)
             for path in files[:FILES_MAX]
         )
         found.append(

@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 
 from harness.errors import HarnessError, UsageError
-from harness.rundir import RunDirectory
+from harness.rundir import RunDirectory, require_plain
 
 DEFAULT_ROOT = Path("runs")
 LATEST = "latest"
@@ -90,9 +90,8 @@ class RunStore:
             run.root.rename(doomed)
             shutil.rmtree(doomed, onerror=_unless_gone)
             self.mend_latest()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise HarnessError(f"cannot remove run {run.root}: {reason}") from error
+        except (OSError, RecursionError) as error:
+            raise HarnessError(f"cannot remove run {run.root}: {_why(error)}") from error
 
     def mend_latest(self) -> None:
         """Where ``latest`` leads nowhere, let it mean the newest run that is left, or be gone.
@@ -117,9 +116,8 @@ class RunStore:
         """Delete what is left of one of ``broken_off``. Raises ``HarnessError``."""
         try:
             shutil.rmtree(run.root, onerror=_unless_gone)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise HarnessError(f"cannot remove {run.root}: {reason}") from error
+        except (OSError, RecursionError) as error:
+            raise HarnessError(f"cannot remove {run.root}: {_why(error)}") from error
 
     def runs(self) -> tuple[RunDirectory, ...]:
         """Every run of the store, oldest first; nothing where there is no store."""
@@ -130,8 +128,14 @@ class RunStore:
 
     def resolve(self, name: str) -> RunDirectory:
         """The run that a person means by ``name``: a path, an identifier, the beginning of exactly
-        one, or ``latest``. Raises ``UnknownRun``.
+        one, or ``latest``. Raises ``UnknownRun``, and ``MalformedHistory`` for a directory that
+        leads elsewhere (``require_plain``).
         """
+        run = self._named(name)
+        require_plain(run)
+        return run
+
+    def _named(self, name: str) -> RunDirectory:
         if name == LATEST:
             return self._latest()
         path = Path(name)
@@ -175,6 +179,12 @@ def _unless_gone(_: object, __: object, failure: tuple[object, BaseException, ob
     """Somebody else may finish the same deletion."""
     if not isinstance(failure[1], FileNotFoundError):
         raise failure[1]
+
+
+def _why(error: OSError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "directories are nested too deeply in it (rm -r removes it)"
+    return error.strerror or str(error)
 
 
 def _is_run(path: Path) -> bool:

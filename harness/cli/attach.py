@@ -12,6 +12,7 @@ import click
 from harness.cli.cleanup import known_as
 from harness.cli.session import runs_option, say
 from harness.errors import PlanError, UsageError
+from harness.history.files import open_regular
 from harness.rundir import RunDirectory
 from harness.text import inert
 from results.store import RunStore
@@ -107,7 +108,7 @@ def _read(paths: tuple[Path, ...], going_on: Callable[[], bool] | None) -> Itera
     ``going_on`` says.
     """
     for path in paths:
-        with path.open("rb") as log:
+        with open_regular(path) as log:
             while block := log.read(BLOCK_BYTES):
                 yield block
             while going_on is not None and path == paths[-1]:

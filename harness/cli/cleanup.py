@@ -15,7 +15,7 @@ from harness.errors import FiredrillError, MalformedHistory, UsageError
 from harness.history.files import lock_directory
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
-from harness.rundir import RunDirectory, directory_mark
+from harness.rundir import RunDirectory, directory_mark, require_plain
 from harness.text import inert
 from results.store import RunStore
 
@@ -51,7 +51,8 @@ def cleanup(
         if driven(directory) and not force:
             raise UsageError(f"run {directory.root.name} is still driven: stop it first (Ctrl-C)")
     known = [(known_as(run), directory_mark(run.root)) for run in named]
-    directories = named or [run for run in store.runs() if not driven(run)]
+    directories, refused = _plain(named or store.runs())
+    directories = [run for run in directories if named or not driven(run)]
     work = [partial(_processes, run, bool(named) or everything) for run in directories]
     work += [partial(_containers, *run, kept_too=True, force=force) for run in known] or [
         partial(_containers, kept_too=everything)
@@ -63,7 +64,21 @@ def cleanup(
         _forget_intents(directories)
     if not removed and not failures:
         click.echo("nothing to remove")
-    return Outcome.HARNESS_ERROR.exit_code if failures else 0
+    return Outcome.HARNESS_ERROR.exit_code if failures or refused else 0
+
+
+def _plain(runs: Iterable[RunDirectory]) -> tuple[list[RunDirectory], int]:
+    """Those that lead nowhere else, and how many do, each of which is said."""
+    kept, refused = [], 0
+    for run in runs:
+        try:
+            require_plain(run)
+        except MalformedHistory as error:
+            say(f"{run.root.name} is passed over: {error}")
+            refused += 1
+        else:
+            kept.append(run)
+    return kept, refused
 
 
 def known_as(run: RunDirectory) -> str:
@@ -93,6 +108,10 @@ def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
             say(str(error))
             failures += 1
             continue
+        except Exception as error:  # one run that nobody foresaw leaves the others no processes
+            say(f"unexpected {type(error).__name__}: {error}")
+            failures += 1
+            continue
         for line in lines:
             click.echo(f"removed {inert(line)}")
         removed += len(lines)
@@ -103,6 +122,10 @@ def driven(run: RunDirectory) -> bool:
     """Whether a living controller writes to ``run``, or judges it while its nodes are up."""
     from clusters.providers.process.cleanup import driven as runs_nodes
 
+    try:
+        require_plain(run)
+    except MalformedHistory:  # what is elsewhere is not this run's
+        return False
     with contextlib.suppress(MalformedHistory):  # said by whoever cleans up
         if runs_nodes(run.undo):
             return True

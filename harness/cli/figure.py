@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import msgspec
 
-from harness.checking import Anomaly, Verdict
+from harness.checking import Anomaly, read_verdict
 from harness.cli.ground import TRACE
 from harness.cli.seeds import CRASHES
 from harness.clock import NS_PER_S
+from harness.history.files import open_regular, write_atomically
 from harness.records import EventKind
 from harness.rundir import RunDirectory
 
@@ -71,7 +72,7 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
     stretches = list(view.windows) or stretches_of(story, _partitions(history, example))
     stretches = merged(stretches, 0.0 if view.windows else APART_S)
     decoder = msgspec.json.Decoder()
-    with (run.root / TRACE).open("rb") as lines:
+    with open_regular(run.root / TRACE) as lines:
         svg, left_out = draw(
             map(decoder.decode, lines),
             story,
@@ -80,15 +81,15 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
             show=view.show or USUAL,
         )
     path = run.root / DIAGRAM
-    path.write_text(svg, encoding="utf-8")
+    write_atomically(path, svg.encode())
     return path, stretches, left_out
 
 
 def _proof(run: RunDirectory) -> tuple[str, dict[str, Any]]:
     """The anomaly that is shown best, by its first example: one with the fewest operations."""
-    if not run.verdict.exists():
+    verdict = read_verdict(run)
+    if verdict is None:
         return "", {}
-    verdict = msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
 
     def rank(item: tuple[str, Anomaly]) -> tuple[bool, bool, int, bool, str]:
         name, anomaly = item

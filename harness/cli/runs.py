@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from harness.checking import read_outcome
 from harness.cli.cleanup import driven
 from harness.cli.duration import seconds
 from harness.cli.session import runs_option, say
@@ -14,7 +15,7 @@ from harness.errors import HarnessError, MalformedHistory, UsageError
 from harness.history.manifest import RUNNING, read_manifest
 from harness.outcome import Outcome
 from harness.room import MIB, used_bytes
-from harness.rundir import RunDirectory
+from harness.rundir import RunDirectory, require_plain
 from harness.text import inert
 from results.retention import Kept, Rule, to_prune
 from results.store import RunStore
@@ -36,10 +37,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None
     size_bytes: int
     held: str
-
-
-class _Outcome(msgspec.Struct):
-    outcome: str
 
 
 @click.group(invoke_without_command=True)
@@ -123,14 +120,15 @@ def summary(run: RunDirectory) -> Summary:
         manifest = read_manifest(run)
         unjudged = "not sealed" if manifest.state == RUNNING else "not judged"
         workload = manifest.workload
+        nodes = sum(path.is_dir() for path in run.node("any").parent.glob("*")) or None
     except MalformedHistory:
-        unjudged, workload = "no history", ""
+        unjudged, workload, nodes = "no history", "", None
     return Summary(
         run=run.root.name,
         state=held or outcome or unjudged,
         outcome=outcome,
         workload=workload,
-        nodes=sum(path.is_dir() for path in (run.root / "nodes").glob("*")) or None,
+        nodes=nodes,
         size_bytes=used_bytes(run.root),
         held=held,
     )
@@ -139,13 +137,21 @@ def summary(run: RunDirectory) -> Summary:
 def outcome_of(run: RunDirectory) -> str | None:
     """The outcome of the run's verdict; ``None`` where there is no readable one."""
     try:
-        return msgspec.json.decode(run.verdict.read_bytes(), type=_Outcome).outcome
-    except (OSError, msgspec.MsgspecError):
+        require_plain(run)
+        found = read_outcome(run)
+    except MalformedHistory:
         return None
+    return found.value if found else None
 
 
 def held_by(run: RunDirectory) -> str:
-    """Why the run can't be let go now; empty where nothing holds it."""
+    """Why the run can't be let go now; empty where nothing holds it, or where it is none of ours:
+    a directory from elsewhere in which links stand for files.
+    """
+    try:
+        require_plain(run)
+    except MalformedHistory:
+        return ""
     if run.kept.exists():
         return UP
     return ON if driven(run) else ""

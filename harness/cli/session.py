@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from harness.errors import HarnessError
+from harness.history.files import write_atomically
 from harness.outcome import Outcome, worst
 from harness.rundir import RunDirectory
 from harness.text import inert
@@ -41,9 +43,10 @@ class Session:
         if self.run is None or not self.run.root.is_dir():
             return None
         path = self.run.root / TRACEBACK_FILE
+        text = "".join(traceback.format_exception(error))
         try:
-            path.write_text("".join(traceback.format_exception(error)), errors="backslashreplace")
-        except OSError:  # a full disk is often the error itself
+            write_atomically(path, text.encode("utf-8", "backslashreplace"))
+        except HarnessError:  # a full disk is often the error itself
             return None
         return path
 

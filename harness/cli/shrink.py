@@ -11,9 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
 import click
-import msgspec
 
-from harness.checking import Verdict
+from harness.checking import read_verdict
 from harness.cli import duration
 from harness.cli.ground import SIMULATED
 from harness.cli.lesser import beginnings, smaller, with_schedule
@@ -21,7 +20,7 @@ from harness.cli.odds import METHOD, between
 from harness.cli.seeds import CRASHES
 from harness.cli.session import Session, runs_option, say
 from harness.cli.trials import OutOfTime, Trials
-from harness.errors import UsageError
+from harness.errors import MalformedHistory, UsageError
 from harness.faults import PlannedFault
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
@@ -136,12 +135,11 @@ def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
     ``wanted`` of them. Raises ``UsageError`` where there are none.
     """
     try:
-        verdict = msgspec.json.decode(run.verdict.read_bytes(), type=Verdict)
-    except FileNotFoundError as error:
-        raise UsageError(f"{run.root.name} has no verdict ('firedrill check' makes one)") from error
-    except msgspec.MsgspecError as error:
-        anew = "('firedrill check' makes it anew)"
-        raise UsageError(f"{run.verdict}: expected a verdict, found {error} {anew}") from error
+        verdict = read_verdict(run)
+    except MalformedHistory as error:
+        raise UsageError(f"{error} ('firedrill check' makes it anew)") from error
+    if verdict is None:
+        raise UsageError(f"{run.root.name} has no verdict ('firedrill check' makes one)")
     found = frozenset(verdict.anomalies)
     if not found:
         raise UsageError(f"{run.root.name} broke no promise: there is nothing to shrink")

@@ -9,7 +9,6 @@ directory or against a closed form: they never lead out of it.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +68,7 @@ def require_checksum(path: Path, expected: str) -> None:
         reason = f"expected a file with SHA-256 {expected}, found none"
         raise MalformedHistory(str(path), "", reason) from error
     except OSError as error:
-        reason = f"it can't be read: {os.strerror(error.errno or 0)}"
+        reason = f"it can't be read: {error.strerror}"
         raise MalformedHistory(str(path), "", reason) from error
     if found != expected:
         reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
@@ -124,7 +123,7 @@ def _require_log(path: Path, sealed: LogSum) -> bool:
     try:
         found, size_bytes = _sum(path, sealed.size_bytes), path.stat().st_size
     except OSError as error:
-        reason = f"it can't be read: {os.strerror(error.errno or 0)}"
+        reason = f"it can't be read: {error.strerror}"
         raise MalformedHistory(str(path), "", reason) from error
     if found != sealed:
         reason = (

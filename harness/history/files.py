@@ -17,7 +17,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from io import BufferedReader
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
 from harness.errors import HarnessError
@@ -67,6 +67,14 @@ def what_it_is(mode: int) -> str:
     return "" if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "a device"
 
 
+def is_regular(path: Path) -> bool:
+    """Whether a regular file stands there, and no link to one."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def regular(path: Path) -> Path:
     """``path``, if a regular file stands there: for readers that open by name.
 
@@ -80,7 +88,7 @@ def regular(path: Path) -> Path:
     return path
 
 
-def open_regular(path: Path) -> BufferedReader:
+def open_regular(path: Path, buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> BufferedReader:
     """The regular file ``path``, open for reading. Raises ``OSError`` as ``regular`` does."""
     regular(path)  # before it is opened, since that alone makes some devices act
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -88,7 +96,7 @@ def open_regular(path: Path) -> BufferedReader:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "it became another file while it was opened", str(path))
-        return os.fdopen(handle, "rb")
+        return BufferedReader(FileIO(handle), buffer_bytes)
     except BaseException:
         os.close(handle)
         raise

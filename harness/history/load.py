@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from harness.errors import MalformedHistory
 from harness.history import schema
 from harness.history.checksums import NodeLogs, require_checksums, require_logs
+from harness.history.files import regular
 from harness.history.layout import (
     EVENTS,
     FAULTS,
@@ -74,7 +75,7 @@ class History:
     def _table(self, name: str) -> pa.Table:
         path = table_path(self.run, name)
         try:
-            with pq.ParquetFile(path) as source:
+            with pq.ParquetFile(regular(path)) as source:
                 return source.read()
         except (OSError, pa.ArrowException) as error:
             raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error
@@ -115,7 +116,7 @@ def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
 def _require_schema(path: Path, expected: pa.Schema) -> None:
     """Only after the checksum: a Parquet reader is not made for bytes from strangers."""
     try:
-        found = pq.read_schema(path)
+        found = pq.read_schema(regular(path))
     except (OSError, pa.ArrowException) as error:
         raise MalformedHistory(str(path), "", f"it is no Parquet file: {error}") from error
     if not found.equals(expected, check_metadata=True):

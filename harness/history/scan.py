@@ -7,7 +7,6 @@ stream there, and ``Torn`` says where and why.
 from __future__ import annotations
 
 import heapq
-import os
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.history import frames
+from harness.history.files import open_regular
 from harness.records import Complete, Invoke, PhaseMark, Record
 
 _NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
@@ -71,13 +71,13 @@ class Stream:
         self.file = self._directory / frames.chunk_name(self.writer, sequence)
         self.offset = 0
         try:
-            with self.file.open("rb", buffering=_BUFFER_BYTES) as source:
+            with open_regular(self.file, _BUFFER_BYTES) as source:
                 if self._header_is_good(source, sequence):
                     return (yield from self._frames(source))
         except FileNotFoundError:
             self._tear("the chunk is missing")
         except OSError as error:
-            self._tear(f"it can't be read: {os.strerror(error.errno or 0)}")
+            self._tear(f"it can't be read: {error.strerror}")
         return False
 
     def _header_is_good(self, source: BinaryIO, sequence: int) -> bool:
@@ -199,7 +199,7 @@ def scan(directory: Path) -> Scan:
     try:
         names = sorted(path.name for path in directory.iterdir())
     except OSError as error:
-        reason = f"expected the chunks of a run, found none ({os.strerror(error.errno or 0)})"
+        reason = f"expected the chunks of a run, found none ({error.strerror})"
         raise MalformedHistory(str(directory), "", reason) from error
     writers = {int(found.group(1)) for name in names if (found := _NAME.fullmatch(name))}
     if not writers:

@@ -358,7 +358,7 @@ def test_a_verdict_that_is_none_is_named(tmp_path: Path) -> None:
     run.analysis.mkdir()
     run.verdict.write_text("{")
 
-    with pytest.raises(MalformedHistory, match=r"verdict\.json: it is no verdict"):
+    with pytest.raises(MalformedHistory, match=r"verdict\.json: expected a verdict"):
         write_report(run)
 
 

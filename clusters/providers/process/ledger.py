@@ -10,10 +10,11 @@ import msgspec
 
 from clusters.providers.process.procfs import Identity, find, look, machine_boot
 from harness.errors import MalformedHistory
-from harness.history.files import sync_directory, write_atomically
+from harness.history.files import read_small, sync_directory, write_atomically
 from harness.rundir import directory_mark
 
 FILE = "processes.json"
+MAX_BYTES = 1 << 20  # some hundred bytes a node
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +84,12 @@ def read(state_dir: Path) -> Owned | None:
     """
     path = state_dir / FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Owned)
+        return msgspec.json.decode(read_small(path, MAX_BYTES), type=Owned)
     except FileNotFoundError:
         return None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except OSError as error:
+        raise MalformedHistory(str(path), "", f"it can't be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"no list of processes: {error}") from error
 
 

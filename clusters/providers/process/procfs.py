@@ -7,11 +7,16 @@ import os
 import select
 import signal
 from pathlib import Path
+from typing import Annotated
 
 import attrs
 import msgspec
+from msgspec import Meta
 
 from harness.rundir import same_directory
+
+MAX_PID = 1 << 22
+"""What Linux gives out at most; 0 and below mean groups, 1 is nobody's to end."""
 
 MARK = "FIREDRILL_DIRECTORY"
 """In the environment of every process of a run: the mark of the directory it was started for."""
@@ -26,8 +31,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     ``start_ticks`` is when it started, in clock ticks since the machine booted.
     """
 
-    pid: int
-    start_ticks: int
+    pid: Annotated[int, Meta(gt=1, le=MAX_PID)]
+    start_ticks: Annotated[int, Meta(ge=0)]
 
     def __str__(self) -> str:
         return f"{self.pid}.{self.start_ticks}"
