@@ -170,6 +170,7 @@ def _left_processes(store: RunStore) -> Iterator[tuple[str, str]]:
 
     for run in store.runs():
         with contextlib.suppress(FiredrillError, OSError):
+            require_plain(run)
             yield from [("process", run.root.name)] * left(run.undo)
 
 
