@@ -295,6 +295,18 @@ class LogsEvents(Protocol):
 
 
 @runtime_checkable
+class LeasesFaults(Protocol):
+    """A ``Provider`` whose machines end their faults by themselves once the controller is not heard
+    of any more.
+    """
+
+    def lapsed(self) -> tuple[str, ...]:
+        """Leases that ran out though the controller lives, a sentence each: what was broken then
+        healed before its time, and the run is inconclusive.
+        """
+
+
+@runtime_checkable
 class Readmits(Protocol):
     """A ``System`` that does not take a node back by itself once it was thrown out: mending what
     broke is then only half of the healing.

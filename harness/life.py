@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.attendance import Attendance, attended
 from harness.clock import NS_PER_S, RunClock, cpu_s
-from harness.cluster import Cluster, LogsEvents
+from harness.cluster import Cluster, LeasesFaults, LogsEvents
 from harness.crew import Crew
 from harness.driver import Driver
 from harness.errors import FiredrillError
@@ -202,6 +202,8 @@ class Life:
             self.enter("collect")
             looks = self.attendance.look(cluster.nodes)
             await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
+            if isinstance(self.provider, LeasesFaults):
+                self.trouble.extend(self.provider.lapsed())
             await self._collect(cluster)
 
     def _load(self, cluster: Cluster) -> Load:

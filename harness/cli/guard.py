@@ -1,4 +1,6 @@
-"""Starts the reaper of a run, and lets it go when nothing is left to heal."""
+"""Starts what mends after a run, its reaper and its watchdog, and lets them go when nothing is left
+to heal.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import sys
 
 import attrs
 
-from harness.cli import reaper
+from harness.cli import reaper, watchdog
 from harness.errors import HarnessError
 from harness.rundir import RunDirectory
 
@@ -17,9 +19,11 @@ LET_GO_LIMIT_S = 10.0  # an interpreter that ends on a loaded machine
 
 @attrs.define
 class ReaperGuard:
-    """A process of its own, which heals what this one leaves. See ``harness.cli.reaper``."""
+    """Processes of their own, which heal what this one leaves: the reaper, and a watchdog that acts
+    where the reaper is gone, too. See ``harness.cli.reaper`` and ``harness.cli.watchdog``.
+    """
 
-    _process: subprocess.Popen[bytes]
+    _processes: tuple[subprocess.Popen[bytes], ...]
     _released: bool = False
 
     @classmethod
@@ -27,36 +31,47 @@ class ReaperGuard:
         """Watch over this process from now on, for ``run``. Raises ``HarnessError``."""
         root = run.root.resolve()
         words = (root.name, str(root), provider, str(os.getpid()))
+        reaping = _start("reaper", reaper.__name__, *words)
+        guard = cls((reaping,))
         try:
-            return cls(
-                subprocess.Popen(
-                    [sys.executable, "-P", "-m", reaper.__name__, *words],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    cwd="/",
-                    start_new_session=True,  # Ctrl-C is for the controller
-                )
-            )
-        except OSError as error:
-            raise HarnessError(f"cannot start the run's reaper: {error.strerror}") from error
+            watching = _start("watchdog", watchdog.__name__, *words, str(reaping.pid))
+        except HarnessError:
+            guard.release()
+            raise
+        return cls((reaping, watching))
 
     def release(self) -> None:
-        """Nothing is left to heal: it ends, and is waited for. Idempotent."""
-        if self._released or self._process.stdin is None:
+        """Nothing is left to heal: they end, and are waited for. Idempotent."""
+        if self._released:
             return
         self._released = True
-        try:
-            self._process.communicate(reaper.RELEASE, timeout=LET_GO_LIMIT_S)
-        except (OSError, subprocess.TimeoutExpired):  # it read the word, or nobody is there
-            return
+        for process in reversed(self._processes):  # the watchdog first: it waits for the reaper
+            try:
+                process.communicate(reaper.RELEASE, timeout=LET_GO_LIMIT_S)
+            except (OSError, subprocess.TimeoutExpired):  # it read the word, or is gone
+                continue
 
     @property
     def released(self) -> bool:
-        """Whether it was let go."""
+        """Whether they were let go."""
         return self._released
 
     def hand_over(self) -> None:
-        """Let it act now, while this process lives: what is left is its work. Idempotent."""
-        if not self._released and self._process.stdin is not None:
-            self._process.stdin.close()
+        """Let them act now, while this process lives: what is left is their work. Idempotent."""
+        for process in self._processes:
+            if not self._released and process.stdin is not None:
+                process.stdin.close()
+
+
+def _start(what: str, module: str, *words: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C is for the controller
+        )
+    except OSError as error:
+        raise HarnessError(f"cannot start the run's {what}: {error.strerror}") from error

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end its reaper
     if released(sys.stdin.fileno(), pid):
         return 0
-    tell = _teller(root / LOG_FILE)
+    tell = teller(root)
     tell("the controller is gone: removing what it left")
     looks = CLEAN_LOOKS_DOCKER if provider == "docker" else CLEAN_LOOKS
     failure = reap(lambda: remove_all(run_id, root / "undo", provider), tell, looks)
@@ -119,7 +119,12 @@ def forget_undone(undo: Path) -> None:
         forget_all(undo)
 
 
-def _teller(path: Path) -> Callable[[str], None]:
+def teller(root: Path) -> Callable[[str], None]:
+    """What writes a line into the log of the run directory ``root``; a disk that has no room for it
+    keeps nobody from mending.
+    """
+    path = root / LOG_FILE
+
     def tell(text: str) -> None:
         with contextlib.suppress(OSError), path.open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}\n")

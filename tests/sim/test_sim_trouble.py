@@ -50,6 +50,17 @@ def test_a_quiet_run_has_no_trouble(tmp_path: Path) -> None:
     assert (manifest.state, manifest.trouble) == ("sealed", ())
 
 
+def test_a_lease_of_faults_that_ran_out_meanwhile_is_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ("n2: its lease ran out",)
+    monkeypatch.setattr(SimProvider, "lapsed", lambda _: told, raising=False)
+
+    _, manifest = drill(PLAN, tmp_path / "run")
+
+    assert (manifest.state, manifest.trouble) == ("sealed", told)
+
+
 def test_keys_that_are_not_read_in_the_end_are_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

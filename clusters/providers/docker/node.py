@@ -7,6 +7,7 @@ import attrs
 from clusters.providers.remote import program
 from clusters.providers.remote.lanes import Lane
 from clusters.providers.remote.session import Session
+from clusters.providers.remote.watchdog import Lease
 
 
 @attrs.define(kw_only=True)
@@ -23,6 +24,9 @@ class Node:
     hand: Lane
     wiring: Lane
     session: Session
+    lease: Lease = attrs.field(
+        default=attrs.Factory(lambda self: Lease(self.session, lambda: self.reachable), True)
+    )
     launch: program.Launch | None = None
     process: program.Process | None = None
     lost: bool = False

@@ -22,6 +22,7 @@ from clusters.providers.remote import (
     keys,
     program,
     requirements,
+    watchdog,
 )
 from clusters.providers.remote.lanes import Lane, together
 from clusters.providers.remote.session import Endpoint, Session
@@ -160,6 +161,9 @@ class DockerProvider:
             node.session.connect,
             CONNECT_LIMIT_S,
         )
+        # Before the first fault: what breaks it must not depend on this process to mend it.
+        limit_s = 2 * watchdog.OPEN_LIMIT_S + 5
+        await node.lane.call("starting its watchdog", limit_s, node.lease.take)
 
     async def install(self, node: str, program: Program) -> None:
         """Unpack the program's code and files, and remember how to start it."""
@@ -345,8 +349,16 @@ class DockerProvider:
         self._ours.close()
         await self._let_go()
 
+    def lapsed(self) -> tuple[str, ...]:
+        """See ``harness.cluster.LeasesFaults``."""
+        return tuple(text for node in self._every for text in node.lease.lapses)
+
     async def _let_go(self) -> None:
         """Close the ways to all machines."""
+        await together(
+            Lane(node.name).call("letting its watchdog go", CLOSE_LIMIT_S, node.lease.let_go)
+            for node in self._every
+        )
         await together(
             Lane(node.name).call("dropping its session", CLOSE_LIMIT_S, node.session.close)
             for node in self._every

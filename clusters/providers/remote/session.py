@@ -141,6 +141,52 @@ class Running:
         return b"".join(parts)
 
 
+class Attached:
+    """A command without a limit of its own, for as long as it reads its input. Nothing here waits
+    but ``line``.
+    """
+
+    def __init__(self, node: str, channel: paramiko.Channel) -> None:
+        self._node, self._channel = node, channel
+        self._unread = b""
+
+    def send(self, data: bytes) -> bool:
+        """Write ``data``, a few bytes, to its standard input; whether it may still hear it."""
+        if self._channel.closed or self._channel.exit_status_ready():
+            return False
+        try:
+            self._channel.settimeout(STEP_LIMIT_S)
+            self._channel.sendall(data)
+        except (OSError, EOFError, paramiko.SSHException):
+            return False
+        return True
+
+    def line(self, limit_s: float) -> str:
+        """The next line of its output, empty where there is none in time."""
+        ends = time.monotonic() + limit_s
+        while b"\n" not in self._unread and (left_s := ends - time.monotonic()) > 0:
+            self._channel.settimeout(left_s)
+            try:
+                received = self._channel.recv(READ_BYTES)
+            except TimeoutError:
+                break
+            if not received:
+                break
+            self._unread = (self._unread + received)[-OUTPUT_LIMIT_BYTES:]
+        first, _, self._unread = self._unread.partition(b"\n")
+        return first.decode("utf-8", "replace")
+
+    def said(self) -> tuple[str, ...]:
+        """The whole lines of output that are here by now."""
+        while self._channel.recv_ready():
+            received = self._channel.recv(READ_BYTES)
+            if not received:
+                break
+            self._unread = (self._unread + received)[-OUTPUT_LIMIT_BYTES:]
+        *lines, self._unread = self._unread.split(b"\n")
+        return tuple(line.decode("utf-8", "replace") for line in lines)
+
+
 class Session:
     """The session to one machine; connects by itself when it is needed. Safe between threads."""
 
@@ -220,6 +266,18 @@ class Session:
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise self._unreachable(error) from error
         return Running(self.node, name or argv[0], channel, limit_s + GRACE_S)
+
+    def attach(self, argv: Sequence[str], limit_s: float) -> Attached:
+        """Start ``argv`` within ``limit_s``; it ends by itself, or when its input tells it to.
+        Raises ``Unreachable``.
+        """
+        channel = self._channel(time.monotonic() + limit_s)
+        try:
+            channel.settimeout(STEP_LIMIT_S)
+            channel.exec_command(shlex.join(argv))
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise self._unreachable(error) from error
+        return Attached(self.node, channel)
 
     def _channel(self, ends: float) -> paramiko.Channel:
         """A new channel. A session that gives none is dead: dialled anew once, as nothing was sent

@@ -1,0 +1,196 @@
+"""The lease of the faults on a machine, and the watchdog on it that lets the lease run out.
+
+Rules, delays and stopped programs outlive the controller that made them. So a small process stands
+on each machine, from the first session on, and is told every two seconds that the controller lives.
+Where it is not told for the length of the lease it ends whatever is in force; where that stays so,
+it ends the machine, so that what is left uses nothing and a pruning of the daemon takes it.
+
+The lease is counted in turns of the watchdog, not by a clock: a machine that was frozen, or that
+starved, wakes up with the lease that it had.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from clusters.providers.remote.rules import CHAIN
+from clusters.providers.remote.session import Attached, Session
+from harness.errors import HarnessError
+
+RENEW_S = 2.0
+# A controller that starves for ten seconds must not end its own faults, and a fault that nobody
+# answers for must be gone within thirty.
+LEASE_TURNS = 15
+END_TURNS = 300  # of a second each, since the last renewal: then the machine itself ends
+OPEN_LIMIT_S = 10.0
+LAPSES_MAX = 20  # sentences that are kept of one machine
+
+# Turns are seconds. The newest watchdog is the one whose number stands in the file: one whose
+# session was lost is followed by another, and must not count down to its end. What it ended stands
+# in a file as well, so that the next one can tell a controller that was only late.
+_WATCH = """
+import os, select, signal, subprocess, sys
+lease, end, chain = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+place = "/run/firedrill"
+mine, ended = place + "/watchdog", place + "/lapsed"
+os.makedirs(place, exist_ok=True)
+os.setsid() if os.getpgrp() != os.getpid() else None
+with open(mine + ".new", "w") as file:
+    file.write(str(os.getpid()))
+os.replace(mine + ".new", mine)
+
+def run(*argv):
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    return done.stdout if done.returncode == 0 else ""
+
+def end_rules():
+    cut = "DROP" in run("iptables", "-w", "5", "-S", chain)
+    while run("iptables", "-w", "5", "-v", "-D", "INPUT", "-j", chain):
+        pass
+    run("iptables", "-w", "5", "-F", chain)
+    return cut
+
+def end_delays():
+    slow = [d for d in os.listdir("/sys/class/net")
+            if "qdisc htb 1: root" in run("tc", "qdisc", "show", "dev", d)]
+    for device in slow:
+        run("tc", "qdisc", "del", "dev", device, "root")
+    return bool(slow)
+
+def end_pauses():
+    stopped = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open("/proc/" + entry + "/stat", errors="replace") as stat:
+                    if stat.read().rpartition(")")[2].split()[0] == "T":
+                        stopped.append(int(entry))
+            except OSError:
+                pass
+    for pid in stopped:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except OSError:
+            pass
+    return bool(stopped)
+
+def end_faults():
+    kinds = {"cuts and losses": end_rules, "delays": end_delays, "stopped programs": end_pauses}
+    gone = []
+    for kind, act in kinds.items():
+        try:
+            if act():
+                gone.append(kind)
+        except (OSError, subprocess.SubprocessError) as error:
+            print("could not end", kind, error, file=sys.stderr)
+    if gone:
+        with open(ended, "a") as file:
+            file.write(", ".join(gone) + "\\n")
+
+def tell():
+    try:
+        with open(ended) as file:
+            said = file.read()
+        sys.stdout.write(said)
+        sys.stdout.flush()
+        os.remove(ended)
+    except OSError:
+        pass
+
+print("watching", flush=True)
+tell()
+turns, hears = 0, True
+while True:
+    ready = select.select([0] if hears else [], [], [], 1.0)[0]
+    with open(mine) as file:
+        if file.read() != str(os.getpid()):
+            break
+    if ready:
+        said = os.read(0, 4096)
+        hears = bool(said)
+        if b"q" in said:
+            break
+        if said:
+            turns = 0
+            tell()
+    else:
+        turns += 1
+        if turns == lease:
+            end_faults()
+        if turns == end:
+            os.kill(1, signal.SIGTERM)
+"""
+
+
+class Lease:
+    """The lease of one machine's faults, renewed on a thread of its own: a machine that does not
+    answer delays no other's. Its methods may be called from any thread.
+    """
+
+    def __init__(self, session: Session, reachable: Callable[[], bool]) -> None:
+        """``reachable``: whether a command can reach the machine now; no other is dialled."""
+        self._session, self._reachable = session, reachable
+        self._opening = threading.Lock()
+        self._watchdog: Attached | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lapses: list[str] = []
+
+    def take(self) -> None:
+        """Return once a watchdog stands on the machine: a new one, where there is one already.
+        From then on the lease is renewed. Blocking. Raises ``HarnessError``.
+        """
+        with self._opening:
+            self._open()
+            if self._thread is None:
+                name = f"lease-{self._session.node}"
+                self._thread = threading.Thread(target=self._renew_on, name=name, daemon=True)
+                self._thread.start()
+
+    @property
+    def lapses(self) -> tuple[str, ...]:
+        """What the watchdog ended while this controller lived, a sentence each."""
+        return tuple(self._lapses)
+
+    def let_go(self) -> None:
+        """Renew no more, and tell the watchdog to go: nothing is in force. Never waits for it."""
+        self._over.set()
+        watchdog = self._watchdog
+        if watchdog is not None:
+            watchdog.send(b"q")
+
+    def _open(self) -> None:
+        """Start a watchdog; it takes the place of any other. Raises ``HarnessError``."""
+        argv = ("python3", "-I", "-S", "-c", _WATCH, str(LEASE_TURNS), str(END_TURNS), CHAIN)
+        watchdog = self._session.attach(argv, OPEN_LIMIT_S)
+        first = watchdog.line(OPEN_LIMIT_S)
+        if first != "watching":
+            raise HarnessError(f"{self._session.node}: the watchdog of its faults said {first!r}")
+        self._watchdog = watchdog
+
+    def _renew_on(self) -> None:
+        while not self._over.wait(RENEW_S):
+            self._renew()
+
+    def _renew(self) -> None:
+        with self._opening:
+            watchdog = self._watchdog
+            if watchdog is not None and watchdog.send(b"\n"):
+                self._note(watchdog.said())
+                return
+            self._watchdog = None
+            if self._over.is_set() or not self._reachable():
+                return
+            try:
+                self._open()
+            except HarnessError:  # tried again at the next turn
+                return
+
+    def _note(self, lines: tuple[str, ...]) -> None:
+        node = self._session.node
+        for line in lines[: LAPSES_MAX - len(self._lapses)]:
+            self._lapses.append(
+                f"{node}: the controller was not heard of for {LEASE_TURNS} s, so the lease of its"
+                f" faults ran out and the machine ended its {line}"
+            )

@@ -1,0 +1,112 @@
+"""The lease of a machine's faults runs out where it is not renewed, and not before; it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import docker
+import pytest
+from docker_runs import named, running
+
+from clusters.providers.docker.container import docker_name
+from clusters.providers.remote import watchdog
+from harness.cluster import LeasesFaults
+
+NEVER_S = 1000.0
+LIMIT_S = 20.0
+CUT = (("n1", "n2"),)
+
+
+def drops(client: docker.APIClient, run_id: str, node: str) -> bool:
+    """Whether the node drops anything, as its kernel tells the daemon."""
+    made = client.exec_create(docker_name(run_id, node), ["iptables", "-S", "FIREDRILL"])
+    return b"DROP" in client.exec_start(made["Id"])
+
+
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not await asyncio.to_thread(look):  # noqa: ASYNC110 (the machine acts, not this loop)
+            await asyncio.sleep(0.1)
+
+
+def test_a_controller_that_starves_for_ten_seconds_keeps_its_faults_and_a_dead_one_no_thirty() -> (
+    None
+):
+    assert watchdog.LEASE_TURNS - watchdog.RENEW_S >= 10
+    assert watchdog.LEASE_TURNS <= 30 / 1.5  # turns of a crowded machine are longer
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_lease_that_was_not_renewed_runs_out_and_a_controller_that_comes_back_hears_it(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LEASE_TURNS", 3)
+    monkeypatch.setattr(watchdog, "RENEW_S", NEVER_S)
+    run_id = named("lapse")
+
+    async def story() -> tuple[str, ...]:
+        async with running(run_id, ("n1", "n2")) as run:
+            await run.provider.cut(CUT)
+            assert drops(docker_daemon, run_id, "n2")
+            await until(lambda: not drops(docker_daemon, run_id, "n2"))
+
+            assert isinstance(run.provider, LeasesFaults)
+            assert run.provider.lapsed() == ()
+            await run.provider.cut(CUT)  # the rules can be made anew
+            assert drops(docker_daemon, run_id, "n2")
+            lease = run.provider._nodes["n2"].lease
+            await asyncio.to_thread(lease.take)  # as after a session that was lost
+            await until(lambda: lease._renew() or bool(lease.lapses))
+            return run.provider.lapsed()
+
+    [told] = asyncio.run(story())
+    assert told.startswith("n2: the controller was not heard of for 3 s")
+    assert told.endswith("ended its cuts and losses")
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_machine_that_was_frozen_for_longer_than_the_lease_keeps_its_cut(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LEASE_TURNS", 4)
+    monkeypatch.setattr(watchdog, "RENEW_S", 0.3)
+    run_id = named("thawed")
+
+    async def story() -> tuple[str, ...]:
+        async with running(run_id, ("n1", "n2")) as run:
+            await run.provider.cut(CUT)
+            await run.provider.freeze("n2")
+            await asyncio.sleep(6)  # longer than the lease: the time itself is what is tried
+            await run.provider.thaw("n2")
+            await asyncio.sleep(2)
+            assert drops(docker_daemon, run_id, "n2")
+            return run.provider.lapsed()
+
+    assert asyncio.run(story()) == ()
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+def test_a_machine_that_nobody_renews_ends_and_a_pruning_of_the_daemon_takes_it(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "LEASE_TURNS", 1)
+    monkeypatch.setattr(watchdog, "END_TURNS", 2)
+    monkeypatch.setattr(watchdog, "RENEW_S", NEVER_S)
+    run_id = named("pruned")
+    name, chosen = docker_name(run_id, "n1"), {"label": f"firedrill.run={run_id}"}
+
+    async def story() -> None:
+        async with running(run_id, ("n1",)):
+            look = docker_daemon.inspect_container
+            await until(lambda: not look(name)["State"]["Running"])
+            pruned = await asyncio.to_thread(docker_daemon.prune_containers, filters=chosen)
+            assert len(pruned["ContainersDeleted"]) == 1
+            assert docker_daemon.prune_networks(filters=chosen)["NetworksDeleted"] == [
+                docker_name(run_id)
+            ]
+
+    asyncio.run(story())
