@@ -142,13 +142,14 @@ class Crew:
         clock: RunClock,
         op_deadline_s: float,
         observe: Observe,
+        run_id: str = "",
     ) -> None:
         """``command`` starts a process that obeys ``harness.orders``; ``plan`` is the run's file.
         ``observe`` sees how operations end, some time after they did.
         """
         self.command, self._count = tuple(command), count
         self._plan, self._chunks, self._cluster = plan, chunks, cluster
-        self._clock, self._observe = clock, observe
+        self._clock, self._observe, self._run_id = clock, observe, run_id
         self._late_s = op_deadline_s + LATE_LIMIT_S
         self._members: list[Member] = []
         self._trouble: list[str] = []
@@ -221,6 +222,7 @@ class Crew:
             number=member.number,
             of=self._count,
             origin_s=self._clock.loop_time(0),
+            run_id=self._run_id,
         )
         await member.ask(order, ENLIST_LIMIT_S)
 

@@ -26,7 +26,7 @@ from harness.parts import Parts
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.pulse import Pulse
-from harness.records import OpType, PhaseMark
+from harness.records import Heartbeat, OpType, PhaseMark
 from harness.room import over_cap
 from harness.rundir import RunDirectory
 from harness.statelog import QUIET_LIMIT_S, StateLog
@@ -34,6 +34,7 @@ from harness.states import TellsStates
 from harness.stop import SETTLE_LIMIT_S, Stop, end
 from harness.tasks import together, within
 
+HEARTBEAT_S = 0.25  # of a run that dies beside its driver processes no more than this is cut off
 EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
 POLL_LIMIT_S = 30.0  # nodes that don't answer are skipped well before
 ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
@@ -56,7 +57,7 @@ class Life:
         self.system, self.workload = parts.system, parts.workload
         loop = asyncio.get_running_loop()
         self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
-        self.writer = parts.open_history(run.chunks)
+        self.writer = parts.open_history(run.chunks, run_id=run.root.name)
         self.nemesis = parts.make_nemesis(self.writer.append)
         self.attendance = Attendance(parts.provider, self.clock, self.writer.append)
         self.provider = attended(parts.provider, self.attendance)
@@ -157,6 +158,7 @@ class Life:
     async def _bring_up(self) -> Cluster:
         """Machines, programs, a cluster that serves."""
         self.enter("provision")
+        self.writer.sync()
         names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
         cluster = await self.provider.provision(names, self.system.ports)
         try:
@@ -183,6 +185,8 @@ class Life:
             "watching the room": asyncio.ensure_future(self._watch_room()),
             "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
         }
+        if self.plan.drive.drivers > 1:
+            watches["telling that it lives"] = asyncio.ensure_future(self._beat())
         if self.pulse is not None:
             watches["watching the controller"] = asyncio.ensure_future(self.pulse.run(load.strain))
         try:
@@ -219,6 +223,7 @@ class Life:
                 clock=self.clock,
                 op_deadline_s=drive.op_deadline_s,
                 observe=self.completed,
+                run_id=self.run.root.name,
             )
         driver = Driver(
             clock=self.clock,
@@ -290,6 +295,14 @@ class Life:
             if full := over_cap(self.plan, self.run.root):
                 self.progress.note(full)
                 self.stop.ask(full)
+
+    async def _beat(self) -> None:
+        """Bound, beside driver processes, what this stream lacks if it is cut off: faults above
+        all, without which what the clients saw would accuse the store.
+        """
+        while True:
+            self.writer.append(Heartbeat(at_ns=self.clock.now_ns()))
+            await asyncio.sleep(HEARTBEAT_S)
 
     async def _fetch_events(self, cluster: Cluster) -> None:
         for event in await self.system.events(cluster, self.clock):

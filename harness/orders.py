@@ -50,7 +50,8 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Enlist(msgspec.Struct, frozen=True, kw_only=True, tag="enlist"):
-    """Make a driver: ``number`` of ``of``, whose records go to the stream ``number`` + 1.
+    """Make a driver: ``number`` of ``of``, whose records go to the stream ``number`` + 1 of
+    ``run_id``.
 
     ``origin_s`` is where the run's axis begins on CLOCK_MONOTONIC, which all processes of a host
     share: that is what makes one axis of all their records.
@@ -62,6 +63,7 @@ class Enlist(msgspec.Struct, frozen=True, kw_only=True, tag="enlist"):
     number: int
     of: int
     origin_s: float
+    run_id: str = ""
 
 
 class First(msgspec.Struct, frozen=True, kw_only=True, tag="first"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
@@ -11,7 +10,7 @@ import attrs
 from harness.arsenal import FaultKind
 from harness.cluster import Provider, System
 from harness.faults import Nemesis
-from harness.history.chunks import ChunkWriter
+from harness.history.chunks import ChunkWriter, OpenHistory
 from harness.records import Record
 from harness.workload import Workload
 
@@ -43,7 +42,7 @@ class Parts:
     versions: dict[str, str]
     machine: dict[str, Any]
     wall_ns: Callable[[], int] | None = None
-    open_history: Callable[[Path], ChunkWriter] = ChunkWriter
+    open_history: OpenHistory = ChunkWriter
     keep: Callable[[bool], Awaitable[bool]] | None = None
     guard: Guard | None = None
     driver_command: tuple[str, ...] = ()

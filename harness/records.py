@@ -157,4 +157,12 @@ class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_fie
     text: str = ""
 
 
-Record = Invoke | Complete | Note | PhaseMark | FaultTransition | StoreEvent
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", tag_field="record"):
+    """Everything of this writer up to ``at_ns`` is in its stream. No table holds it: it bounds what
+    a stream that was cut off may lack.
+    """
+
+    at_ns: int
+
+
+Record = Invoke | Complete | Note | PhaseMark | FaultTransition | StoreEvent | Heartbeat

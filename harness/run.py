@@ -80,7 +80,7 @@ def _begin(
     """
     try:
         write_atomically(run.plan, dumps(plan).encode())
-        manifest = _first_manifest(run, parts)
+        manifest = _first_manifest(plan, run, parts)
         write_manifest(run, manifest)
         life = Life(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
     except HarnessError:
@@ -94,7 +94,8 @@ def _begin(
     return manifest, life
 
 
-def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
+def _first_manifest(plan: Plan, run: RunDirectory, parts: Parts) -> Manifest:
+    drivers = plan.drive.drivers
     return Manifest(
         schema_version=SCHEMA_VERSION,
         run_id=run.root.name,
@@ -107,4 +108,5 @@ def _first_manifest(run: RunDirectory, parts: Parts) -> Manifest:
         # A verdict depends on the plan (how much is enough): it is vouched for like a table.
         checksums={run.plan.name: sha256(run.plan)},
         arsenal=parts.arsenal,
+        streams=1 + drivers if drivers > 1 else 1,
     )

@@ -27,7 +27,7 @@ from harness.history.chunks import ChunkWriter
 from harness.orders import Dismiss, Enlist, First, Halt, Main, Order, Read, Word
 from harness.plan import loads
 from harness.pulse import Beat
-from harness.records import Complete, OpType
+from harness.records import Complete, Heartbeat, OpType
 from harness.workload import Share, Workload
 
 TALLY_S = 0.25  # as often as a display is worth drawing
@@ -42,7 +42,11 @@ class Hand:
         system = build_system(plan)
         self._workload: Workload = build_workload(plan, system)
         clock = RunClock(asyncio.get_running_loop(), origin_s=enlist.origin_s)
-        self._writer = ChunkWriter(Path(enlist.chunks), writer=enlist.number + 1)
+        self._writer = ChunkWriter(
+            Path(enlist.chunks), writer=enlist.number + 1, run_id=enlist.run_id
+        )
+        self._writer.append(Heartbeat(at_ns=clock.now_ns()))
+        self._writer.sync()
         self.beat = Beat(clock, cpu_s)
         self._tally: Counter[tuple[OpType, str | None]] = Counter()
         self._driver = Driver(

@@ -15,7 +15,7 @@ import attrs
 
 from harness import plugins
 from harness.cluster import Provider
-from harness.history.chunks import CHUNK_BYTES, ChunkWriter, InlineExecutor
+from harness.history.chunks import CHUNK_BYTES, ChunkWriter, InlineExecutor, OpenHistory
 from harness.history.files import disk_failure
 from harness.plan import Plan
 from harness.rundir import RunDirectory
@@ -39,7 +39,7 @@ class Ground:
     journal: Journal
     system_extras: Mapping[str, object] = {}
     wall_ns: Callable[[], int] | None = None
-    open_history: Callable[[Path], ChunkWriter] = ChunkWriter
+    open_history: OpenHistory = ChunkWriter
 
 
 def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Ground:
@@ -84,6 +84,8 @@ def _virtual(provider: Any, trace: Path | None) -> Ground:  # noqa: ANN401 (a Si
     )
 
 
-def simulated_history(directory: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkWriter:
+def simulated_history(
+    directory: Path, chunk_bytes: int = CHUNK_BYTES, *, run_id: str
+) -> ChunkWriter:
     """The history of a simulated run: chunks are synced on the loop's own thread."""
-    return ChunkWriter(directory, chunk_bytes, executor=InlineExecutor())
+    return ChunkWriter(directory, chunk_bytes, executor=InlineExecutor(), run_id=run_id)

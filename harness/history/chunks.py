@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -27,7 +27,16 @@ from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, syn
 from harness.history.scan import Scan, Torn, scan
 from harness.records import Complete, Invoke, Record
 
-__all__ = ["CHUNK_BYTES", "RESERVE_BYTES", "ChunkWriter", "InlineExecutor", "Scan", "Torn", "scan"]
+__all__ = [
+    "CHUNK_BYTES",
+    "RESERVE_BYTES",
+    "ChunkWriter",
+    "InlineExecutor",
+    "OpenHistory",
+    "Scan",
+    "Torn",
+    "scan",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,11 +82,15 @@ class _Chunk:
             raise
         self.size += written
 
+    def sync(self) -> None:
+        """Make the chunk and its name durable."""
+        os.fsync(self._handle)
+        sync_directory(self.path.parent)
+
     def finish(self) -> None:
         """Make the chunk and its name durable and close it."""
         try:
-            os.fsync(self._handle)
-            sync_directory(self.path.parent)
+            self.sync()
         finally:
             os.close(self._handle)
 
@@ -102,6 +115,13 @@ class InlineExecutor(Executor):
         return future
 
 
+class OpenHistory(Protocol):
+    """Opens the first stream of records of a run."""
+
+    def __call__(self, directory: Path, *, run_id: str) -> ChunkWriter:
+        """The stream of run ``run_id`` in ``directory``. Raises as ``ChunkWriter``."""
+
+
 class ChunkWriter:
     """One writer's stream of records in ``directory`` (created). Not for several threads.
 
@@ -119,9 +139,11 @@ class ChunkWriter:
         reserve_bytes: int = RESERVE_BYTES,
         overgrown: int = OVERGROWN,
         executor: Executor | None = None,
+        run_id: str = "",
     ) -> None:
         """Open the stream of ``writer`` (0 to 65535) with an empty first chunk. ``executor`` makes
         finished chunks durable (a thread of the writer's own by default); ``close`` shuts it down.
+        The stream is tied to the run ``run_id``, unless that is empty.
 
         Raises ``UsageError`` where the stream exists already or the run is being sealed,
         ``HarnessError`` where the disk refuses.
@@ -130,7 +152,7 @@ class ChunkWriter:
         self._chunk_bytes, self._overgrown = chunk_bytes, overgrown
         self._writer = writer
         self._sequence = 0
-        self._chain = 0
+        self._chain = frames.first_chain(run_id)
         self._full = False
         self._syncer = executor or ThreadPoolExecutor(1, f"fsync-{writer}")
         self._syncing: Future[None] | None = None
@@ -143,7 +165,7 @@ class ChunkWriter:
             if self._lock is None:
                 raise UsageError(f"{directory}: the run is being sealed, so it can't be written")
             _allocate(self._reserve, reserve_bytes)
-            self._chunk = self._open_chunk(0, chain=0)
+            self._chunk = self._open_chunk(0, chain=self._chain)
         except FileExistsError as error:
             self._unlock()
             raise UsageError(
@@ -211,6 +233,15 @@ class ChunkWriter:
             content += payload
         self._chunk.write(content)
         self._chain = chain
+
+    def sync(self) -> None:
+        """Make what was written durable, and the stream's name: before anything is driven, so that
+        a machine that dies leaves every stream that it had. Raises ``HarnessError``.
+        """
+        try:
+            self._chunk.sync()
+        except OSError as error:
+            raise disk_failure("sync", self._chunk.path, error, "no record is durable") from error
 
     @property
     def out_of_room(self) -> bool:

@@ -12,7 +12,8 @@ numbers are little-endian::
 A frame's crc is the CRC-32 of its length and payload *continued from the crc of the frame before
 it*, across chunks too (``chain`` in the header): a frame that was dropped, repeated or taken from
 another stream breaks the chain as a flipped bit does. The header's crc covers the header alone.
-A chunk that stops without a mark was being written when its writer died.
+A chunk that stops without a mark was being written when its writer died. The chain of a stream
+begins with its run (``first_chain``), so that the stream of another run breaks it at its start.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ def unpack_header(content: bytes) -> Header | str:
     if crc != zlib.crc32(content[:-4]):
         return "the header's checksum does not match"
     return Header(version, writer, sequence, chain)
+
+
+def first_chain(run_id: str) -> int:
+    """The chain with which every stream of run ``run_id`` begins."""
+    return zlib.crc32(run_id.encode())
 
 
 def frame_crc(length: int, payload: bytes, chain: int) -> int:

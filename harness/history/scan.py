@@ -10,7 +10,7 @@ import heapq
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import attrs
 import msgspec
@@ -18,24 +18,28 @@ import msgspec
 from harness.errors import MalformedHistory
 from harness.history import frames
 from harness.history.files import open_regular
-from harness.records import Complete, Invoke, PhaseMark, Record
+from harness.records import Complete, Heartbeat, Invoke, PhaseMark, Record
 
 _NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
 _BUFFER_BYTES = 1 << 20
-_TIMED = (Invoke, Complete, PhaseMark)
+_TIMED = (Invoke, Complete, PhaseMark, Heartbeat)
+DRIVE = "drive"
+"""The phase before which no client invokes anything; every stream has begun when it begins."""
 
 
 @attrs.frozen
 class Torn:
     """Where a stream stops being readable.
 
-    ``cut_off``: as a writer that died leaves it; otherwise the bytes are damaged.
+    ``cut_off``: as a writer that died leaves it; otherwise the bytes are damaged. ``first``: in its
+    first chunk.
     """
 
     file: Path
     offset: int
     reason: str
     cut_off: bool
+    first: bool = False
 
     def __str__(self) -> str:
         return f"{self.file.name} at byte {self.offset}: {self.reason}"
@@ -45,20 +49,22 @@ class Stream:
     """One writer's records, in the order of writing. Iterate once.
 
     ``file`` and ``offset`` say where the record last yielded stands. After the iteration, ``torn``
-    says where the stream stopped short, if it did, ``last_ns`` when it was last written, and
-    ``drove`` whether its writer invoked anything.
+    says where the stream stopped short, if it did, ``last_ns`` when it was last written,
+    ``drove`` whether its writer invoked anything, ``marked_drive`` whether it marked the phase in
+    which clients drive, and ``absent`` whether there is nothing of it at all.
     """
 
-    def __init__(self, directory: Path, writer: int) -> None:
+    def __init__(self, directory: Path, writer: int, chain: int = 0) -> None:
+        """``chain`` is the one that the stream begins with."""
         self.writer = writer
         self.file = directory / frames.chunk_name(writer, 0)
         self.offset = 0
         self.torn: Torn | None = None
         self.last_ns = 0
         self.records = 0
-        self.drove = False
+        self.drove = self.marked_drive = self.absent = False
         self._directory = directory
-        self._chain = 0
+        self._chain = chain
 
     def __iter__(self) -> Iterator[Record]:
         """Raises ``MalformedHistory`` for a chunk of a version that is not known here."""
@@ -75,6 +81,7 @@ class Stream:
                 if self._header_is_good(source, sequence):
                     return (yield from self._frames(source))
         except FileNotFoundError:
+            self.absent = sequence == 0
             self._tear("the chunk is missing")
         except OSError as error:
             self._tear(f"it can't be read: {error.strerror}")
@@ -90,7 +97,8 @@ class Stream:
             reason = f"expected chunk format {frames.VERSION}, found {header.version}"
             raise MalformedHistory(str(self.file), "byte 8", reason)
         if (header.writer, header.sequence, header.chain) != (self.writer, sequence, self._chain):
-            self._tear("the chunk is not the successor of the one before it")
+            before = "the successor of the one before it" if sequence else "of this stream and run"
+            self._tear(f"the chunk is not {before}")
             return False
         return True
 
@@ -115,6 +123,8 @@ class Stream:
             self.records += 1
             if kind is Invoke:
                 self.drove = True
+            elif kind is PhaseMark:
+                self.marked_drive |= cast(PhaseMark, record).name == DRIVE
             yield record
             offset += head_size + length
 
@@ -152,22 +162,35 @@ class Stream:
         return mark == frames.MORE
 
     def _tear(self, reason: str, *, cut_off: bool = False) -> None:
-        self.torn = Torn(self.file, self.offset, reason, cut_off)
+        first = self.file.name == frames.chunk_name(self.writer, 0)
+        self.torn = Torn(self.file, self.offset, reason, cut_off, first)
 
 
 class Scan:
     """The records of every writer of a run, merged by the time of writing. Iterate once."""
 
-    def __init__(self, streams: tuple[Stream, ...]) -> None:
-        self.streams = streams
+    def __init__(self, streams: tuple[Stream, ...], *, counted: bool = False) -> None:
+        """``counted``: how many there must be is known, and the controller's has heartbeats."""
+        self.streams, self.counted = streams, counted
 
     def __iter__(self) -> Iterator[Record]:
         return (record for _, record in self.placed())
 
     @property
+    def driven(self) -> bool:
+        """Whether clients may have invoked anything; known once the iteration is over."""
+        return any(stream.drove or stream.marked_drive for stream in self.streams)
+
+    @property
     def torn(self) -> tuple[Torn, ...]:
-        """Where streams stopped short; complete once the iteration is over."""
-        return tuple(stream.torn for stream in self.streams if stream.torn is not None)
+        """Where streams stopped short; complete once the iteration is over. A stream of which there
+        is nothing never began in a run that ended before clients drove.
+        """
+        return tuple(
+            stream.torn
+            for stream in self.streams
+            if stream.torn is not None and (self.driven or not stream.absent)
+        )
 
     def placed(self) -> Iterator[tuple[Stream, Record]]:
         """Every record with the stream that it comes from.
@@ -191,10 +214,12 @@ def _ranked(stream: Stream) -> Iterator[tuple[Rank, Stream, Record]]:
         yield (stream.last_ns, later, stream.writer), stream, record
 
 
-def scan(directory: Path) -> Scan:
+def scan(directory: Path, *, count: int | None = None, run_id: str = "") -> Scan:
     """The records of the chunks in ``directory``, read as they are asked for.
 
-    Memory is bounded by a record a writer. Raises ``MalformedHistory`` where there is no chunk.
+    ``count`` is how many streams run ``run_id`` has, where that was recorded: those of which there
+    is no chunk are streams as well, torn at their start. Memory is bounded by a record a writer.
+    Raises ``MalformedHistory`` where there is no chunk, or one of a writer that the run had not.
     """
     try:
         names = sorted(path.name for path in directory.iterdir())
@@ -204,4 +229,11 @@ def scan(directory: Path) -> Scan:
     writers = {int(found.group(1)) for name in names if (found := _NAME.fullmatch(name))}
     if not writers:
         raise MalformedHistory(str(directory), "", "expected the chunks of a run, found none")
-    return Scan(tuple(Stream(directory, writer) for writer in sorted(writers)))
+    if count is None:
+        return Scan(tuple(Stream(directory, writer) for writer in sorted(writers)))
+    if strangers := sorted(writers - set(range(count))):
+        name = frames.chunk_name(strangers[0], 0)
+        reason = f"expected chunks of {count} writers, found those of writer {strangers[0]}"
+        raise MalformedHistory(str(directory / name), "", reason)
+    chain = frames.first_chain(run_id)
+    return Scan(tuple(Stream(directory, writer, chain) for writer in range(count)), counted=True)

@@ -18,7 +18,7 @@ from harness.history import files, schema
 from harness.history.checksums import sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
-from harness.history.scan import Scan, scan
+from harness.history.scan import Scan, Stream, Torn, scan
 from harness.history.tables import Contradiction, PartitionOf, Tabulator
 from harness.rundir import Manifest, RunDirectory
 
@@ -77,10 +77,10 @@ def _tabulate(
     for reserve in sorted(run.chunks.glob("reserve-*")):
         reserve.unlink()
     try:
-        scanned, phases, checksums = _written(run, partition_of, splits, None)
+        scanned, phases, checksums = _written(run, manifest, partition_of, splits, None)
         if checksums is None:
             cut_ns = _end_ns(scanned)
-            scanned, phases, checksums = _written(run, partition_of, splits, cut_ns)
+            scanned, phases, checksums = _written(run, manifest, partition_of, splits, cut_ns)
         logs = sum_logs(run)
     except OSError as error:
         missing = "the tables are missing, the chunks are kept"
@@ -100,7 +100,11 @@ def _tabulate(
 
 
 def _written(
-    run: RunDirectory, partition_of: PartitionOf | None, splits: int, cut_ns: int | None
+    run: RunDirectory,
+    manifest: Manifest,
+    partition_of: PartitionOf | None,
+    splits: int,
+    cut_ns: int | None,
 ) -> tuple[Scan, tuple[tuple[str, int], ...], dict[str, str] | None]:
     """What was read, the phases in it, and the checksums of its tables.
 
@@ -108,7 +112,10 @@ def _written(
     that is not known, so what the others saw after that can't be judged. Without that cut no tables
     are made of it (``None``). One writer alone needs none: what it did not record it did not send.
     """
-    scanned = scan(run.chunks)
+    if isinstance(manifest.streams, msgspec.UnsetType):
+        scanned = scan(run.chunks)
+    else:
+        scanned = scan(run.chunks, count=manifest.streams, run_id=manifest.run_id)
     several = len(scanned.streams) > 1
     sink = ParquetSink(run, splits)
     try:
@@ -144,26 +151,35 @@ def _feed(tabulator: Tabulator, scanned: Scan) -> None:
         except Contradiction as error:
             place = f"byte {stream.offset}"
             raise MalformedHistory(str(stream.file), place, str(error)) from error
-    for stream in scanned.streams:
-        torn = stream.torn
-        if torn and torn.offset == 0 and not torn.cut_off and not stream.records:
+    for torn in scanned.torn:
+        if torn.first and torn.offset == 0 and not torn.cut_off:
             raise MalformedHistory(str(torn.file), "byte 0", torn.reason)
 
 
 def _end_ns(scanned: Scan) -> int:
-    """The last time that every writer has accounted for.
-
-    One that died before its first invocation sent nothing, so that nothing hangs on it: as a run
-    that died beside its driver processes, which only marks its phases. Damage may hide anything.
+    """The last time that every writer has accounted for: a stream that stopped short, for whatever
+    reason, may lack invocations and faults from its last record on, and from the very beginning
+    where it has none. What others saw after that can't be judged.
     """
     stopped_short = [
         stream.last_ns
         for stream in scanned.streams
-        if stream.torn is not None and (stream.drove or not stream.torn.cut_off)
+        if stream.torn is not None and _may_lack(stream, stream.torn, scanned)
     ]
     if stopped_short:
         return min(stopped_short)
     return max(stream.last_ns for stream in scanned.streams)
+
+
+def _may_lack(stream: Stream, torn: Torn, scanned: Scan) -> bool:
+    """Whether a stream that was ``torn`` may lack anything that a verdict depends on.
+
+    Before the drive phase nothing was invoked. Runs of versions without heartbeats say so little of
+    the controller beside its driver processes that only damage in its stream counts.
+    """
+    if stream.drove or not (stream.absent or torn.cut_off):
+        return True
+    return scanned.driven and (stream.writer > 0 or scanned.counted)
 
 
 def _trouble(scanned: Scan, ended: bool) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_op
 from harness.records import (
     Complete,
     FaultTransition,
+    Heartbeat,
     Invoke,
     MicroOp,
     Note,
@@ -128,6 +129,8 @@ class Tabulator:
                 self._notes.append(record)
             case PhaseMark():
                 self.phases.append((record.name, record.at_ns))
+            case Heartbeat():
+                pass
 
     def finish(self, end_ns: int) -> None:
         """Give out the rest. What is still open becomes info, completed at ``end_ns``."""

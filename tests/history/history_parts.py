@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import write_manifest
 from harness.promise import Declaration, Promise
@@ -23,8 +25,10 @@ from harness.records import (
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 
 
-def new_run(root: Path) -> RunDirectory:
-    """A run that has begun: a directory with a manifest, and no record yet."""
+def new_run(root: Path, *, streams: int | None = None) -> RunDirectory:
+    """A run that has begun: a directory with a manifest, and no record yet. ``streams`` is how many
+    it has; runs of the first versions did not say.
+    """
     root.mkdir(parents=True, exist_ok=True)
     run = RunDirectory(root)
     promises = (Promise(kind="read-write"),)
@@ -39,14 +43,15 @@ def new_run(root: Path) -> RunDirectory:
             declaration=Declaration(system="reference", mode="sc", promises=promises),
             workload="list-append",
             checkers=("list-append",),
+            streams=msgspec.UNSET if streams is None else streams,
         ),
     )
     return run
 
 
-def write(run: RunDirectory, records: list[Record], **options: int) -> None:
+def write(run: RunDirectory, records: list[Record], *, run_id: str = "", **options: int) -> None:
     """All of ``records``, and the end."""
-    writer = ChunkWriter(run.chunks, **{"overgrown": 1, **options})
+    writer = ChunkWriter(run.chunks, run_id=run_id, **{"overgrown": 1, **options})
     for record in records:
         writer.append(record)
     writer.close()

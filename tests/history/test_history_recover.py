@@ -10,15 +10,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from history_parts import append, complete, invoke, new_run, read, small_history, unknown, write
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history.chunks import ChunkWriter
+from harness.history.files import sha256
 from harness.history.frames import FRAME, HEADER
 from harness.history.load import load
+from harness.history.manifest import read_manifest, write_manifest
 from harness.history.recover import recover
-from harness.records import Complete, Invoke, PhaseMark, Record
+from harness.history.seal import seal
+from harness.records import Complete, Heartbeat, Invoke, PhaseMark, Record
 from harness.rundir import RunDirectory
 
 FLIPS = 300
@@ -109,8 +113,6 @@ def test_a_run_that_closed_its_history_but_was_never_sealed_is_a_prefix_too(
 
 
 def test_a_sealed_run_is_left_alone_by_recovery(tmp_path: Path) -> None:
-    from harness.history.seal import seal
-
     run = new_run(tmp_path)
     write(run, small_history())
     manifest = seal(run, partition_of=None)
@@ -244,8 +246,6 @@ def test_damage_before_the_first_invocation_may_hide_others(tmp_path: Path) -> N
 
 
 def test_writers_that_all_ended_are_not_cut(tmp_path: Path) -> None:
-    from harness.history.seal import seal
-
     run = new_run(tmp_path)
     two_writers(run, OF_SECOND, torn=False)
     manifest = seal(run, partition_of=None)
@@ -255,6 +255,117 @@ def test_writers_that_all_ended_are_not_cut(tmp_path: Path) -> None:
     assert [row["invoke_ns"] for row in rows] == [10, 25, 30, 30, 40]
     indices = [row[name] for row in rows for name in ("invoke_index", "complete_index")]
     assert sorted(indices) == list(range(10))
+
+
+CONTROLLER: list[Record] = [
+    PhaseMark(name="drive", at_ns=5),
+    Heartbeat(at_ns=26),
+    Heartbeat(at_ns=50),
+    PhaseMark(name="seal", at_ns=60),
+]
+WRITES: list[Record] = [
+    Heartbeat(at_ns=4),
+    invoke(0, append(1, 1), at_ns=10),
+    complete(1, 0, append(1, 1), at_ns=20),
+]
+READS: list[Record] = [
+    Heartbeat(at_ns=4),
+    invoke(0, unknown(1), at_ns=25, process=1),
+    complete(1, 0, read(1, 1), at_ns=30, process=1),
+]
+
+
+def three_streams(root: Path, *, drive: bool = True) -> RunDirectory:
+    """A controller and two processes that drive, one of which reads what the other appended."""
+    run = new_run(root, streams=3)
+    streams = (CONTROLLER, WRITES, READS) if drive else ([PhaseMark(name="set-up", at_ns=5)],)
+    for number, records in enumerate(streams):
+        write(run, records, writer=number, run_id="drill-1", reserve_bytes=0)
+    return run
+
+
+def thin_air(run: RunDirectory) -> list[int]:
+    """The elements that reads saw and no operation of the history appended."""
+    ops = load(run).micro_ops().to_pylist()
+    appended = {op["value"] for op in ops if op["f"] == "append"}
+    return [e for op in ops if op["f"] == "r" for e in op["elements"] or () if e not in appended]
+
+
+def test_a_stream_cut_before_its_first_invocation_accuses_nobody(tmp_path: Path) -> None:
+    whole = (three_streams(tmp_path / "whole").chunks / "w1-000000.chunk").read_bytes()
+    for size in range(len(whole)):
+        run = three_streams(tmp_path / str(size))
+        (run.chunks / "w1-000000.chunk").write_bytes(whole[:size])
+        manifest = recover(run)
+
+        assert thin_air(run) == []
+        assert any("w1-000000.chunk" in text for text in manifest.trouble), manifest.trouble
+
+
+def test_whole_streams_are_recovered_whole(tmp_path: Path) -> None:
+    run = three_streams(tmp_path)
+    manifest = recover(run)
+
+    assert manifest.trouble == ("the run ended at about 0.000 s without being sealed",)
+    assert load(run).transactions().num_rows == 2
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_stream_that_is_gone_is_named(tmp_path: Path, number: int) -> None:
+    run = three_streams(tmp_path)
+    (run.chunks / f"w{number}-000000.chunk").unlink()
+
+    with pytest.raises(MalformedHistory, match=rf"w{number}-000000\.chunk.*the chunk is missing"):
+        recover(run)
+    assert read_manifest(run).state == "running"
+
+
+def test_a_stream_of_another_run_is_not_taken_for_one_of_this(tmp_path: Path) -> None:
+    run = three_streams(tmp_path)
+    (run.chunks / "w1-000000.chunk").unlink()
+    write(run, WRITES, writer=1, run_id="another", reserve_bytes=0)
+
+    with pytest.raises(MalformedHistory, match="the chunk is not of this stream and run"):
+        recover(run)
+
+
+def test_a_stream_more_than_the_run_had_is_refused(tmp_path: Path) -> None:
+    run = three_streams(tmp_path)
+    write(run, WRITES, writer=3, run_id="drill-1", reserve_bytes=0)
+
+    with pytest.raises(MalformedHistory, match=r"expected chunks of 3 writers, found .* writer 3"):
+        recover(run)
+
+
+def test_what_came_after_the_controllers_last_heartbeat_is_cut(tmp_path: Path) -> None:
+    """It may lack the very fault that explains what clients saw."""
+    run = three_streams(tmp_path)
+    own = run.chunks / "w0-000000.chunk"
+    content = own.read_bytes()
+    place = content.index(b"heartbeat", content.index(b"heartbeat") + 1)
+    own.write_bytes(content[:place])
+
+    assert recover(run).cut_ns == 26
+    assert [row["type"] for row in load(run).transactions().to_pylist()] == ["ok", "info"]
+
+
+def test_streams_of_processes_that_never_drove_are_not_missed(tmp_path: Path) -> None:
+    run = three_streams(tmp_path, drive=False)
+    manifest = seal(run, partition_of=None)
+
+    assert (manifest.state, manifest.trouble) == ("sealed", ())
+
+
+def test_a_damaged_plan_is_named_before_anything_is_made_of_the_chunks(tmp_path: Path) -> None:
+    run = three_streams(tmp_path)
+    run.plan.write_text("seed = 1")
+    sums = {run.plan.name: sha256(run.plan)}
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), checksums=sums))
+    run.plan.write_text("seed = 2")
+
+    with pytest.raises(MalformedHistory, match=r"plan\.toml"):
+        recover(run)
+    assert sorted(run.chunks.glob("*.chunk"))
 
 
 def test_a_run_without_manifest_or_chunk_is_named(tmp_path: Path) -> None:

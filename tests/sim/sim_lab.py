@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from clusters.providers.sim.loop import simulate
@@ -12,7 +11,7 @@ from clusters.providers.sim.provider import SimProvider, reference_node
 from clusters.reference.system import build as build_system
 from harness.cli.ground import simulated_history
 from harness.cli.wiring import build_fault, build_workload, materialised, node_names
-from harness.history.chunks import ChunkWriter
+from harness.history.chunks import OpenHistory
 from harness.plan import Plan, resolved
 from harness.progress import Silent
 from harness.run import Parts, Stop, execute
@@ -25,7 +24,7 @@ def drill(
     plan: Plan,
     root: Path,
     body: Body = reference_node,
-    open_history: Callable[[Path], ChunkWriter] = simulated_history,
+    open_history: OpenHistory = simulated_history,
 ) -> tuple[RunDirectory, Manifest]:
     """Run ``plan`` into the new directory ``root``; everything random follows from its seed.
     ``body`` is what nodes do.
