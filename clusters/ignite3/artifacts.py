@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import attrs
 
+from clusters.ignite3.jars import known, require_known
 from clusters.ignite3.options import RELEASE
 from harness.errors import HarnessError, UsageError
 
@@ -49,6 +51,8 @@ REMEDIES = {
     "java": JDK,
     "jlink": JDK,
 }
+
+log = logging.getLogger("firedrill.ignite3")
 
 
 class NotPrepared(UsageError):
@@ -113,9 +117,12 @@ class Artifacts:
         return tuple(t for t in REMEDIES if t not in needless and shutil.which(t) is None)
 
     def jars(self) -> Path:
-        """The directory of the node's jars, fetched if need be, each as it was then."""
+        """The directory of the node's jars, fetched if need be, each as it was then, and as it is
+        known where its sum is checked in.
+        """
         if not self.adopted.is_dir():
             self.made(_of_pom(NODE), partial(_fetch, NODE, self.release))
+            _recognize(self.library, NODE, self.release)
         verify(self.library)
         return self.library
 
@@ -155,6 +162,7 @@ class Artifacts:
         if library != self.adopted:
             release = RELEASE if self.adopted.is_dir() else self.release
             self.made(library.name, partial(_fetch, CLIENT, release))
+            _recognize(library, CLIENT, release)
         verify(library)
         return self.made(f"driver-{driver_digest()}", partial(_compile, library))
 
@@ -237,11 +245,23 @@ def _told(path: Path) -> list[tuple[str, str]]:
 def _fetch(profile: str, release: str, into: Path) -> None:
     run(
         MAVEN_LIMIT_S,
-        *(_tool("mvn"), "--batch-mode", "--quiet", "--file", str(POM), "--activate-profiles"),
-        *(profile, f"-Drelease={release}", "dependency:copy-dependencies"),
+        *(_tool("mvn"), "--batch-mode", "--quiet", "--strict-checksums", "--file", str(POM)),
+        *("--activate-profiles", profile, f"-Drelease={release}"),
+        "dependency:copy-dependencies",
         *("-DincludeScope=runtime", f"-DoutputDirectory={into}"),
     )
     (into / SUMS).write_text(_sums(sorted(into.glob("*.jar"))))
+    if known(release, profile) is None:
+        log.warning(
+            "ignite3: no sums of %s are checked in: its jars are taken as they came", release
+        )
+    _recognize(into, profile, release)
+
+
+def _recognize(library: Path, profile: str, release: str) -> None:
+    """Raises ``HarnessError`` where the jars that were fetched are not those that we know."""
+    if (expected := known(release, profile)) is not None:
+        require_known(library, _told(library / SUMS), expected)
 
 
 def _sums(jars: Iterable[Path]) -> str:
