@@ -7,6 +7,8 @@ verdict.
 
 from __future__ import annotations
 
+import re
+
 LIMIT_CHARS = 400  # a line that a person reads; longer texts end in a count of what was cut
 
 
@@ -14,11 +16,34 @@ def inert(text: str, limit: int = LIMIT_CHARS) -> str:
     """``text`` on one line, at most ``limit`` characters of it, nothing in it active or invisible.
 
     Control, format (bidirectional too), surrogate, private and unassigned characters become
-    ``\\x1b``-like escapes; tabs and line ends become a blank each.
+    ``\\x1b``-like escapes; tabs and line ends become a blank each. Nor is it a command to a CI that
+    reads what is printed (``uncommanded``).
     """
     cut = len(text) - limit
-    shown = "".join(_visible(char) for char in text[:limit])
+    shown = uncommanded("".join(_visible(char) for char in text[:limit]))
     return f"{shown}… ({cut} more characters)" if cut > 0 else shown
+
+
+_COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#(?:\[|vso\[|teamcity\[))")
+_COMMAND_BYTES = re.compile(_COMMAND.pattern.encode())
+
+
+def uncommanded(line: str) -> str:
+    """``line`` so that no CI takes it for a command: ``::error`` at its beginning, ``##[`` and its
+    like anywhere, lose their first character to an escape.
+    """
+    return _COMMAND.sub(lambda found: f"{found[1] or ''}{_escaped(found[0])}", line)
+
+
+def uncommanded_bytes(line: bytes) -> bytes:
+    """``uncommanded`` for a line of bytes, which stays as it is otherwise."""
+    return _COMMAND_BYTES.sub(
+        lambda found: (found[1] or b"") + _escaped(found[0].decode()).encode(), line
+    )
+
+
+def _escaped(mark: str) -> str:
+    return f"\\x{ord(mark[-1]):02x}"
 
 
 def _visible(char: str) -> str:

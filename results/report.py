@@ -16,6 +16,7 @@ import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from harness.errors import FiredrillError, MalformedHistory
 from harness.history.files import write_atomically
 from harness.rundir import RunDirectory
 from harness.text import inert
@@ -30,16 +31,30 @@ CELL_CHARS = 600  # of any one text; what a checker or a node says in more is in
 def write_report(run: RunDirectory) -> Path:
     """Write ``run.report`` from the run directory, in one step, and return its path.
 
-    Raises ``MalformedHistory`` where the run holds no sealed or recovered history.
+    Raises ``MalformedHistory`` where the run holds no sealed or recovered history, or no page can
+    be made of what it holds.
     """
-    content = page(gather(run))
+    material = gather(run)
+    try:
+        encoded = _encoded(page(material))
+    except FiredrillError:
+        raise
+    except Exception as error:  # a verdict and tables that no run of ours wrote may hold anything
+        anew = "where its verdict is not ours, 'firedrill check' makes one"
+        reason = f"no page can be made of it: {type(error).__name__}: {error} ({anew})"
+        raise MalformedHistory(str(run.root), "", reason) from error
+    write_atomically(run.report, encoded)
+    return run.report
+
+
+def _encoded(content: Page) -> bytes:
+    """The page, as lean as it has to be."""
     for leaner in (_whole, _fewer_rows, _fewer_drawings, _no_picture, _no_lists):
         content = leaner(content)
         encoded = render(content).encode("utf-8", "backslashreplace")
         if len(encoded) <= LIMIT_BYTES:
             break
-    write_atomically(run.report, encoded)
-    return run.report
+    return encoded
 
 
 def _whole(content: Page) -> Page:

@@ -50,7 +50,7 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
     if not isinstance(cells, Mapping) or not cells:
         return None
     rows = tuple(
-        CoverageRow(kind=str(kind), counts=tuple(int(row.get(role, 0)) for role in ROLES))
+        CoverageRow(kind=str(kind), counts=tuple(_count(row.get(role)) for role in ROLES))
         for kind, row in list(cells.items())[:CELLS_MAX]
         if isinstance(row, Mapping)
     )
@@ -69,6 +69,11 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
         "proven effective. A fault counts in every role that its targets held.",
         empty=named,
     )
+
+
+def _count(told: object) -> int:
+    """A number of a verdict, which anybody may have written."""
+    return told if isinstance(told, int) else 0
 
 
 def logs(verdict: Verdict | None) -> tuple[LogRow, ...]:

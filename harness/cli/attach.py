@@ -14,10 +14,11 @@ from harness.cli.session import runs_option, say
 from harness.errors import PlanError, UsageError
 from harness.history.files import open_regular
 from harness.rundir import RunDirectory
-from harness.text import inert
+from harness.text import inert, uncommanded_bytes
 from results.store import RunStore
 
 BLOCK_BYTES = 1 << 16
+COMMAND_BYTES = 16  # what a command to a CI begins with is shorter
 FOLLOW_POLL_S = 0.2  # what a person doesn't notice
 CONTAINER_LOG = "container.log"  # of the machine, not of what runs on it
 DOCKER, PROCESS = "docker", "process"
@@ -54,13 +55,14 @@ def shell(run: str, node: str, command: tuple[str, ...], store: RunStore) -> int
 def logs(run: str, node: str, follow: bool, store: RunStore) -> int:
     """Print what NODE of RUN logged: from the node while it is up, else what was collected.
 
-    On a terminal, what could steer it is shown as an escape; elsewhere bytes are as they were.
+    On a terminal, what could steer it is shown as an escape; elsewhere bytes are as they were, but
+    for what a CI that reads them would take for a command (::error).
     """
     directory = store.resolve(run)
     _require_node(directory, node)
-    show = _shower()
-    for block in _blocks(directory, node, follow):
-        show(block)
+    show = _on_terminal if sys.stdout.isatty() else _elsewhere
+    for line in _lines(_blocks(directory, node, follow)):
+        show(line)
     return 0
 
 
@@ -120,24 +122,29 @@ def _read(paths: tuple[Path, ...], going_on: Callable[[], bool] | None) -> Itera
                 time.sleep(FOLLOW_POLL_S)
 
 
-def _shower() -> Callable[[bytes], None]:
-    """Prints blocks; a terminal gets whole lines without what could steer it."""
-    if not sys.stdout.isatty():
-
-        def plain(block: bytes) -> None:
-            sys.stdout.buffer.write(block)
-            sys.stdout.flush()
-
-        return plain
+def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines of ``blocks`` with their ends; of one that is longer than a block, pieces, cut
+    where no command to a CI is cut in two.
+    """
     rest = b""
-
-    def safe(block: bytes) -> None:
-        nonlocal rest
+    for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            click.echo(inert(line.decode("utf-8", "replace"), BLOCK_BYTES))
+        yield from (line + b"\n" for line in lines)
+        if len(rest) > BLOCK_BYTES:
+            yield rest[:-COMMAND_BYTES]
+            rest = rest[-COMMAND_BYTES:]
+    if rest:
+        yield rest
 
-    return safe
+
+def _elsewhere(line: bytes) -> None:
+    sys.stdout.buffer.write(uncommanded_bytes(line))
+    if line.endswith(b"\n"):
+        sys.stdout.flush()
+
+
+def _on_terminal(line: bytes) -> None:
+    click.echo(inert(line.decode("utf-8", "replace").removesuffix("\n"), 2 * BLOCK_BYTES))
 
 
 def _provider(run: RunDirectory) -> str:

@@ -20,6 +20,7 @@ EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
 REASONS_SHOWN = 10
 LINE_CHARS = 240  # of one sentence on a terminal; the report has the rest
 CHAIN_CHARS = 600  # of the fault and the resets that explain an anomaly: half a cause is none
+PATH_CHARS = 4096  # the longest path that Linux takes
 DEFAULT_EXECUTOR = "spark"
 
 
@@ -111,7 +112,7 @@ def announce(run: RunDirectory, verdict: Verdict, outcome: Outcome, report: bool
 def last_line(run: RunDirectory, outcome: Outcome, report: bool) -> str:
     """``OUTCOME: meaning: path``."""
     path = run.report if report else run.root
-    return f"{outcome.value.upper()}: {outcome.meaning}: {path}"
+    return f"{outcome.value.upper()}: {outcome.meaning}: {inert(str(path), PATH_CHARS)}"
 
 
 def settle(verdict: Verdict, *others: Outcome | None) -> Outcome:

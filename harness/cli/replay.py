@@ -12,7 +12,7 @@ from harness.cli.ground import SIMULATED, TRACE
 from harness.cli.session import Session, runs_option, say
 from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
-from harness.history.files import sha256
+from harness.history.checksums import damaged
 from harness.history.manifest import SEALED, read_manifest
 from harness.outcome import Outcome
 from harness.plan import Plan, load
@@ -108,7 +108,7 @@ def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:
     """Whether the two histories are the same, and a sentence that says why not."""
     from harness.cli.seeds import digest
 
-    if harmed := _damaged(old):
+    if harmed := damaged(old, read_manifest(old)):
         return False, f"nothing to compare: {old.root.name} is damaged ({', '.join(harmed)})"
     if digest(old) == digest(new):
         return True, f"the same history as {old.root.name}, byte for byte"
@@ -118,15 +118,6 @@ def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:
     ]
     why = f"other versions: {', '.join(other)}" if other else "the versions are the same"
     return False, f"NOT the same history as {old.root.name} ({why})"
-
-
-def _damaged(run: RunDirectory) -> list[str]:
-    """The files of ``run`` that are not what its manifest vouches for."""
-    return [
-        name
-        for name, expected in sorted(read_manifest(run).checksums.items())
-        if not (run.root / name).is_file() or sha256(run.root / name) != expected
-    ]
 
 
 def faults_compared(old: RunDirectory, new: RunDirectory) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from harness.cli.judging import PATH_CHARS
 from harness.cli.session import Session, runs_option
+from harness.text import inert
 from results.store import RunStore
 
 
@@ -17,5 +19,5 @@ def report(session: Session, run: str, store: RunStore) -> int:
     from results.report import write_report
 
     session.run = directory = store.resolve(run)
-    click.echo(write_report(directory))
+    click.echo(inert(str(write_report(directory)), PATH_CHARS))
     return 0

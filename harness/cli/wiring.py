@@ -34,7 +34,7 @@ from harness.text import inert
 from harness.workload import Workload, WorkloadSetting
 
 LIBRARIES = ("msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
-DRIVER_COMMAND = (sys.executable, "-m", "harness.cli.driving")
+DRIVER_COMMAND = (sys.executable, "-P", "-m", "harness.cli.driving")
 DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 

@@ -53,11 +53,26 @@ def require_checksums(run: RunDirectory, manifest: Manifest) -> None:
     """Raises ``MalformedHistory`` for the first file of ``manifest.checksums`` that is missing or
     differs.
     """
-    for name, expected in sorted(manifest.checksums.items()):
-        if not _NAME.fullmatch(name):
-            reason = f"expected checksums of files in the run directory, found one of {name!r:.80}"
-            raise MalformedHistory(str(run.manifest), "", reason)
-        require_checksum(run.root / name, expected)
+    for name in sorted(manifest.checksums):
+        _require_named(run, manifest, name)
+
+
+def damaged(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
+    """The names in ``manifest.checksums`` whose files are missing or differ."""
+    found = []
+    for name in sorted(manifest.checksums):
+        try:
+            _require_named(run, manifest, name)
+        except MalformedHistory:
+            found.append(name)
+    return tuple(found)
+
+
+def _require_named(run: RunDirectory, manifest: Manifest, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        reason = f"expected checksums of files in the run directory, found one of {name!r:.80}"
+        raise MalformedHistory(str(run.manifest), "", reason)
+    require_checksum(run.root / name, manifest.checksums[name])
 
 
 def require_checksum(path: Path, expected: str) -> None:

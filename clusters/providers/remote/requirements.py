@@ -115,7 +115,7 @@ def _fetch_into(kept: Path, lock: Path, interpreter: Interpreter) -> None:
 
 def _pip(lock: Path, target: Path, interpreter: Interpreter) -> None:
     # Ends with this process, so that a killed controller leaves no pip behind.
-    argv = ["setpriv", "--pdeathsig=KILL", sys.executable, "-m", "pip"]
+    argv = ["setpriv", "--pdeathsig=KILL", sys.executable, "-P", "-m", "pip"]
     argv += ["--quiet", "--disable-pip-version-check", "install"]
     argv += ["--target", str(target), "--require-hashes", "--only-binary=:all:", "--no-deps"]
     argv += [*interpreter.pip_options, "--requirement", str(lock)]
