@@ -24,6 +24,7 @@ lint:
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	MYPYPATH=examples/own-store .venv/bin/mypy --package pebble
+	MYPYPATH=examples/own-checker .venv/bin/mypy --package tally
 
 format:
 	@scripts/set-up dev

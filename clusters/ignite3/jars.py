@@ -15,7 +15,9 @@ import attrs
 from harness.errors import HarnessError
 
 SUMS_DIR = Path(__file__).resolve().parent / "sums"
-_LINE = re.compile(r"(?P<sha256>[0-9a-f]{64})  (?P<path>(?:\w[\w.+-]*/){3,}\w[\w.+-]*\.jar)", re.ASCII)
+_LINE = re.compile(
+    r"(?P<sha256>[0-9a-f]{64})  (?P<path>(?:\w[\w.+-]*/){3,}\w[\w.+-]*\.jar)", re.ASCII
+)
 
 
 @attrs.frozen(kw_only=True)
