@@ -66,11 +66,13 @@ def analyze(
     *,
     executor: str,
     model: str | None = None,
+    search_limit: int | None = None,
     spark_master: str | None = None,
 ) -> Verdict:
     """Judge the sealed run in ``run`` with the checkers that its manifest names.
 
-    ``model`` defaults to what the run's system declares. Writes the tables behind the verdict into
+    ``model`` defaults to what the run's system declares, ``search_limit`` to the plan's.
+    Writes the tables behind the verdict into
     ``analysis/``; the verdict itself is left to the caller, to be written last.
 
     Raises ``MalformedHistory`` for a directory that is not what it claims to be, ``UsageError`` for
@@ -82,7 +84,7 @@ def analyze(
     told = (REPLICAS,) if states["states"].num_rows else ()
     analysis = judge(
         Source.of_files(history.transactions_file, history.micro_op_files),
-        setting=_setting(history, _asked(model, declaration)),
+        setting=_setting(history, _asked(model, declaration), search_limit),
         checkers=(
             *checkers_named(_with_evidence(history.manifest.checkers)),
             *standing.CHECKERS,
@@ -167,15 +169,18 @@ def _by_key(executor: str, spark_master: str | None) -> ByKey:
     raise UsageError(f"unknown executor {executor!r} (known: {', '.join(EXECUTORS)})")
 
 
-def _setting(history: History, model: str) -> Setting:
+def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     manifest = history.manifest
     planned = _planned(history.run, manifest)
+    # A history that no plan of ours drove is judged for what it is, if anything in it succeeded.
+    check = _check_plan(history.run.plan) if planned else CheckPlan(min_ok=1)
     looks_at_logs = patterns_of(manifest.declaration) is not None
     return Setting(
         model=model,
         declaration=manifest.declaration,
         planned=planned,
-        min_ok=_min_ok(history.run.plan) if planned else 1,
+        min_ok=check.min_ok,
+        search_limit=search_limit or check.search_limit,
         missing=history.logs.missing if looks_at_logs else (),
         remarks=history.logs.remarks if looks_at_logs else (),
         state=manifest.state,
@@ -198,12 +203,10 @@ def _planned(run: RunDirectory, manifest: Manifest) -> bool:
     return run.plan.name in manifest.checksums
 
 
-def _min_ok(plan: Path) -> int:
-    """``min_ok`` of the plan's ``[check]``, or the default where the plan does not say. A history
-    that no plan of ours drove is judged for what it is, if anything in it succeeded.
-    """
+def _check_plan(plan: Path) -> CheckPlan:
+    """The plan's ``[check]``, with the defaults where the plan does not say."""
     table = planfile.parse(planfile.read_text(plan), plan.name)
-    return planfile.convert(CheckPlan, table.get("check", {}), "check").min_ok
+    return planfile.convert(CheckPlan, table.get("check", {}), "check")
 
 
 def _part(

@@ -29,6 +29,7 @@ import pyarrow as pa
 from checkers.models import Meaning
 from harness.checking import Anomaly
 from harness.outcome import Outcome
+from harness.plan import SEARCH_LIMIT
 from harness.promise import Declaration
 
 Tables = Mapping[str, pa.Table]
@@ -63,6 +64,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     declaration: Declaration
     planned: bool = True
     min_ok: int = 100
+    search_limit: int = SEARCH_LIMIT
     state: str = "sealed"
     interrupted: bool = False
     trouble: tuple[str, ...] = ()

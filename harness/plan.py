@@ -35,6 +35,8 @@ MAX_LIMIT_S = 3_600.0  # no phase around the drive may take longer than an hour
 MAX_DISK_MIB = 1 << 24  # 16 TiB
 MAX_SCHEDULE = 10_000  # faults in one plan
 MAX_OVERLAP = 16  # faults at once; each needs nodes of its own
+SEARCH_LIMIT = 500_000  # configurations of one register: about a second
+MAX_SEARCH_LIMIT = 1_000_000_000  # some hours, and as much memory as a machine has
 DEFAULT_MIX = ("kill", "partition")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,47}$"  # it becomes part of a directory's name
 
@@ -93,10 +95,15 @@ class NemesisPlan(_Table, frozen=True, kw_only=True):
 
 
 class CheckPlan(_Table, frozen=True, kw_only=True):
-    """How the history is judged. Fewer than ``min_ok`` acknowledged operations prove nothing."""
+    """How the history is judged. Fewer than ``min_ok`` acknowledged operations prove nothing.
 
-    executor: Literal["spark", "local"] = "spark"
+    ``auto`` judges a small history in process and any other on Spark. The search of one register
+    gives up after ``search_limit`` configurations.
+    """
+
+    executor: Literal["auto", "spark", "local"] = "auto"
     min_ok: Annotated[int, Meta(ge=1)] = 100
+    search_limit: Annotated[int, Meta(ge=1, le=MAX_SEARCH_LIMIT)] = SEARCH_LIMIT
 
 
 class LimitsPlan(_Table, frozen=True, kw_only=True):

@@ -133,6 +133,13 @@ def check_schedule(
             )
         if not (math.isfinite(fault.hold_s) and fault.hold_s > 0):
             raise PlanError(f"{here}.hold_s", f"must be above 0 s (got {fault.hold_s:g})")
+        end_s = fault.at_s + fault.hold_s
+        if end_s > duration_s:
+            raise PlanError(
+                f"{here}.hold_s",
+                f"would end at {end_s:g} s, after the drive phase of {duration_s:g} s: drive for "
+                f"more than {end_s:g} s, or hold shorter (got {fault.hold_s:g})",
+            )
         faults[fault.kind].check(fault.target, nodes, partitions, f"{here}.target")
 
 

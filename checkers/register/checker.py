@@ -12,13 +12,14 @@ import pyarrow.compute as pc
 from checkers.attribution import explain_operations
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from checkers.register.kernel import REGISTER
-from checkers.register.search import CONFIGURATIONS_EACH, CONFIGURATIONS_MAX
+from checkers.register.search import CONFIGURATIONS_EACH
 from checkers.register.words import of_finding
 from harness.checking import Anomaly
 from harness.outcome import Outcome
 
 Row = dict[str, Any]
 
+NO_EVIDENCE = "vacuous: no register that was written was read, so nothing was tested"
 NONLINEARIZABLE = "nonlinearizable"
 
 
@@ -37,7 +38,10 @@ class Register:
             name: _anomaly([row for row in found if row["anomaly"] == name], tables, lookup)
             for name in sorted({row["anomaly"] for row in found})
         }
-        doubts = _doubts(tables["register.keys"])
+        keys = tables["register.keys"]
+        doubts = _doubts(keys, setting.search_limit)
+        if not anomalies and not pc.any(keys.column("tested")).as_py():
+            doubts = (NO_EVIDENCE, *doubts)
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies=anomalies,
@@ -70,7 +74,7 @@ def _example(row: Row, operations: dict[int, Row], faults: pa.Table) -> Row:
     return example | explain_operations(shown, faults)
 
 
-def _doubts(keys: pa.Table) -> tuple[str, ...]:
+def _doubts(keys: pa.Table, limit: int) -> tuple[str, ...]:
     undecided = keys.filter(pc.equal(keys.column("judged"), "undecided")).column("key").to_pylist()
     if not undecided:
         return ()
@@ -78,8 +82,9 @@ def _doubts(keys: pa.Table) -> tuple[str, ...]:
     more = f" and {len(undecided) - EXAMPLES_MAX} more" if len(undecided) > EXAMPLES_MAX else ""
     return (
         f"undecided: {len(undecided)} of {keys.num_rows} registers need more than "
-        f"{CONFIGURATIONS_MAX} configurations, and {CONFIGURATIONS_EACH} for each operation "
-        f"(key {shown}{more})",
+        f"{limit} configurations, and {CONFIGURATIONS_EACH} for each operation "
+        f"(key {shown}{more}): "
+        "raise it by check --search-limit, or by check.search_limit of the plan",
     )
 
 

@@ -7,14 +7,33 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from checkers.columns import group_starts
+from checkers.columns import Bools, group_starts
 from checkers.kernel import Exchange, Kernel, Setting, Tables
-from checkers.register.ops import CAS, FINDINGS, INITIAL, READ, Ops, register_ops, searched_keys
+from checkers.register.ops import (
+    CAS,
+    FINDINGS,
+    INITIAL,
+    NEVER,
+    READ,
+    WRITE,
+    Ops,
+    register_ops,
+    searched_keys,
+)
 from checkers.register.search import Contradicted, Op, Undecided, search
 from checkers.register.zones import judge_by_zones
 
-KEYS = pa.schema([("key", pa.int64()), ("operations", pa.int64()), ("judged", pa.string())])
-"""``judged`` is ``zones``, ``search`` or ``undecided``."""
+KEYS = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("operations", pa.int64()),
+        ("judged", pa.string()),
+        ("tested", pa.bool_()),
+    ]
+)
+"""``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if something was
+written that somebody could have seen: a write that may have taken effect, and a read that answered.
+"""
 
 
 def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
@@ -26,18 +45,31 @@ def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     found = []
     for one in _one_by_one(ops.take(searched[ops.k])):
         k = int(one.k[0])
-        answer = search(_operations(one))
+        answer = search(_operations(one), setting.search_limit)
         if isinstance(answer, Contradicted):
             found.append(_contradiction(one, answer))
         elif isinstance(answer, Undecided):
             judged[k] = "undecided"
     count = np.bincount(ops.k, minlength=len(ops.keys))
     by_search = pa.Table.from_pylist(found, schema=FINDINGS)
-    keys = [pa.array(ops.keys), pa.array(count, pa.int64()), pa.array(judged, pa.string())]
+    keys = [
+        pa.array(ops.keys),
+        pa.array(count, pa.int64()),
+        pa.array(judged, pa.string()),
+        pa.array(_tested(ops)),
+    ]
     return {
         "register.findings": pa.concat_tables([unexplained, by_zones, by_search]),
         "register.keys": pa.table(keys, schema=KEYS),
     }
+
+
+def _tested(ops: Ops) -> Bools:
+    """For each key whether it was written, and read by an operation that answered."""
+    written, read = np.zeros((2, len(ops.keys)), dtype=np.bool_)
+    written[ops.k[ops.f != READ]] = True
+    read[ops.k[(ops.f != WRITE) & (ops.finish != NEVER)]] = True
+    return written & read
 
 
 def _one_by_one(ops: Ops) -> list[Ops]:

@@ -15,11 +15,10 @@ import attrs
 
 from checkers.register.ops import CAS, INITIAL, NEVER, READ
 
-CONFIGURATIONS_MAX = 500_000
 CONFIGURATIONS_EACH = 200
-"""Configurations tried for one key, and more for each of its operations; half a million take a
-second. Ten clients of one key need some 60 an operation: not the length of a history makes it hard
-but what is open at once. A key that needs more is undecided.
+"""Configurations tried for each operation of a key, beside the limit that is given. Ten clients of
+one key need some 60 an operation: not the length of a history makes it hard but what is open at
+once. A key that needs more is undecided.
 """
 
 
@@ -57,12 +56,14 @@ Answer = Explained | Contradicted | Undecided
 _Configuration = tuple[int, int]  # what the register holds; a bit for each open op that is done
 
 
-def search(ops: list[Op]) -> Answer:
+def search(ops: list[Op], configurations_max: int) -> Answer:
     """Whether some order of ``ops`` explains them, from a register that holds ``INITIAL``.
 
-    Operations that touch are concurrent; those that end ``NEVER`` may have taken effect or not.
+    Gives up after ``configurations_max`` configurations, and ``CONFIGURATIONS_EACH`` for each
+    operation. Operations that touch are concurrent; those that end ``NEVER`` may have taken
+    effect or not.
     """
-    limit = CONFIGURATIONS_MAX + CONFIGURATIONS_EACH * len(ops)
+    limit = configurations_max + CONFIGURATIONS_EACH * len(ops)
     ops_needed = _needed(ops)
     configurations: set[_Configuration] = {(INITIAL, 0)}
     pending: dict[int, None] = {}

@@ -10,6 +10,7 @@ from checkers.models import canonical
 from harness.cli import judging
 from harness.cli.importing import opened
 from harness.cli.session import Session, executor_option, runs_option
+from harness.plan import MAX_SEARCH_LIMIT
 from results.store import RunStore
 
 
@@ -24,6 +25,12 @@ from results.store import RunStore
     "read-committed, ... (what the run's system declares when not given). A model that no anomaly "
     "defines is proven by a stronger one or unknown.",
 )
+@click.option(
+    "--search-limit",
+    type=click.IntRange(1, MAX_SEARCH_LIMIT),
+    help="Configurations that the search of one register may try (the plan's when not given); half "
+    "a million take about a second.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON and nothing else.")
 @click.option("--no-report", is_flag=True, help="Leave the report as it is.")
 @click.pass_obj
@@ -34,6 +41,7 @@ def check(
     executor: str | None,
     workload: str | None,
     model: str | None,
+    search_limit: int | None,
     as_json: bool,
     no_report: bool,
 ) -> int:
@@ -48,7 +56,7 @@ def check(
     only_judged = Path(path).is_file() and (as_json or no_report)
     with opened(path, store, workload, keep=not only_judged) as directory:
         session.run = directory
-        verdict = judging.judge(directory, executor, model)
+        verdict = judging.judge(directory, executor, model, search_limit)
         outcome = judging.settle(
             verdict, None if no_report or only_judged else judging.publish(directory)
         )

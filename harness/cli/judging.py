@@ -21,15 +21,22 @@ REASONS_SHOWN = 10
 LINE_CHARS = 240  # of one sentence on a terminal; the report has the rest
 CHAIN_CHARS = 600  # of the fault and the resets that explain an anomaly: half a cause is none
 PATH_CHARS = 4096  # the longest path that Linux takes
-DEFAULT_EXECUTOR = "spark"
+DEFAULT_EXECUTOR = "auto"
+SMALL_TRANSACTIONS = 50_000
+"""A history of at most this many is judged in process before Spark has begun to start."""
 
 
-def judge(run: RunDirectory, executor: str | None, model: str | None = None) -> Verdict:
+def judge(
+    run: RunDirectory,
+    executor: str | None,
+    model: str | None = None,
+    search_limit: int | None = None,
+) -> Verdict:
     """Analyze ``run`` and write its verdict, last and in one step.
 
-    A run whose controller died is recovered first. ``executor`` ``None`` takes the plan's,
-    ``model`` ``None`` what the run's system declares. Raises ``MalformedHistory`` for what is no
-    history.
+    A run whose controller died is recovered first. ``executor`` and ``search_limit`` ``None`` take
+    the plan's, ``model`` ``None`` what the run's system declares. Raises ``MalformedHistory`` for
+    what is no history.
     """
     from checkers.analyze import analyze, encode
 
@@ -38,9 +45,9 @@ def judge(run: RunDirectory, executor: str | None, model: str | None = None) -> 
 
         say(f"{run.root.name} was not sealed: recovering what was written")
         recover(run, partition_of=_partition_of(run))
-    chosen = executor or planned_executor(run)
-    say(f"judging {run.root.name} ({chosen})")
-    verdict = analyze(run, executor=chosen, model=model)
+    chosen, why = chosen_executor(run, executor or planned_executor(run))
+    say(f"judging {run.root.name} ({chosen}{why})")
+    verdict = analyze(run, executor=chosen, model=model, search_limit=search_limit)
     run.analysis.mkdir(exist_ok=True)
     write_atomically(run.verdict, encode(verdict))
     return verdict
@@ -70,6 +77,37 @@ def planned_executor(run: RunDirectory) -> str:
         return plan.load(run.plan).check.executor
     except PlanError:
         return DEFAULT_EXECUTOR
+
+
+def chosen_executor(run: RunDirectory, asked: str) -> tuple[str, str]:
+    """The executor for what was ``asked``, and why it is that one where ``auto`` left it open."""
+    if asked != "auto":
+        return asked, ""
+    from checkers.executors import java
+
+    count = transaction_count(run)
+    if count <= SMALL_TRANSACTIONS:
+        return "local", f": {count:,} transactions are few; --executor spark judges on Spark"
+    if java.find_java().home is None:
+        return "local", f": there is no Java {java.JAVA_MIN} for Spark"
+    return "spark", f": {count:,} transactions are more than {SMALL_TRANSACTIONS:,}"
+
+
+def transaction_count(run: RunDirectory) -> int:
+    """How many transactions the sealed run in ``run`` claims; 0 for what has no such table, which
+    its analysis will refuse.
+    """
+    from pyarrow import ArrowException, parquet
+
+    from harness.history.layout import TRANSACTIONS, table_path
+
+    path = table_path(run, TRANSACTIONS)
+    if path.is_symlink() or not path.is_file():
+        return 0
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (OSError, ArrowException):
+        return 0
 
 
 def publish(run: RunDirectory) -> Outcome | None:

@@ -74,6 +74,7 @@ def executor_option(command: C) -> C:
     """``--executor``: where the checkers run."""
     return click.option(
         "--executor",
-        type=click.Choice(["spark", "local"]),
-        help="Check on Spark or in this process; the verdict is the same (default: the plan's).",
+        type=click.Choice(["auto", "spark", "local"]),
+        help="Check on Spark or in this process; the verdict is the same. auto takes this process "
+        "for small histories (default: the plan's).",
     )(command)

@@ -163,16 +163,15 @@ def test_past_its_limit_the_search_says_that_it_can_not_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Never silently ok: the verdict is unknown, and a violation of another key still stands."""
-    monkeypatch.setattr(search, "CONFIGURATIONS_MAX", 100)
     monkeypatch.setattr(search, "CONFIGURATIONS_EACH", 0)
     hard = many_open_writes(2)
 
-    found = verdict([*GOOD, *hard], "register")
-    both = verdict([*GOOD, *hard, r(None, 50, 60)], "register")
+    found = verdict([*GOOD, *hard], "register", search_limit=100)
+    both = verdict([*GOOD, *hard, r(None, 50, 60)], "register", search_limit=100)
 
     assert found.outcome == "unknown"
     assert found.reasons[0].startswith("undecided: 1 of 2 registers need more than")
-    assert found.reasons[0].endswith("(key 2)")
+    assert "(key 2): raise it by check --search-limit" in found.reasons[0]
     assert found.statistics["register"]["undecided"] == 1
     assert both.outcome == "violation"
     assert any(reason.startswith("undecided") for reason in both.reasons)
@@ -181,12 +180,12 @@ def test_past_its_limit_the_search_says_that_it_can_not_tell(
 def test_a_long_history_of_a_key_is_no_harder_than_a_short_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(search, "CONFIGURATIONS_MAX", 100)
     monkeypatch.setattr(search, "CONFIGURATIONS_EACH", 2)
-    turns = [w(at % 3, 2 * at, 2 * at + 1) for at in range(2000)]
+    turns = [w(at % 3, 2 * at, 2 * at + 1) for at in range(2000)] + [r(1, 4500, 4501)]
 
-    assert verdict(turns, "register").outcome == "valid"
-    assert verdict([*turns, r(0, 5000, 5001)], "register").outcome == "violation"
+    assert verdict(turns, "register", search_limit=100).outcome == "valid"
+    broken = [*turns, r(0, 5000, 5001)]
+    assert verdict(broken, "register", search_limit=100).outcome == "violation"
 
 
 def test_an_old_read_of_a_kind_without_real_time_is_fine_but_not_one_of_nothing() -> None:
@@ -256,3 +255,15 @@ def test_spark_says_of_registers_what_the_process_says(tmp_path: Path, last: Txn
 
     assert encode(on_spark) == encode(in_process)
     assert in_process.outcome == ("valid" if last.ops[0][2] == 3 else "violation")
+
+
+def test_where_nothing_that_was_written_is_read_nothing_was_tested() -> None:
+    for vacuous in ([r(None, 0, 1)], [r(None, 0, 1), r(None, 2, 3)], [w(1, 0, 1), w(2, 2, 3)]):
+        found = verdict(vacuous, "register")
+        assert found.outcome == "unknown"
+        assert found.reasons == (
+            "vacuous: no register that was written was read, so nothing was tested",
+        )
+
+    assert verdict([r(None, 0, 1), w(1, 2, 3)], "register").outcome == "valid"
+    assert verdict([r(7, 0, 1)], "register").outcome == "violation"

@@ -158,3 +158,58 @@ def test_names_of_keys_are_told_beside_the_numbers_that_stand_for_them(tmp_path)
 
         assert done.returncode == 1, done.stderr
         assert ("is :account in the file" in done.stdout) == told
+
+
+def test_a_history_in_which_nothing_could_go_wrong_is_unknown(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    for steps in ("", "[:r 1 nil]"):
+        ends = ((":invoke", 0), (":ok", 0), (":invoke", 1), (":ok", 1))
+        path.write_text(
+            "".join(
+                f"{{:type {end}, :f :txn, :value [{steps}], :process {who}}}\n" for end, who in ends
+            )
+        )
+
+        done = check(path, "--json")
+
+        assert done.returncode == 2, done.stdout
+        assert "nothing was tested" in done.stdout
+
+
+def test_a_small_history_is_judged_in_process_unless_spark_is_asked_for(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN))
+
+    done = check(path, "--json", "--executor", "auto")
+
+    assert done.returncode == 0, done.stderr
+    assert "(local: 2 transactions are few; --executor spark judges on Spark)" in done.stderr
+
+
+CROWD = 60
+
+
+def crowd() -> str:
+    """Compare-and-sets that are open together and whose outcome nobody knows, then a wrong read."""
+    lines = ["{:type :invoke, :f :write, :value 0, :process 99}"]
+    lines += ["{:type :ok, :f :write, :value 0, :process 99}"]
+    for who in range(CROWD):
+        value = f"[{who % 4} {(who + 1) % 4}]"
+        lines += [f"{{:type :invoke, :f :cas, :value {value}, :process {who}}}"]
+    for seen in (3, 1, 2, 0):
+        lines += ["{:type :invoke, :f :read, :value nil, :process 99}"]
+        lines += [f"{{:type :ok, :f :read, :value {seen}, :process 99}}"]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_limit_of_the_search_can_be_raised_and_the_verdict_says_how(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(crowd())
+
+    low = check(path, "--no-report", "--search-limit", "10")
+    higher = check(path, "--no-report", "--search-limit", "20000")
+
+    assert low.returncode == 2, low.stdout
+    assert "more than 10 configurations" in low.stdout
+    assert "--search-limit" in low.stdout
+    assert "more than 20000 configurations" in higher.stdout

@@ -188,7 +188,11 @@ def test_an_override_of_the_mix_replaces_a_schedule_and_the_other_way_round() ->
         ("[drive]\nduration_s = nan", "drive.duration_s", "expected a number > 0.0 (got nan)"),
         ("[drive]\nrate_per_s = 'x'", "drive.rate_per_s", "expected a number (got 'x')"),
         ("[drive]\nconcurrency = 0", "drive.concurrency", "expected an integer >= 1 (got 0)"),
-        ("[check]\nexecutor = 'x'", "check.executor", "expected one of 'spark', 'local' (got 'x')"),
+        (
+            "[check]\nexecutor = 'x'",
+            "check.executor",
+            "expected one of 'auto', 'spark', 'local' (got 'x')",
+        ),
         ("[nemesis]\nmix = 'kill'", "nemesis.mix", "expected an array (got 'kill')"),
         ("[nemesis]\nmix = ['kill', 2]", "nemesis.mix[1]", "expected a string (got 2)"),
         ("name = 'a b'", "name", "expected a string matching regex"),
