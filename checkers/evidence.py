@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import numpy as np
@@ -82,9 +83,14 @@ def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
             yield f"vacuous: no {f!r} ever succeeded (of {sum(counts.values())} tried)"
 
 
+def _proven_here(tables: Tables) -> list[dict[str, Any]]:
+    """Faults whose effect and healing was for us to prove: not those of an imported history."""
+    return [row for row in tables["faults"].to_pylist() if row["state"] != FaultState.RECORDED]
+
+
 def _not_recovered(tables: Tables, setting: Setting) -> Iterator[str]:
     """No ok transaction that was invoked after the last heal: nobody knows whether it recovered."""
-    healed = [row["healed_ns"] for row in tables["faults"].to_pylist() if row["healed_ns"]]
+    healed = [row["healed_ns"] for row in _proven_here(tables) if row["healed_ns"]]
     if not healed:
         return
     table = tables["transactions"]
@@ -94,7 +100,7 @@ def _not_recovered(tables: Tables, setting: Setting) -> Iterator[str]:
 
 
 def _unproven(tables: Tables) -> Iterator[str]:
-    for row in tables["faults"].to_pylist():
+    for row in _proven_here(tables):
         what = f"fault {row['fault']} ({row['kind']} of {row['target']})"
         why = f": {row['reason']}" if row.get("reason") else ""
         if row["effective_ns"] is None:

@@ -97,6 +97,7 @@ class FaultState(enum.StrEnum):
     HEALED = "healed"
     SKIPPED = "skipped"
     UNPROVEN = "unproven"
+    RECORDED = "recorded"  # in an imported history: what its nemesis did, and nobody proved
 
 
 class FaultTransition(msgspec.Struct, frozen=True, kw_only=True, tag="fault", tag_field="record"):

@@ -28,6 +28,7 @@ EVENTS_MAX = 150
 REASONS_MAX = 12
 REASON_CHARS = 320  # in the banner; what is longer stands below in full
 HEADLINE_CHARS = 560  # of an anomaly: the promise, the fault and the chain of resets behind it
+KINDS_SHOWN = 8  # acts of an imported history's nemesis, in the head
 PLAN_LINES_MAX = 600
 HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
 MARKS = {
@@ -198,7 +199,9 @@ def _clock(material: Material) -> str:
 def _imported(material: Material, origin: Origin) -> str:
     """What a history is that was recorded elsewhere."""
     rest = [f"{origin.incomplete:,} of them without a completion"] if origin.incomplete else []
-    rest += [f"{origin.remarks:,} of no client"] if origin.remarks else []
+    rest += (
+        [f"{origin.remarks:,} of a nemesis or another that is no client"] if origin.remarks else []
+    )
     count = f"{origin.operations:,} records{''.join(f', {part}' for part in rest)}"
     times = (
         "" if origin.real_time else " Its times are missing or go back: what counts is the index."
@@ -206,8 +209,16 @@ def _imported(material: Material, origin: Origin) -> str:
     recorder = material.manifest.declaration.system.capitalize()
     return (
         f"{material.manifest.workload}, recorded by {recorder} and imported from {origin.file}:"
-        f" {count}.{times}"
+        f" {count}.{times}{_recorded(material)}"
     )
+
+
+def _recorded(material: Material) -> str:
+    """What the nemesis of an imported history did."""
+    kinds = sorted(Counter(row["kind"] for row in material.faults).items())
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds[:KINDS_SHOWN])
+    more = ", ..." if len(kinds) > KINDS_SHOWN else ""
+    return f" Its nemesis recorded {named}{more}; nobody proved the effects." if named else ""
 
 
 def _happened(material: Material) -> str:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from harness.client import READ_WRITE
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
-from harness.history.jepsen import tables
+from harness.history.jepsen import nemesis, tables
 from harness.history.jepsen.operations import Names
 from harness.history.jepsen.pairing import Pairing
 from harness.history.jepsen.reader import Clock, batches, is_jepsen
@@ -67,6 +67,7 @@ class ImportedHistory:
     _transactions: pa.Table
     _micro_ops: tuple[pa.Table, ...]
     _notes: pa.Table
+    _faults: pa.Table
 
     def transactions(self) -> pa.Table:
         """One row a transaction, in the order of invocation (``schema.TRANSACTIONS``)."""
@@ -77,8 +78,8 @@ class ImportedHistory:
         return pa.concat_tables(self._micro_ops) if split is None else self._micro_ops[split]
 
     def faults(self) -> pa.Table:
-        """No row: what a nemesis did stands in ``notes()``, and nobody proved it."""
-        return schema.FAULTS.empty_table()
+        """One row an act of a nemesis and what undid it, as the file tells (``nemesis``)."""
+        return self._faults
 
     def events(self) -> pa.Table:
         """No row: Jepsen does not ask stores what they did."""
@@ -140,6 +141,7 @@ def read_jepsen(
         transactions=transactions,
         micro_ops=micro_ops,
         notes=tables.notes(pairing.remarks, axis.at_ns),
+        faults=nemesis.faults(pairing.remarks, axis.at_ns),
     )
 
 
