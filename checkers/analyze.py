@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from checkers import standing
 from checkers.executors import local
-from checkers.executors.results import Given, apply, describe, of
+from checkers.executors.results import ENTERING, Given, apply, describe, of
 from checkers.forgetting import excuse, excused
 from checkers.kernel import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from checkers.models import (
@@ -68,12 +68,14 @@ def analyze(
     model: str | None = None,
     search_limit: int | None = None,
     spark_master: str | None = None,
+    crashed: Mapping[str, str] = MappingProxyType({}),
 ) -> Verdict:
     """Judge the sealed run in ``run`` with the checkers that its manifest names.
 
     ``model`` defaults to what the run's system declares, ``search_limit`` to the plan's.
-    Writes the tables behind the verdict into
-    ``analysis/``; the verdict itself is left to the caller, to be written last.
+    ``crashed`` names kernels and checkers that ended the process of an analysis before, and how:
+    they are not tried again. Writes the tables behind the verdict into ``analysis/``; the verdict
+    itself is left to the caller, to be written last.
 
     Raises ``MalformedHistory`` for a directory that is not what it claims to be, ``UsageError`` for
     an unknown executor, model or checker, ``HarnessError`` where Spark does not start.
@@ -95,6 +97,7 @@ def analyze(
         beside=states | standing.tables(history),
         executor=executor,
         spark_master=spark_master,
+        crashed=crashed,
     )
     _write(run.analysis, analysis.tables)
     return analysis.verdict
@@ -110,11 +113,12 @@ def judge(
     beside: Tables = MappingProxyType({}),
     executor: str = "local",
     spark_master: str | None = None,
+    crashed: Mapping[str, str] = MappingProxyType({}),
 ) -> Analysis:
     """Judge tables, from wherever they come. ``beside`` are those that are no history: what
     replicas told, lines of logs, how the controller fared.
     """
-    kernels = [kernel for checker in checkers for kernel in checker.kernels]
+    kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
     given = _by_key(executor, spark_master)(kernels, source, setting)
     tables = {
         "transactions": source.transactions,
@@ -124,7 +128,7 @@ def judge(
         **given.tables,
     }
     last = apply(of(kernels, Exchange.ONE_PLACE), tables, setting)
-    broken = {**last.broken, **given.broken}
+    broken = {**last.broken, **given.broken, **crashed}
     tables |= last.tables
     parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
     return _combined(parts, setting, excuse(setting.declaration, faults))
@@ -213,8 +217,10 @@ def _part(
     checker: Checker, tables: Tables, broken: Mapping[str, str], setting: Setting, source: Source
 ) -> Part:
     """What ``checker`` says; one that breaks says only that it can't tell, and why."""
-    why = next((broken[k.name] for k in checker.kernels if k.name in broken), None)
+    names = (checker.name, *(kernel.name for kernel in checker.kernels))
+    why = next((broken[name] for name in names if name in broken), None)
     if why is None:
+        ENTERING.get()(checker.name)
         try:
             return _complete(checker.name, checker.judge(tables, setting, source))
         except Exception as error:  # whatever a checker raises is its own end, not the others'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 
 import attrs
 import pyarrow as pa
@@ -12,6 +14,11 @@ from checkers.kernel import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
 from checkers.source import Source
 from checkers.txns import PREPARED, prepared
 from harness.errors import FiredrillError
+
+ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
+"""Called with the name of each kernel or checker before it runs: a process that dies of one has
+said of which.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -30,6 +37,7 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Given:
     given: dict[str, pa.Table] = {}
     broken: dict[str, str] = {}
     for kernel in kernels:
+        ENTERING.get()(kernel.name)
         try:
             given |= kernel.run({**tables, **given}, setting)
         except Exception as error:  # whatever a plugin raises is that plugin's end, not ours
@@ -90,4 +98,8 @@ def describe(error: Exception) -> str:
     """An exception in words for a reason: its class only where it is no sentence of ours."""
     if isinstance(error, FiredrillError):
         return str(error)
+    if isinstance(error, MemoryError):
+        limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        bound = "" if limit == resource.RLIM_INFINITY else f" than the {limit >> 20} MiB allowed"
+        return f"it needs more memory{bound}"
     return f"{type(error).__name__}: {error}"

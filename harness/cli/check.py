@@ -56,13 +56,11 @@ def check(
     only_judged = Path(path).is_file() and (as_json or no_report)
     with opened(path, store, workload, keep=not only_judged) as directory:
         session.run = directory
-        verdict = judging.judge(directory, executor, model, search_limit)
-        outcome = judging.settle(
-            verdict, None if no_report or only_judged else judging.publish(directory)
-        )
-        session.found(outcome)
+        drawn = not (no_report or only_judged)
+        judged = judging.judge(directory, executor, model, search_limit, report=drawn)
+        session.found(judged.outcome)
         if as_json:
             click.echo(directory.verdict.read_bytes(), nl=False)
         else:
-            judging.announce(directory, verdict, outcome, directory.report.exists())
-    return outcome.exit_code
+            judging.announce(directory, judged, directory.report.exists())
+    return judged.outcome.exit_code

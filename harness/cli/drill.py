@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 
-from harness.checking import Verdict
 from harness.cli import judging, streams
 from harness.cli.display import choose
 from harness.cli.duration import words
@@ -79,13 +78,14 @@ def one(
     drill = _Drill(session, wishes)
     directory = drill.drive(plan, store, budget.stop() if budget else Stop())
     session.run = directory
-    verdict, outcome = drill.judged or drill.judge(directory)
+    judged = drill.judged or drill.judge(directory)
+    outcome = judged.outcome
     session.found(outcome)
     code = outcome.exit_code
     if read_manifest(directory).interrupted and outcome is not Outcome.VIOLATION:
         code = EXIT_INTERRUPTED
     try:
-        judging.announce(directory, verdict, outcome, directory.report.exists())
+        judging.announce(directory, judged, directory.report.exists())
     except BrokenPipeError:
         raise
     except OSError:  # nobody gets to read it, but a machine still reads the exit code
@@ -104,7 +104,7 @@ class _Drill:
 
     session: Session
     wishes: Wishes
-    judged: tuple[Verdict, Outcome] | None = None
+    judged: judging.Judged | None = None
     kept: bool = False
     begun: RunDirectory | None = None
 
@@ -130,15 +130,13 @@ class _Drill:
                 self._broke_off(store)
                 raise
 
-    def judge(self, run: RunDirectory) -> tuple[Verdict, Outcome]:
+    def judge(self, run: RunDirectory) -> judging.Judged:
         """The verdict, and the report where one is wanted. Raises ``Interrupted`` at Ctrl-C."""
         try:
-            verdict = judging.judge(run, None)
-            report = judging.publish(run) if self.wishes.report else None
+            return judging.judge(run, None, report=self.wishes.report)
         except KeyboardInterrupt as error:
             again = f"'firedrill check {run.root}' judges it"
             raise Interrupted(f"interrupted while judging: the run is sealed; {again}") from error
-        return verdict, judging.settle(verdict, report)
 
     def _keeping(
         self, display: Progress, stop: Stop
@@ -149,7 +147,7 @@ class _Drill:
                 display.phase("judge")
                 # On a thread: the links of the cluster may live on this loop.
                 self.judged = await asyncio.to_thread(self.judge, run)
-                failed = self.judged[1] in FAILED
+                failed = self.judged.outcome in FAILED
             interrupted = stop.asked and not stop.reason
             self.kept = self.wishes.keep is Keep.ALWAYS or (failed and not interrupted)
             return self.kept

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+import attrs
 import click
 
 from harness.checking import Anomaly, Verdict
+from harness.cli.analysis import Asked, analyzed
 from harness.cli.session import say
-from harness.errors import FiredrillError, PlanError, UsageError
+from harness.errors import FiredrillError, HarnessError, PlanError, UsageError
 from harness.history.files import write_atomically
 from harness.history.manifest import RUNNING, read_manifest
 from harness.outcome import Outcome, worst
@@ -26,31 +29,99 @@ SMALL_TRANSACTIONS = 50_000
 """A history of at most this many is judged in process before Spark has begun to start."""
 
 
+@attrs.frozen(kw_only=True)
+class Judged:
+    """A verdict; the names of the keys that it shows, where they were no integers; and the outcome
+    to weigh against its own where the report went wrong.
+    """
+
+    verdict: Verdict
+    names: Mapping[int, str] = attrs.field(factory=dict)
+    report: Outcome | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of the verdict's outcome and what else went wrong."""
+        return worst([self.verdict.outcome, *([self.report] if self.report else [])])
+
+
 def judge(
     run: RunDirectory,
     executor: str | None,
     model: str | None = None,
     search_limit: int | None = None,
-) -> Verdict:
-    """Analyze ``run`` and write its verdict, last and in one step.
+    *,
+    report: bool = True,
+) -> Judged:
+    """Have a process of its own judge ``run`` and, if asked for, draw its report.
 
-    A run whose controller died is recovered first. ``executor`` and ``search_limit`` ``None`` take
-    the plan's, ``model`` ``None`` what the run's system declares. Raises ``MalformedHistory`` for
-    what is no history.
+    As ``judge_here``. A process that dies, or is over its limits, proves nothing: ``unknown``.
     """
-    from checkers.analyze import analyze, encode
+    asked = Asked(executor=executor, model=model, search_limit=search_limit)
+    found = analyzed(run, say, asked, report=report)
+    verdict = found.verdict
+    if verdict is None:
+        reason = f"the analysis did not end: {found.death}"
+        say(reason)
+        verdict = _undecided(run, model, reason)
+        _keep(run, verdict)
+        return Judged(verdict=verdict)
+    if report and not found.drawn and found.death:
+        say(f"no report was written: {found.death}")
+    failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
+    return Judged(verdict=verdict, names=found.names, report=failed)
+
+
+def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:
+    from checkers.analyze import declared_model
+
+    asked = model or declared_model(read_manifest(run).declaration)
+    return Verdict(outcome=Outcome.UNKNOWN, model=asked, reasons=(reason,))
+
+
+def draw(run: RunDirectory) -> None:
+    """Have a process of its own write the report of ``run``. Raises ``FiredrillError``."""
+    found = analyzed(run, say, None)
+    if not found.drawn:
+        raise HarnessError(f"no report was written: {found.death or 'see above'}")
+
+
+def judge_here(
+    run: RunDirectory,
+    asked: Asked,
+    say: Callable[[str], None] = say,
+    crashed: Mapping[str, str] = MappingProxyType({}),
+) -> Verdict:
+    """Analyze ``run`` in this process and write its verdict, last and in one step.
+
+    A run whose controller died is recovered first. See ``Asked`` for what is left open. Raises
+    ``MalformedHistory`` for what is no history.
+    """
+    from checkers.analyze import analyze
 
     if read_manifest(run).state == RUNNING:
         from harness.history.recover import recover
 
         say(f"{run.root.name} was not sealed: recovering what was written")
         recover(run, partition_of=_partition_of(run))
-    chosen, why = chosen_executor(run, executor or planned_executor(run))
+    chosen, why = chosen_executor(run, asked.executor or planned_executor(run))
     say(f"judging {run.root.name} ({chosen}{why})")
-    verdict = analyze(run, executor=chosen, model=model, search_limit=search_limit)
+    verdict = analyze(
+        run,
+        executor=chosen,
+        model=asked.model,
+        search_limit=asked.search_limit,
+        crashed=crashed,
+    )
+    _keep(run, verdict)
+    return verdict
+
+
+def _keep(run: RunDirectory, verdict: Verdict) -> None:
+    from checkers.analyze import encode
+
     run.analysis.mkdir(exist_ok=True)
     write_atomically(run.verdict, encode(verdict))
-    return verdict
 
 
 def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
@@ -110,9 +181,9 @@ def transaction_count(run: RunDirectory) -> int:
         return 0
 
 
-def publish(run: RunDirectory) -> Outcome | None:
-    """Write the report. What goes wrong is said and never touches the verdict: it returns the
-    outcome to weigh against the verdict's, ``None`` where all went well.
+def draw_here(run: RunDirectory, say: Callable[[str], None] = say) -> bool:
+    """Write the report in this process; whether that was possible. What goes wrong is said and
+    never touches the verdict.
     """
     from results.report import write_report
 
@@ -120,21 +191,29 @@ def publish(run: RunDirectory) -> Outcome | None:
         write_report(run)
     except FiredrillError as error:
         say(f"no report was written: {error}")
-        return Outcome.HARNESS_ERROR
+        return False
     except Exception as error:
         say(f"no report was written: unexpected {type(error).__name__}: {error}")
-        return Outcome.HARNESS_ERROR
-    return None
+        return False
+    return True
 
 
-def announce(run: RunDirectory, verdict: Verdict, outcome: Outcome, report: bool) -> None:
-    """Say on stdout what was found; the last line is outcome, meaning and path."""
-    from results.cards import other_reasons, plainest_first
+def names_shown(run: RunDirectory, verdict: Verdict) -> dict[int, str]:
+    """The names of the keys in the examples that ``announce`` shows."""
     from results.names import key_names
 
-    names = key_names(run, read_manifest(run))
+    shown = [e for a in verdict.anomalies.values() for e in a.examples[:EXAMPLES_SHOWN]]
+    names = key_names(run, read_manifest(run)) if shown else {}
+    return {key: names[key] for e in shown for key in e.get("keys", ()) if key in names}
+
+
+def announce(run: RunDirectory, judged: Judged, report: bool) -> None:
+    """Say on stdout what was found; the last line is outcome, meaning and path."""
+    from results.cards import other_reasons, plainest_first
+
+    verdict = judged.verdict
     for name, anomaly in plainest_first(verdict.anomalies):
-        _announce_anomaly(name, anomaly, names)
+        _announce_anomaly(name, anomaly, judged.names)
     if verdict.observed:
         kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
         click.echo(f"observed, ruled out by no promise: {inert(kinds)}")
@@ -143,7 +222,7 @@ def announce(run: RunDirectory, verdict: Verdict, outcome: Outcome, report: bool
         click.echo(f"because: {inert(reason, LINE_CHARS)}")
     if len(reasons) > REASONS_SHOWN:
         click.echo(f"and {len(reasons) - REASONS_SHOWN} more reasons")
-    click.echo(last_line(run, outcome, report))
+    click.echo(last_line(run, judged.outcome, report))
     sys.stdout.flush()
 
 
@@ -151,11 +230,6 @@ def last_line(run: RunDirectory, outcome: Outcome, report: bool) -> str:
     """``OUTCOME: meaning: path``."""
     path = run.report if report else run.root
     return f"{outcome.value.upper()}: {outcome.meaning}: {inert(str(path), PATH_CHARS)}"
-
-
-def settle(verdict: Verdict, *others: Outcome | None) -> Outcome:
-    """The worst of the verdict's outcome and what else went wrong."""
-    return worst([verdict.outcome, *(other for other in others if other is not None)])
 
 
 def _announce_anomaly(name: str, anomaly: Anomaly, names: Mapping[int, str]) -> None:

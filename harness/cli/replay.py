@@ -98,10 +98,9 @@ def _again(
     from harness.cli.wiring import run_plan
 
     session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace)
-    verdict = judging.judge(run, None)
-    outcome = judging.settle(verdict, judging.publish(run) if report else None)
-    judging.announce(run, verdict, outcome, run.report.exists())
-    return run, outcome
+    judged = judging.judge(run, None, report=report)
+    judging.announce(run, judged, run.report.exists())
+    return run, judged.outcome
 
 
 def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:

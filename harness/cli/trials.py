@@ -121,7 +121,7 @@ class Trials:
             self.made.append(plan.name)
             try:
                 run = run_plan(plan, self.store.root, Silent(), Stop())
-                yield place, judging.judge(run, None).anomalies
+                yield place, judging.judge(run, None, report=False).verdict.anomalies
             except UsageError:
                 raise
             except FiredrillError as error:

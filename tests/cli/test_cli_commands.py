@@ -82,10 +82,10 @@ def test_cleanup_refuses_a_run_that_is_still_driven(
 def test_an_interrupt_during_an_analysis_is_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(_run: RunDirectory) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("results.report.write_report", interrupted)
+    monkeypatch.setattr("harness.cli.judging.analyzed", interrupted)
 
     assert execute(["report", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err

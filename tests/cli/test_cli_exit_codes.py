@@ -85,6 +85,12 @@ def operation(
     return invoke, complete
 
 
+def break_in_child(directory: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have every interpreter that starts from now on run ``code`` first."""
+    (directory / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(directory))
+
+
 def recorded(root: Path, records: Sequence[Record], *, sealed: bool = True) -> RunDirectory:
     root.mkdir(parents=True)
     run = RunDirectory(root)
@@ -296,11 +302,14 @@ def test_an_unexpected_error_is_255_with_its_traceback_in_the_run(
     firedrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = recorded(tmp_path / "run", appended(20))
-
-    def broken(_run: RunDirectory, **_: object) -> None:
-        raise ZeroDivisionError("by\nnought")
-
-    monkeypatch.setattr("checkers.analyze.analyze", broken)
+    break_in_child(
+        tmp_path,
+        monkeypatch,
+        "import checkers.analyze\n"
+        "def broken(*_, **__):\n"
+        "    raise ZeroDivisionError('by\\nnought')\n"
+        "checkers.analyze.analyze = broken\n",
+    )
 
     said = firedrill("check", str(run.root))
 
@@ -323,10 +332,14 @@ def test_debug_shows_the_traceback(
 def test_a_report_that_fails_is_a_harness_error_unless_a_violation_is_proven(
     firedrill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_run: RunDirectory) -> None:
-        raise OSError("no paper")
-
-    monkeypatch.setattr("results.report.write_report", broken)
+    break_in_child(
+        tmp_path,
+        monkeypatch,
+        "import results.report\n"
+        "def broken(_run):\n"
+        "    raise OSError('no paper')\n"
+        "results.report.write_report = broken\n",
+    )
     run = recorded(tmp_path / "run", appended(20))
 
     said = firedrill("check", str(run.root))

@@ -17,7 +17,7 @@ from harness.rundir import RunDirectory
 DRILL = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=[]"]
 
 
-def interrupt(*_: object) -> None:
+def interrupt(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 

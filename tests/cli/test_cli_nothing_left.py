@@ -1,0 +1,125 @@
+"""``check`` and ``run`` ended at moments all over their course, in four ways: 5 s later no process
+of theirs lives, whatever session it made for itself, and no file of theirs is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+MOMENTS = int(os.environ.get("FIREDRILL_INTERRUPTS", "4"))
+"""How many, for each command and executor; 40 are the whole proof."""
+SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+GONE_LIMIT_S = 5.0
+COMMAND_LIMIT_S = 240.0
+MARK = "FIREDRILL_TEST_MARK"
+HISTORY = """
+{:type :invoke, :f :txn, :value [[:append 1 1]], :process 0, :time 5, :index 0}
+{:type :ok, :f :txn, :value [[:append 1 1]], :process 0, :time 7, :index 1}
+{:type :invoke, :f :txn, :value [[:r 1 nil]], :process 1, :time 8, :index 2}
+{:type :ok, :f :txn, :value [[:r 1 [1]]], :process 1, :time 9, :index 3}
+"""
+
+
+def marked(mark: str) -> dict[int, str]:
+    """Living processes that were started with ``mark`` in their environment, whoever adopted them
+    since, and their command lines.
+    """
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if mark.encode() in (entry / "environ").read_bytes():
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                if line:  # else it is a zombie that its parent has not looked at yet
+                    found[int(entry.name)] = line.decode(errors="replace")[:200]
+        except OSError:
+            continue
+    return found
+
+
+def whole_course_s(command: list[str | Path], cwd: Path) -> float:
+    """How long ``command`` takes here and now when it is left alone."""
+    began_s = time.monotonic()
+    done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=COMMAND_LIMIT_S)
+    assert done.returncode in (0, 2), done.stderr.decode()
+    return time.monotonic() - began_s
+
+
+def moments(name: str, length_s: float) -> list[tuple[float, signal.Signals]]:
+    """Seconds after the start, one from each equal part of the course, the signals in turn."""
+    draw = random.Random(f"{name} {MOMENTS}")
+    parts = [(part + draw.random()) / MOMENTS for part in range(MOMENTS)]
+    # Shuffled against the parts: else each signal would meet one part only.
+    kinds = [SIGNALS[number % len(SIGNALS)] for number in range(MOMENTS)]
+    draw.shuffle(kinds)
+    return [(length_s * part, kind) for part, kind in zip(parts, kinds, strict=True)]
+
+
+def left_after(
+    command: list[str | Path], cwd: Path, at_s: float, number: signal.Signals
+) -> tuple[dict[int, str], list[str], float]:
+    """The processes and files that are left 5 s after the end of ``command``, which got ``number``
+    at ``at_s``; and how long the last process took to go.
+    """
+    mark = secrets.token_hex(8)
+    scratch = cwd / f"tmp-{mark}"
+    scratch.mkdir()
+    child = subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, MARK: mark, "TMPDIR": str(scratch)},
+    )
+    try:
+        child.wait(at_s)
+    except subprocess.TimeoutExpired:
+        child.send_signal(number)
+    child.wait(COMMAND_LIMIT_S)  # a run that is asked to end heals, collects, seals and judges
+    ended_s = time.monotonic()
+    while (left := marked(mark)) and time.monotonic() - ended_s < GONE_LIMIT_S:
+        time.sleep(0.05)  # others' processes: there is nothing to wait on
+    took_s = time.monotonic() - ended_s
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return left, sorted(p.name for p in scratch.iterdir()), took_s
+
+
+def interrupted_everywhere(name: str, command: list[str | Path], cwd: Path) -> None:
+    length_s = whole_course_s(command, cwd)
+    for at_s, number in moments(name, length_s):
+        left, files, took_s = left_after(command, cwd, at_s, number)
+        print(f"{name}: {number.name} at {at_s:.1f} of {length_s:.1f} s: gone after {took_s:.2f} s")
+        assert left == {}, (at_s, number)
+        if number is not signal.SIGKILL or name.startswith("check"):
+            assert [f for f in files if f.startswith("firedrill-j")] == [], (at_s, number)
+
+
+@pytest.mark.parametrize(
+    "executor", ["local", pytest.param("spark", marks=(pytest.mark.spark, pytest.mark.slow))]
+)
+def test_a_check_that_is_ended_at_any_moment_leaves_nothing(executor: str, tmp_path: Path) -> None:
+    (tmp_path / "history.edn").write_text(HISTORY)
+    command = [FIREDRILL, "check", "history.edn", "--executor", executor]
+
+    interrupted_everywhere(f"check {executor}", command, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_run_that_is_ended_at_any_moment_leaves_nothing(executor: str, tmp_path: Path) -> None:
+    command = [FIREDRILL, "run", "--provider", "process", "--nodes", "3", "--duration", "3"]
+    calm = ["--set", "nemesis.mix=[]", "--set", "check.min_ok=1"]
+
+    interrupted_everywhere(f"run {executor}", [*command, "--executor", executor, *calm], tmp_path)

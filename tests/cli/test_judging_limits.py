@@ -1,0 +1,216 @@
+"""Judging goes on in a process with limits: what ends that process ends no command, and what other
+checkers find is told all the same. Checkers of a package of their own, in real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.cli import analysis
+from harness.history.chunks import ChunkWriter
+from harness.history.manifest import write_manifest
+from harness.history.seal import seal
+from harness.promise import Declaration, Promise
+from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
+from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+
+FIREDRILL = Path(sys.executable).with_name("firedrill")
+LIMIT_S = 120
+MS = 1_000_000
+PACKAGE = """
+import os, signal, time
+import attrs, numpy
+from checkers.kernel import Exchange, Kernel, Part
+
+@attrs.frozen
+class Checker:
+    name: str = "rash"
+    kernels: tuple = ()
+    def judge(self, tables, setting, lookup):
+        return Part()
+
+def run(tables, setting):
+    {body}
+    return {{}}
+
+CHECKER = Checker(kernels=(Kernel(name="rash-kernel", exchange=Exchange.{exchange}, run=run),))
+"""
+
+
+def operation(number: int, asked: MicroOp, got: MicroOp) -> Sequence[Record]:
+    at_ns = 10 * number * MS
+    invoke = Invoke(
+        index=2 * number,
+        process=0,
+        kind="read-write",
+        node="n1",
+        intended_ns=at_ns,
+        at_ns=at_ns,
+        wall_ns=at_ns,
+        ops=(asked,),
+    )
+    return invoke, Complete(
+        index=2 * number + 1,
+        invoke=2 * number,
+        process=0,
+        type=OpType.OK,
+        at_ns=at_ns + MS,
+        ops=(got,),
+    )
+
+
+def recorded(root: Path, *, lost: bool) -> RunDirectory:
+    """Appends of one key and a read of them, or of all but one; judged by ``rash`` as well."""
+    root.mkdir()
+    run = RunDirectory(root)
+    run.plan.write_text('seed = 1\n[check]\nexecutor = "local"\nmin_ok = 1\n')
+    promises = (Promise(kind="read-write"),)
+    write_manifest(
+        run,
+        Manifest(
+            schema_version=SCHEMA_VERSION,
+            run_id=root.name,
+            state="running",
+            versions={},
+            machine={},
+            declaration=Declaration(system="reference", mode="sc", promises=promises),
+            workload="list-append",
+            checkers=("list-append", "rash"),
+        ),
+    )
+    writer = ChunkWriter(run.chunks)
+    writer.append(PhaseMark(name="drive", at_ns=0))
+    for value in range(20):
+        for record in operation(value, *[MicroOp("append", 7, value)] * 2):
+            writer.append(record)
+    read = tuple(value for value in range(20) if not (lost and value == 7))
+    for record in operation(20, MicroOp("r", 7), MicroOp("r", 7, read)):
+        writer.append(record)
+    writer.close()
+    seal(run, partition_of=None, splits=1)
+    return run
+
+
+def installed(directory: Path, body: str, exchange: str = "KEY") -> dict[str, str]:
+    """A package with the checker ``rash`` whose kernel does ``body``; the environment with it."""
+    package = directory / "packages"
+    described = package / "rash-1.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: rash\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[firedrill.checkers]\nrash = rash:CHECKER\n")
+    (package / "rash.py").write_text(PACKAGE.format(body=body, exchange=exchange))
+    return {**os.environ, "PYTHONPATH": str(package)}
+
+
+def checked(
+    run: RunDirectory, environment: dict[str, str], executor: str = "local", **limits: str
+) -> tuple[int, dict, str]:
+    """Exit code, verdict, and what was said."""
+    done = subprocess.run(
+        [FIREDRILL, "check", run.root, "--executor", executor, "--json", "--no-report"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**environment, **limits},
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("exchange", ["KEY", "ONE_PLACE"])
+def test_a_kernel_that_crashes_the_process_leaves_what_others_find(
+    exchange: str, tmp_path: Path
+) -> None:
+    environment = installed(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)", exchange)
+
+    code, verdict, said = checked(recorded(tmp_path / "run", lost=True), environment)
+
+    assert code == 1
+    assert "G-single-item-process" in verdict["anomalies"]
+    gave_up = "checker rash gave up: its process was ended by SIGSEGV"
+    assert verdict["reasons"][-1] == gave_up
+    assert "rash-kernel: its process was ended by SIGSEGV; judging goes on without it" in said
+
+
+def test_where_nothing_else_is_found_a_crash_is_unknown(tmp_path: Path) -> None:
+    environment = installed(tmp_path, "os.abort()")
+
+    code, verdict, _ = checked(recorded(tmp_path / "run", lost=False), environment)
+
+    assert code == 2
+    assert verdict["reasons"] == ["checker rash gave up: its process was ended by SIGABRT"]
+
+
+def test_a_kernel_that_asks_for_too_much_memory_gives_up_alone(tmp_path: Path) -> None:
+    environment = installed(tmp_path, "numpy.ones(1 << 28).sum()")  # 2 GiB
+    run = recorded(tmp_path / "run", lost=True)
+
+    code, verdict, _ = checked(run, environment, FIREDRILL_MEMORY_MIB="1500")
+    enough, _, _ = checked(run, environment, FIREDRILL_MEMORY_MIB="6000")
+
+    assert (code, enough) == (1, 1)
+    told = "checker rash gave up: it needs more memory than the 1500 MiB allowed"
+    assert told in verdict["reasons"]
+
+
+def test_an_analysis_that_comes_to_no_end_is_unknown(tmp_path: Path) -> None:
+    environment = installed(tmp_path, "time.sleep(600)")
+    run = recorded(tmp_path / "run", lost=False)
+
+    code, verdict, _ = checked(run, environment, FIREDRILL_JUDGING_S="5")
+
+    assert code == 2
+    (reason,) = verdict["reasons"]
+    assert reason.startswith("the analysis did not end: it came to no end within 5 s")
+    assert verdict["model"] == "strict-serializable"
+    assert json.loads(run.verdict.read_bytes()) == verdict
+
+
+def test_a_checker_that_does_well_changes_nothing(tmp_path: Path) -> None:
+    environment = installed(tmp_path, "pass")
+
+    code, verdict, _ = checked(recorded(tmp_path / "run", lost=False), environment)
+
+    assert (code, verdict["reasons"]) == (0, [])
+
+
+@pytest.mark.parametrize("value", ["0", "many", "-1", "inf", "nan"])
+def test_a_limit_that_is_none_is_misuse(
+    value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(analysis.MEMORY_VARIABLE, value)
+
+    with pytest.raises(analysis.UsageError, match=f"FIREDRILL_MEMORY_MIB: .*{value}"):
+        analysis.limits_of(RunDirectory(tmp_path))
+
+
+def test_limits_grow_with_the_run_up_to_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "machine_memory_bytes", lambda: 8 << 30)
+    small = analysis.limits_of(RunDirectory(tmp_path))
+    with (tmp_path / "history").open("wb") as file:
+        file.truncate(1 << 20)
+    larger = analysis.limits_of(RunDirectory(tmp_path))
+    with (tmp_path / "history").open("wb") as file:
+        file.truncate(1 << 30)
+    largest = analysis.limits_of(RunDirectory(tmp_path))
+
+    assert small.memory_bytes == analysis.MEMORY_BASE_BYTES
+    assert larger.memory_bytes == small.memory_bytes + (analysis.MEMORY_PER_BYTE << 20)
+    assert largest.memory_bytes == 6 << 30
+    assert small.time_s < larger.time_s < largest.time_s
+
+
+def test_a_reply_travels_whole() -> None:
+    reply = analysis.Reply(names={7: ":x\n"}, text="a\nb")
+
+    assert msgspec.json.decode(msgspec.json.encode(reply), type=analysis.Reply) == reply
