@@ -52,10 +52,14 @@ class LinkQuality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something listens."""
+    """Where something listens. ``source``: the address of this machine on its network, which is
+    dialled from. Where the network vanishes so does that address, and a dial is refused here
+    instead of taking the default route to a stranger; empty where any address will do.
+    """
 
     host: str
     port: int
+    source: str = ""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

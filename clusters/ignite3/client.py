@@ -10,6 +10,7 @@ transactions, and single statements outside of any.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Literal
 
@@ -63,7 +64,11 @@ async def connect(
 async def dial(
     bridge: Bridge, address: Address, limit_s: float, session: Session | None = None
 ) -> IgniteClient:
-    """Dial a node. Raises ``StoreError``."""
+    """Dial a node. Raises ``StoreError``, without dialling where its network is gone: Java's client
+    can't be told which address to dial from.
+    """
+    if gone := unroutable(address):
+        raise StoreError(errors.CONNECTION_LOST, gone)
     client = IgniteClient(bridge, bridge.connection(), session or Session())
     limit_ms = max(1, int(limit_s * 1000))
     try:
@@ -72,6 +77,20 @@ async def dial(
         await client.close()
         raise
     return client
+
+
+def unroutable(address: Address) -> str:
+    """Why ``address`` must not be dialled: this machine is not on its network any more. Empty where
+    it is, or where any way there will do.
+    """
+    if not address.source:
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        try:
+            trial.bind((address.source, 0))
+        except OSError as error:
+            return f"{address}: its network is gone ({address.source}: {error.strerror})"
+    return ""
 
 
 class IgniteClient:

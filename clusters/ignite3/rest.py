@@ -138,7 +138,12 @@ async def _call(at: Address, method: str, path: str, body: bytes, limit_s: float
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     async with asyncio.timeout(limit_s):
-        reader, writer = await asyncio.open_connection(at.host, at.port, limit=ANSWER_LIMIT_BYTES)
+        reader, writer = await asyncio.open_connection(
+            at.host,
+            at.port,
+            limit=ANSWER_LIMIT_BYTES,
+            local_addr=(at.source, 0) if at.source else None,
+        )
         try:
             writer.write(head.encode("ascii") + body)
             answer = await reader.read(ANSWER_LIMIT_BYTES)

@@ -64,10 +64,12 @@ class OneShotDone:
     commit_ts: int
 
 
-async def connect(network: Network, host: str, port: int, limit_s: float) -> ReferenceClient:
-    """Dial a node's client port. Raises ``StoreError``."""
+async def connect(
+    network: Network, host: str, port: int, limit_s: float, source: str = ""
+) -> ReferenceClient:
+    """Dial a node's client port, from ``source`` where it is given. Raises ``StoreError``."""
     try:
-        return ReferenceClient(await network.dial(host, port, limit_s))
+        return ReferenceClient(await network.dial(host, port, limit_s, source))
     except ConnectionLost as error:
         raise StoreError(CONNECT_FAILED, str(error)) from error
 

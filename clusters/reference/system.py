@@ -224,7 +224,9 @@ class ReferenceSystem:
     async def connect(self, cluster: Cluster, node: str, process: int) -> ReferenceClient:
         """A connection to ``node``. Raises ``StoreError``."""
         address = cluster.client[node][CLIENT]
-        return await connect(self._network, address.host, address.port, CONNECT_LIMIT_S)
+        return await connect(
+            self._network, address.host, address.port, CONNECT_LIMIT_S, address.source
+        )
 
     async def roles(self, cluster: Cluster) -> Roles:
         """Who says of itself that it leads, or is primary; of two, who says so in the higher term
@@ -311,7 +313,9 @@ class ReferenceSystem:
         """The node's answer, or ``None`` where there is none in time."""
         address = cluster.client[node][CLIENT]
         try:
-            return await ask(self._network, address.host, address.port, question, limit_s)
+            return await ask(
+                self._network, address.host, address.port, question, limit_s, address.source
+            )
         except (ConnectionLost, BadMessage, TimeoutError):
             return None
 

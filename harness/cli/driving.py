@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import orders
+from harness.cli.streams import bound_warnings
 from harness.cli.wiring import build_system, build_workload
 from harness.clock import RunClock, cpu_s
 from harness.driver import Driver
@@ -161,6 +162,7 @@ async def _unless(
 
 def main() -> int:
     """The process; 0 where it was dismissed."""
+    bound_warnings()
     try:
         asyncio.run(serve())
     except Exception as error:

@@ -84,6 +84,7 @@ def main() -> None:
     """Run the command line of this process and exit with its code."""
     interrupt_on_terminate()
     streams.complete()
+    streams.bound_warnings()
     if sys.stdout is None:
         say("stdout is closed, so nobody could read what was found")
         sys.exit(EXIT_HARNESS_ERROR)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
+from collections import Counter
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
+REPEATS_MAX = 10
+KINDS_MAX = 1000
 _STANDARD = (0, 1, 2)
 
 
@@ -46,6 +50,34 @@ def complete() -> None:
             errors=before.errors,
             line_buffering=before.line_buffering,
         )
+
+
+class Repeats(logging.Filter):
+    """Lets a warning through ``REPEATS_MAX`` times, and then says that more of its kind are left
+    out: what a store answers to every dial of a client would fill terminals and disks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether ``record`` is to be shown. Its text without its arguments is its kind."""
+        kind = (record.name, str(record.msg))
+        if kind not in self._seen and len(self._seen) >= KINDS_MAX:
+            return False
+        self._seen[kind] += 1
+        if self._seen[kind] == REPEATS_MAX:
+            record.msg = f"{record.getMessage()} (more of this kind are left out)"
+            record.args = ()
+        return self._seen[kind] <= REPEATS_MAX
+
+
+def bound_warnings() -> None:
+    """Let no warning of this process come more often than ``REPEATS_MAX`` times. Idempotent."""
+    last = logging.lastResort  # where what nobody asked for goes: stderr
+    if last is not None and not any(isinstance(one, Repeats) for one in last.filters):
+        last.addFilter(Repeats())
 
 
 def refusal(stream: TextIO) -> str:

@@ -125,3 +125,23 @@ def test_the_console_script_is_the_light_one() -> None:
     assert os.access(script, os.X_OK)
     assert "harness.cli.entry" in script.read_text()
     assert done.returncode == 0
+
+
+def test_a_warning_that_comes_a_thousand_times_is_shown_ten_times_and_said_to_repeat() -> None:
+    """In a process of its own: handlers are the process's."""
+    script = """
+import logging
+from harness.cli.streams import bound_warnings
+bound_warnings()
+bound_warnings()
+for port in range(1000):
+    logging.getLogger("node.network").warning("dropping %s: %s", port, "no frame")
+logging.getLogger("node.network").warning("another kind")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    lines = done.stderr.splitlines()
+    assert lines[:2] == ["dropping 0: no frame", "dropping 1: no frame"]
+    assert lines[9] == "dropping 9: no frame (more of this kind are left out)"
+    assert lines[10:] == ["another kind"]

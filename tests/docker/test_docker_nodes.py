@@ -11,13 +11,19 @@ import docker
 import pytest
 from docker_runs import NODES, PORTS, Run, named, owned, running
 
+from clusters.ignite3 import rest
+from clusters.ignite3.client import unroutable
 from clusters.providers.docker.attach import log
+from clusters.providers.docker.cleanup import cleanup
 from clusters.providers.docker.doctor import _netem, _statistic
 from clusters.providers.docker.provider import build
 from clusters.providers.remote import program
+from clusters.providers.remote.session import Unreachable
+from clusters.reference.node.runtime import ConnectionLost
+from clusters.reference.node.runtime.real import TcpNetwork
 from harness.capability import Capability
 from harness.cluster import Program
-from harness.errors import PlanError, UsageError
+from harness.errors import HarnessError, PlanError, UsageError
 
 pytestmark = pytest.mark.docker
 
@@ -434,6 +440,49 @@ def test_teardown_waits_for_what_a_cancelled_call_still_makes(
 
         assert made.is_set()
         assert owned(docker_daemon, named("late")) == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("command", ["yes", "yes | head -c 2000000"])
+def test_a_command_that_floods_its_output_is_cut_off_with_its_name(
+    docker_daemon: docker.APIClient, command: str
+) -> None:
+    async def story() -> None:
+        async with running(named("flood"), ("n1",)) as run:
+            machines = run.provider._ours
+            with pytest.raises(HarnessError, match="n1: sh wrote more than 1048576 bytes"):
+                await asyncio.to_thread(machines.execute, "n1", ["sh", "-c", command])
+            argv = ["sh", "-c", "yes | head -c 2000000; exit 3"]
+            code, said = await asyncio.to_thread(machines.execute, "n1", argv, 2_000_000)
+            assert (code, len(said)) == (3, 2_000_000)
+
+    asyncio.run(story())
+
+
+def test_once_the_network_is_gone_nothing_is_dialled_elsewhere(
+    docker_daemon: docker.APIClient,
+) -> None:
+    """Packets to its addresses would take the default route, to a gateway that may answer."""
+
+    async def story() -> None:
+        async with running(named("vanished"), ("n1",)) as run:
+            await run.start_all()
+            at = run.cluster.client["n1"]["talk"]
+            client = await TcpNetwork().dial(at.host, at.port, 5.0, at.source)
+            client.close()
+            assert not unroutable(at)
+            await asyncio.to_thread(cleanup, named("vanished"), force=True)
+
+            with pytest.raises(ConnectionLost, match=r"(?i)cannot assign requested address"):
+                await TcpNetwork().dial(at.host, at.port, 5.0, at.source)
+            with pytest.raises(OSError, match=r"(?i)cannot assign requested address"):
+                await rest._call(at, "GET", "/node/state", b"", 5.0)
+            assert "its network is gone" in unroutable(at)
+            session = run.provider._nodes["n1"].session
+            session.drop()
+            with pytest.raises(Unreachable, match=r"(?i)cannot assign requested address"):
+                await asyncio.to_thread(session.connect, 0.2)
 
     asyncio.run(story())
 

@@ -15,7 +15,7 @@ from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
 from clusters.providers.remote import bundle, delays, keys, links, program, rules
 from clusters.providers.remote.requirements import Interpreter
-from harness.cluster import LinkShape, PythonTree
+from harness.cluster import LinkShape, PortSpec, PythonTree
 from harness.errors import PlanError, UsageError
 
 ADDRESSES = {"n1": "198.18.7.10", "n2": "198.18.7.11", "n3": "198.18.7.12"}
@@ -234,3 +234,19 @@ def test_without_a_daemon_one_sentence_says_where_and_what_to_do(
 )
 def test_the_more_a_link_loses_the_more_is_sent_over_it(loss: float, rounds: int | None) -> None:
     assert links.rounds_against(loss) == rounds
+
+
+def test_nodes_are_dialled_from_the_bridge_only_where_it_is_this_machines() -> None:
+    subnet = IPv4Network("198.18.7.0/24")
+
+    assert subnets.source_in(subnet, lambda address: address == "198.18.7.1") == "198.18.7.1"
+    assert subnets.source_in(subnet, lambda address: False) == ""
+
+
+def test_only_the_controller_dials_from_the_bridge() -> None:
+    ports = (PortSpec(name="peer", between_nodes=True),)
+
+    cluster = subnets.cluster_at(ADDRESSES, ports, "/work", "198.18.7.1")
+
+    assert {at["peer"].source for at in cluster.client.values()} == {"198.18.7.1"}
+    assert {at["peer"].source for at in (*cluster.bind.values(), *cluster.peer.values())} == {""}

@@ -6,7 +6,8 @@ Everything here blocks, up to the client's own limit a call; the provider awaits
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import IPv4Network
 from typing import Any
@@ -35,6 +36,8 @@ STREAMED_MAX_BYTES = (
     1 << 30
 )  # the daemon hands out whole files, holes too: some hundred MB a second
 FREEZE_TRIES = 5
+OUTPUT_LIMIT_BYTES = 1 << 20
+EXEC_LIMIT_S = 60.0  # between blocks the client has a limit of its own
 
 
 @attrs.frozen(kw_only=True)
@@ -271,13 +274,22 @@ class Machines:
             text=text,
         )
 
-    def execute(self, node: str, argv: list[str]) -> tuple[int, bytes]:
-        """Exit status and output of a short command, through the daemon: not through sshd."""
+    def execute(
+        self, node: str, argv: list[str], limit_bytes: int = OUTPUT_LIMIT_BYTES
+    ) -> tuple[int, bytes]:
+        """Exit status and output of a short command, through the daemon: not through sshd. Raises
+        ``HarnessError`` where it writes more than ``limit_bytes``, or for longer than a command may
+        take: what a machine says is the store's, and a store may say anything.
+        """
         with doing(f"running {argv[0]} in the container of {node}"):
             made = self._client.exec_create(self.name(node), argv)
-            output = self._client.exec_start(made["Id"])
+            stream = self._client.exec_start(made["Id"], stream=True)
+            try:
+                output = _bounded(stream, limit_bytes, f"{node}: {argv[0]}")
+            finally:
+                stream.close()
             code = self._client.exec_inspect(made["Id"])["ExitCode"]
-        return int(code if code is not None else -1), bytes(output)
+        return int(code if code is not None else -1), output
 
     def container_log(self, node: str, tail_lines: int) -> bytes:
         """What sshd and init said last."""
@@ -291,7 +303,7 @@ class Machines:
             stream, about = self._client.get_archive(self.name(node), path)
             if about["size"] > STREAMED_MAX_BYTES and self.state(node).running:
                 argv = ["tail", f"--bytes={limit_bytes}", "--", path]
-                return self.execute(node, argv)[1]
+                return self.execute(node, argv, limit_bytes)[1]
             return tail(stream, limit_bytes)
         return b""
 
@@ -302,6 +314,18 @@ class Machines:
     def remove_network(self) -> None:
         """Remove the run's network. Idempotent."""
         remove_network(self._client, self._network)
+
+
+def _bounded(stream: Iterable[bytes], limit_bytes: int, what: str) -> bytes:
+    """All of ``stream``. Raises ``HarnessError`` past the limit, or past ``EXEC_LIMIT_S``."""
+    output, ends = bytearray(), time.monotonic() + EXEC_LIMIT_S
+    for block in stream:
+        output += block
+        if len(output) > limit_bytes:
+            raise HarnessError(f"{what} wrote more than {limit_bytes} bytes (the limit)")
+        if time.monotonic() > ends:
+            raise HarnessError(f"{what} wrote for longer than {EXEC_LIMIT_S:g} s (the limit)")
+    return bytes(output)
 
 
 def _subnets_of(networks: list[dict[str, Any]]) -> Iterator[IPv4Network]:

@@ -116,12 +116,14 @@ class DockerProvider:
         """Containers of ``nodes``, each with sshd, at fixed addresses of a network of their own."""
         machines = await self._ready()
         subnet = await self._daemon.call("making the network", LOOK_LIMIT_S, machines.make_network)
+        source = subnets.source_in(subnet, subnets.is_own)
         key = keys.generate()
         host_keys = {node: keys.generate() for node in nodes}
         for node, address in subnets.addresses(subnet, nodes).items():
             endpoint = Endpoint(
                 host=address,
                 port=CONTROL_PORT,
+                source=source,
                 user="root",
                 key=key,
                 host_key_line=host_keys[node].public_line,
@@ -138,7 +140,7 @@ class DockerProvider:
             self._bring_up(machines, node, key, host_keys[node.name]) for node in self._every
         )
         addresses = {node.name: node.address for node in self._every}
-        return subnets.cluster_at(addresses, ports, PLACES.work)
+        return subnets.cluster_at(addresses, ports, PLACES.work, source)
 
     async def _bring_up(
         self, machines: Machines, node: Node, key: keys.Key, host_key: keys.Key

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import IPv4Network
 from pathlib import Path
+
+import msgspec
 
 from harness.cluster import Address, Cluster, PortSpec
 
@@ -46,8 +49,30 @@ def addresses(subnet: IPv4Network, nodes: tuple[str, ...]) -> dict[str, str]:
     return {node: str(subnet[FIRST_NODE + i]) for i, node in enumerate(nodes)}
 
 
-def cluster_at(addresses: Mapping[str, str], ports: tuple[PortSpec, ...], work_dir: str) -> Cluster:
-    """Nodes that everybody dials at the one address that each has."""
+def source_in(subnet: IPv4Network, owned: Callable[[str], bool]) -> str:
+    """The address to dial the nodes of ``subnet`` from: the bridge's, where it is ``owned`` by this
+    machine. Empty where the daemon is elsewhere, or its network another one's: any will do then.
+    """
+    bridge = str(subnet[1])
+    return bridge if owned(bridge) else ""
+
+
+def is_own(address: str) -> bool:
+    """Whether ``address`` is one of this machine's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        try:
+            trial.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def cluster_at(
+    addresses: Mapping[str, str], ports: tuple[PortSpec, ...], work_dir: str, source: str = ""
+) -> Cluster:
+    """Nodes that everybody dials at the one address that each has, the controller from
+    ``source``.
+    """
     bind = {
         node: {spec.name: Address(host=at, port=FIRST_PORT + i) for i, spec in enumerate(ports)}
         for node, at in addresses.items()
@@ -62,6 +87,9 @@ def cluster_at(addresses: Mapping[str, str], ports: tuple[PortSpec, ...], work_d
             for destination in bind
             if source != destination
         },
-        client=bind,
+        client={
+            node: {name: msgspec.structs.replace(at, source=source) for name, at in listens.items()}
+            for node, listens in bind.items()
+        },
         work_dir=dict.fromkeys(addresses, work_dir),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import logging
 import shlex
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -52,13 +53,16 @@ class Unreachable(HarnessError):
 
 @attrs.frozen(kw_only=True)
 class Endpoint:
-    """Where sshd listens, who logs in with which key, and the one host key that is accepted."""
+    """Where sshd listens, who logs in with which key, and the one host key that is accepted.
+    ``source`` as in ``harness.cluster.Address``.
+    """
 
     host: str
     user: str
     key: Key
     host_key_line: str
     port: int = 22
+    source: str = ""
 
 
 class Running:
@@ -235,10 +239,14 @@ class Session:
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         known_as = end.host if end.port == 22 else f"[{end.host}]:{end.port}"
         client.get_host_keys().add(known_as, kind, host_key)
+        way = None
         try:
+            if end.source:
+                way = socket.create_connection((end.host, end.port), step_s, (end.source, 0))
             client.connect(
                 end.host,
                 port=end.port,
+                sock=way,
                 username=end.user,
                 pkey=end.key.pair,
                 timeout=step_s,
@@ -250,6 +258,8 @@ class Session:
             )
         except BaseException:
             client.close()
+            if way is not None:
+                way.close()
             raise
         transport = client.get_transport()
         if transport is not None:

@@ -274,8 +274,8 @@ class HostNetwork:
         self._fabric.listeners[(host, port)] = listener
         return listener
 
-    async def dial(self, host: str, port: int, limit_s: float) -> Connection:
-        """Connect within ``limit_s``: there and back again."""
+    async def dial(self, host: str, port: int, limit_s: float, source: str = "") -> Connection:
+        """Connect within ``limit_s``: there and back again. A machine has one address here."""
         self._check_alive()
         try:
             async with asyncio.timeout(limit_s):

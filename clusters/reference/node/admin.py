@@ -29,13 +29,18 @@ MAX_PORT = 65_535
 
 
 async def ask(
-    network: Network, host: str, port: int, question: AdminQuestion, limit_s: float
+    network: Network,
+    host: str,
+    port: int,
+    question: AdminQuestion,
+    limit_s: float,
+    source: str = "",
 ) -> AdminBody:
-    """One admin question over a connection of its own. Raises ``ConnectionLost``, ``TimeoutError``
-    and ``BadMessage``.
+    """One admin question over a connection of its own (see ``Network.dial``). Raises
+    ``ConnectionLost``, ``TimeoutError`` and ``BadMessage``.
     """
     async with asyncio.timeout(limit_s):
-        connection = await network.dial(host, port, limit_s)
+        connection = await network.dial(host, port, limit_s, source)
         try:
             return await ask_on(connection, question)
         finally:

@@ -71,8 +71,10 @@ class Network(Protocol):
         returns.
         """
 
-    async def dial(self, host: str, port: int, limit_s: float) -> Connection:
-        """Connect within ``limit_s``. Raises ``ConnectionLost``."""
+    async def dial(self, host: str, port: int, limit_s: float, source: str = "") -> Connection:
+        """Connect within ``limit_s``, from the address ``source`` where one is given. Raises
+        ``ConnectionLost``.
+        """
 
 
 class Disk(Protocol):

@@ -253,13 +253,16 @@ class TcpNetwork:
         await listener.start(host, port)
         return listener
 
-    async def dial(self, host: str, port: int, limit_s: float) -> Connection:
-        """Connect within ``limit_s``."""
+    async def dial(self, host: str, port: int, limit_s: float, source: str = "") -> Connection:
+        """Connect within ``limit_s``, from ``source`` where it is given."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(limit_s):
                 _, connection = await loop.create_connection(
-                    lambda: TcpConnection(self._batch), host, port
+                    lambda: TcpConnection(self._batch),
+                    host,
+                    port,
+                    local_addr=(source, 0) if source else None,
                 )
         except TimeoutError as error:
             raise ConnectionLost(f"{host}:{port}: no answer within {limit_s:g} s") from error
