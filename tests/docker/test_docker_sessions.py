@@ -142,7 +142,7 @@ def test_a_machine_with_another_host_key_is_refused_at_once(endpoint: Endpoint) 
 @pytest.mark.docker
 def test_another_key_does_not_get_in(endpoint: Endpoint) -> None:
     with pytest.raises(Unreachable, match="Authentication failed"):
-        Session("n1", attrs.evolve(endpoint, key=keys.generate())).connect(1)
+        Session("n1", attrs.evolve(endpoint, key=keys.generate())).connect(20)
 
 
 @pytest.mark.docker

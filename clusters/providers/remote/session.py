@@ -227,7 +227,7 @@ class Session:
             except paramiko.BadHostKeyException as error:
                 raise self._unreachable(error) from error
             except (OSError, EOFError, paramiko.SSHException) as error:
-                if self._over.is_set() or time.monotonic() + RETRY_S >= ends:
+                if self._over.is_set() or _refused(error) or time.monotonic() + RETRY_S >= ends:
                     raise self._unreachable(error) from error
             self._over.wait(RETRY_S)
 
@@ -340,6 +340,14 @@ class Session:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+
+
+def _refused(error: BaseException) -> bool:
+    """Whether another try would end the same way: the key was looked at, and is not let in. The
+    library has one type for that and for an sshd that is slow, and tells them apart in its text.
+    """
+    known = isinstance(error, paramiko.AuthenticationException)
+    return known and "timeout" not in str(error).lower()
 
 
 def _decode(encoded: str) -> bytes:
