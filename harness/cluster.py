@@ -299,6 +299,14 @@ class LogsEvents(Protocol):
 
 
 @runtime_checkable
+class TellsVersions(Protocol):
+    """A ``Provider`` that knows what its machines are made of."""
+
+    def versions(self) -> dict[str, str]:
+        """Names and content hashes, for the manifest. Called after ``capabilities``."""
+
+
+@runtime_checkable
 class LeasesFaults(Protocol):
     """A ``Provider`` whose machines end their faults by themselves once the controller is not heard
     of any more.

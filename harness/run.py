@@ -14,6 +14,7 @@ import shutil
 
 import msgspec
 
+from harness.cluster import TellsVersions
 from harness.errors import HarnessError
 from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
@@ -96,11 +97,13 @@ def _begin(
 
 def _first_manifest(plan: Plan, run: RunDirectory, parts: Parts) -> Manifest:
     drivers = plan.drive.drivers
+    provider = parts.provider
+    machines = provider.versions() if isinstance(provider, TellsVersions) else {}
     return Manifest(
         schema_version=SCHEMA_VERSION,
         run_id=run.root.name,
         state=RUNNING,
-        versions=parts.versions | parts.system.versions(),
+        versions=parts.versions | machines | parts.system.versions(),
         machine=parts.machine,
         declaration=parts.system.declaration,
         workload=parts.workload.name,

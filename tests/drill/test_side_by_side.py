@@ -38,4 +38,5 @@ def test_two_runs_of_one_plan_in_one_store_are_two_whole_runs(
     assert len(runs) == 2
     for run in runs:
         assert read_manifest(run).trouble == ()
+        assert ("image-id" in read_manifest(run).versions) == (provider == "docker")
         assert list(run.undo.iterdir()) == []

@@ -25,7 +25,7 @@ import docker
 import requests.exceptions
 from docker.errors import DockerException, ImageNotFound
 
-from clusters.providers.docker import recipe
+from clusters.providers.docker import contents, recipe
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from clusters.providers.remote.requirements import cache_root
 from harness.errors import FiredrillError, HarnessError, UsageError
@@ -125,7 +125,8 @@ def _build_on_debian(client: docker.APIClient, image: str) -> None:
             connect(PULL_LIMIT_S).pull(repository, tag=tag)
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
-        content = recipe.dockerfile().encode()
+        parent = _parent(client)
+        content = recipe.dockerfile(parent).encode()
         entry = tarfile.TarInfo("Dockerfile")
         entry.size = len(content)
         tar.addfile(entry, io.BytesIO(content))
@@ -133,11 +134,24 @@ def _build_on_debian(client: docker.APIClient, image: str) -> None:
     last = ""
     with doing(f"building {image}"):
         for line in patient.build(
-            fileobj=context, custom_context=True, tag=image, rm=True, forcerm=True, decode=True
+            fileobj=context,
+            custom_context=True,
+            tag=image,
+            rm=True,
+            forcerm=True,
+            decode=True,
+            labels={contents.BASE: parent},
         ):
             last = str(line.get("error", last))
     if not present(client, image):
         raise DaemonError(f"building {image} on {recipe.PARENT}", last or "no image came of it")
+
+
+def _parent(client: docker.APIClient) -> str:
+    """What ``recipe.PARENT`` leads to now: its digest in the registry it came from, or its id."""
+    with doing(f"looking at image {recipe.PARENT}"):
+        found = client.inspect_image(recipe.PARENT)  # type: ignore[no-untyped-call]
+    return str((found.get("RepoDigests") or [found["Id"]])[0])
 
 
 def _bootstrap(client: docker.APIClient, image: str) -> None:
@@ -189,6 +203,9 @@ def _command(*argv: str) -> None:
 
 def _import(client: docker.APIClient, root: Path, image: str) -> None:
     repository, _, tag = image.partition(":")
+    status = (root / contents.STATUS.lstrip("/")).read_text("utf-8", "replace")
+    made_of = contents.digest(contents.installed(status))
+    label = f'LABEL {contents.BASE}="debootstrap {recipe.SUITE}: {made_of}"'
     packer = subprocess.Popen(
         ["tar", "--create", "--numeric-owner", "--one-file-system", f"--directory={root}", "."],
         stdin=subprocess.DEVNULL,
@@ -198,7 +215,7 @@ def _import(client: docker.APIClient, root: Path, image: str) -> None:
     try:
         with doing(f"importing {image}"):
             connect(BUILD_LIMIT_S).import_image_from_stream(
-                packer.stdout, repository=repository, tag=tag
+                packer.stdout, repository=repository, tag=tag, changes=[label]
             )
         if packer.wait(timeout=BUILD_LIMIT_S) != 0 or not present(client, image):
             raise HarnessError(f"docker: importing {image} left no image")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from clusters.providers.docker import images, subnets, tasks
+from clusters.providers.docker import contents, images, subnets, tasks
 from clusters.providers.docker.container import CONTROL_PORT, Limits
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import Machines
@@ -93,6 +93,7 @@ class DockerProvider:
         self._run_id, self._options, self._directory = run_id, options, directory
         self._daemon = Lane("docker daemon")
         self._machines: Machines | None = None
+        self._contents: contents.Contents | None = None
         self._nodes: dict[str, Node] = {}
         self._wires = Wires(run_id, self._nodes)
 
@@ -105,6 +106,10 @@ class DockerProvider:
         return await self._daemon.call(
             "trying faults", CREATE_LIMIT_S, tasks.try_capabilities, machines
         )
+
+    def versions(self) -> dict[str, str]:
+        """See ``harness.cluster.TellsVersions``: the image that the nodes' machines are made of."""
+        return self._contents.versions() if self._contents else {}
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
         """Raises ``PlanError`` for more nodes than a network has addresses."""
@@ -402,6 +407,12 @@ class DockerProvider:
                 "looking for the image", LOOK_LIMIT_S, images.present, client, image
             ):
                 raise PlanError("cluster.options.image", f"the daemon has no image {image!r}")
+            self._contents = await self._daemon.call(
+                "looking at the image", LOOK_LIMIT_S, contents.contents, client, image
+            )
             limits = Limits(memory_mib=self._options.memory_mib, processes=self._options.processes)
-            self._machines = Machines(client, self._run_id, image, limits, self._directory)
+            # By its id: whatever the name leads to a moment from now, this is what is recorded.
+            self._machines = Machines(
+                client, self._run_id, self._contents.identity, limits, self._directory
+            )
         return self._machines

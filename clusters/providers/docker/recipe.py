@@ -35,11 +35,11 @@ def tag() -> str:
     return f"{REPOSITORY}:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
-def dockerfile() -> str:
-    """The recipe on top of ``PARENT``."""
+def dockerfile(parent: str) -> str:
+    """The recipe on top of ``parent``, which ``PARENT`` leads to, by its digest or id."""
     packages = " ".join(PACKAGES)
     return (
-        f"FROM {PARENT}\n"
+        f"FROM {parent}\n"
         "RUN apt-get update -qq"
         " && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends"
         f" {packages}"
