@@ -1,9 +1,9 @@
 """Which fault explains what went wrong: by time, and by whom it hit.
 
-A fault is in force from the moment when its injection begins until it is proven healed. A loss is
-tried against every fault that was injected before the read that shows it; a fault that hit the
-leader or the primary of the very partition within ``NEAR_NS`` of the acknowledgement is preferred,
-then one in force at it, then the nearest.
+A fault counts as in force from the moment when its injection begins until it is proven healed
+(``harness.fault_spans``). A loss is tried against every fault that was injected before the read
+that shows it; a fault that hit the leader or the primary of the very partition within ``NEAR_NS``
+of the acknowledgement is preferred, then one in force at it, then the nearest.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.words import seconds
+from harness.fault_spans import fault_spans
 
 NEAR_NS = 5_000_000_000
 """A leader's fault this near explains better than another fault that happens to be in force."""
@@ -43,17 +44,12 @@ def windows(faults: pa.Table) -> list[dict[str, Any]]:
     """The faults that were injected: (fault, kind, target, nodes, roles, start_ns, end_ns), in the
     order of their start; ``end_ns`` is ``None`` where one was never seen to heal.
     """
-    found = []
-    for row in faults.to_pylist():
-        start_ns = _first(row, "injecting_ns", "injected_ns", "effective_ns")
-        if start_ns is not None and row["state"] != "skipped":
-            keep = {name: row[name] for name in ("fault", "kind", "target", "nodes", "roles")}
-            found.append(keep | {"start_ns": start_ns, "end_ns": row["healed_ns"]})
-    return sorted(found, key=lambda row: (row["start_ns"], row["fault"]))
-
-
-def _first(row: dict[str, Any], *names: str) -> int | None:
-    return next((row[name] for name in names if row[name] is not None), None)
+    rows = {row["fault"]: row for row in faults.to_pylist()}
+    return [
+        {name: rows[span.fault][name] for name in ("fault", "kind", "target", "nodes", "roles")}
+        | {"start_ns": span.begin_ns, "end_ns": span.healed_ns}
+        for span in fault_spans(rows.values())
+    ]
 
 
 def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:

@@ -15,6 +15,7 @@ from harness.text import inert
 
 CHAR_PX = 6.1  # of the fixed-width font at 10 px; what is laid out must not depend on a browser
 TEXT_CHARS = 200
+HATCH_PX = 5.0  # between two slanted lines
 
 Value = str | int | float
 
@@ -42,6 +43,19 @@ def path(points: Iterable[tuple[float, float]], class_: str) -> Markup:
     """A line through ``points``."""
     drawn = " ".join(f"{_shown(x)},{_shown(y)}" for x, y in points)
     return tag("polyline", points=drawn, class_=class_)
+
+
+def hatching(left: float, right: float, top: float, bottom: float, class_: str) -> Markup:
+    """Slanted lines over a box, none of them beyond it."""
+    height, steps = bottom - top, []
+    start = left - height + HATCH_PX / 2
+    while start < right:
+        a, b = max(start, left), min(start + height, right)
+        steps.append(
+            f"M{_shown(a)},{_shown(bottom - (a - start))}L{_shown(b)},{_shown(bottom - b + start)}"
+        )
+        start += HATCH_PX
+    return tag("path", d="".join(steps), class_=class_)
 
 
 def arrow_head(x: float, y: float, towards: tuple[int, int], class_: str) -> Markup:

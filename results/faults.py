@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from harness.fault_spans import fault_spans
 from harness.records import FaultState
 from results import doings
 from results.cards import NS, seconds
@@ -32,8 +33,9 @@ class FaultRow:
     state: str
     proven: bool
     planned: str
-    injected: str
+    begun: str
     effective: str
+    healing: str
     healed: str
     met: str
     taken_over: str
@@ -48,6 +50,7 @@ def rows(material: Material) -> tuple[FaultRow, ...]:
     nemesis = material.plan.get("nemesis")
     schedule = nemesis.get("schedule", []) if isinstance(nemesis, Mapping) else []
     effects, besides = _effects(material), doings.of_faults(material)
+    begun = {span.fault: span for span in fault_spans(material.faults)}
     found = []
     for row in material.faults[:FAULTS_MAX]:
         number = row["fault"]
@@ -55,7 +58,9 @@ def rows(material: Material) -> tuple[FaultRow, ...]:
         if drive_ns is not None and 0 <= number < len(schedule):
             planned_ns = drive_ns + int(schedule[number]["at_s"] * NS)
         effect, done = effects.get(number, {}), besides.get(number, "")
-        found.append(_row(row, seconds(planned_ns), effect, done))
+        span = begun.get(number)
+        begun_ns = None if span is None else span.begin_ns
+        found.append(_row(row, seconds(planned_ns), begun_ns, effect, done))
     return tuple(found)
 
 
@@ -70,7 +75,13 @@ def _effects(material: Material) -> dict[int, Mapping[str, Any]]:
     return {w["fault"]: w for w in found if isinstance(w.get("fault"), int)}
 
 
-def _row(row: dict[str, Any], planned: str, effect: Mapping[str, Any], done: str) -> FaultRow:
+def _row(
+    row: dict[str, Any],
+    planned: str,
+    begun_ns: int | None,
+    effect: Mapping[str, Any],
+    done: str,
+) -> FaultRow:
     takeovers = list(_takeovers(effect))
     proofs = (
         ("effect", row["proof"]),
@@ -88,8 +99,9 @@ def _row(row: dict[str, Any], planned: str, effect: Mapping[str, Any], done: str
         state=row["state"],
         proven=row["state"] == FaultState.HEALED,
         planned=planned,
-        injected=seconds(row["injected_ns"]),
+        begun=seconds(begun_ns),
         effective=seconds(row["effective_ns"]),
+        healing=seconds(row["healing_ns"]),
         healed=seconds(row["healed_ns"]),
         met=cell("open", effect.get("open_at_injection")),
         taken_over=_last(takeovers),

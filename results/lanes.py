@@ -15,7 +15,7 @@ from markupsafe import Markup
 from harness.history.jepsen.tables import UNKNOWN_NODE
 from harness.records import OpType
 from results.axis import Axis, Segment, axis_of
-from results.drawing import clipped, path, picture, tag, text, width_px
+from results.drawing import clipped, hatching, path, picture, tag, text, width_px
 from results.scale import Scale
 from results.steps import Telling
 
@@ -35,12 +35,15 @@ Row = Mapping[str, Any]
 
 @attrs.frozen(kw_only=True)
 class Window:
-    """A fault: what it is called, and from when to when it was in force."""
+    """A fault: what it is called, from when to when it counts as in force, and the stretches of
+    that in which this is ``unsure`` (see ``harness.fault_spans``).
+    """
 
     number: int
     label: str
     start: int
     end: int
+    unsure: tuple[tuple[int, int], ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -181,6 +184,8 @@ def _shades(axis: Axis, faults: Sequence[tuple[Window, int]], bottom: float) -> 
         yield tag(
             "rect", x=left, y=y, width=right - left, height=FAULT_PX - 4, class_="g-fault"
         )  # fmt: skip
+        for begin, end in fault.unsure:
+            yield hatching(axis.x(begin), axis.x(end), y, y + FAULT_PX - 4, "g-hatch")
         after = min(
             (axis.x(f.start) for f, other in faults if other == lane and f.start > fault.start),
             default=RIGHT,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from harness.checking import Verdict, read_verdict
 from harness.errors import MalformedHistory
+from harness.fault_spans import fault_spans
 from harness.history.files import is_regular, read_small
 from harness.history.load import History, load
 from harness.history.schema import split_of
@@ -64,19 +65,26 @@ class Material:
         return None if isinstance(found, msgspec.UnsetType) else found
 
     def windows(self) -> list[Window]:
-        """Every fault that was injected, from then to its proven healing; to the end of the run
+        """Every fault that was injected, as ``harness.fault_spans`` tells it; to the end of the run
         where it was never healed. In the order of their start.
         """
-        last_ns = pc.max(self.transactions["complete_ns"]).as_py() or 0
-        found = []
-        for row in self.faults:
-            start_ns = row["injected_ns"] if row["injected_ns"] is not None else row["injecting_ns"]
-            if start_ns is None:
-                continue
-            end_ns = row["healed_ns"] if row["healed_ns"] is not None else max(last_ns, start_ns)
-            label = f"{row['kind']} {' '.join(row['nodes'] or [row['target']])}"
-            found.append(Window(number=row["fault"], label=label, start=start_ns, end=end_ns))
-        return sorted(found, key=lambda window: window.start)
+        last_ns = self.last_ns
+        return [
+            Window(
+                number=span.fault,
+                label=f"{span.kind} {' '.join(span.nodes or (span.target,))}",
+                start=span.begin_ns,
+                end=span.end_ns(last_ns),
+                unsure=span.unsure(last_ns),
+            )
+            for span in fault_spans(self.faults)
+        ]
+
+    @property
+    def last_ns(self) -> int:
+        """When the run ended: its last phase, or its last operation."""
+        ends = [at_ns for _, at_ns in self.manifest.phases]
+        return max([*ends, pc.max(self.transactions["complete_ns"]).as_py() or 0])
 
     def operations(self, txns: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The transactions ``txns`` as rows, each with ``ops``: its micro-operations in order.

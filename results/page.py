@@ -276,10 +276,8 @@ def _roles(material: Material) -> RolesOverTime | None:
     """The roles of the nodes of a run of ours."""
     if material.origin is not None or not material.nodes:
         return None
-    ends = [at_ns for _, at_ns in material.manifest.phases]
-    ends += [pc.max(material.transactions["complete_ns"]).as_py() or 0]
     names = [node.name for node in material.nodes]
-    return roles_over_time(material.events, material.faults, names, max(ends))
+    return roles_over_time(material.events, material.faults, names, material.last_ns)
 
 
 def _windows(material: Material) -> list[plots.FaultWindow]:
@@ -291,6 +289,7 @@ def _windows(material: Material) -> list[plots.FaultWindow]:
             label=window.label,
             start_s=window.start / cards.NS,
             end_s=window.end / cards.NS,
+            unsure=tuple((a / cards.NS, b / cards.NS) for a, b in window.unsure),
         )
         for window in material.windows()
     ]

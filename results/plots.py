@@ -30,6 +30,7 @@ MARKERS = {OpType.OK: ".", OpType.INFO: "^", OpType.FAIL: "x"}
 FAULT_COLOURS = ("#5B6770", "#8C6D46", "#4E7A6B", "#6F5C8C", "#8C4F4F", "#4C6E91")
 QUANTILE_STYLES = {0.5: "-", 0.95: "--", 0.99: ":"}
 INK, FAINT, GRID = "#1B1F23", "#6A737D", "#E3E6E9"
+PALE = "#FFFFFF"
 
 POINTS_MAX = 30_000  # drawn of each type; past it every n-th, and the page says so
 MARKS_MAX = 400  # of one type drawn large; more are a cloud
@@ -46,13 +47,16 @@ CHARS_ACROSS = 150  # about how many characters of a label fit over the whole wi
 
 @attrs.frozen(kw_only=True)
 class FaultWindow:
-    """A fault as the plot shows it; ``number`` is its row in the table."""
+    """A fault as the plot shows it; ``number`` is its row in the table. In the stretches
+    ``unsure`` its effect or its healing was not proven yet.
+    """
 
     number: int
     kind: str
     label: str
     start_s: float
     end_s: float
+    unsure: tuple[tuple[float, float], ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -195,6 +199,18 @@ def _lanes(faults: Sequence[FaultWindow]) -> list[int]:
     return chosen
 
 
+def _unsure(
+    faults: Sequence[FaultWindow], lanes: Sequence[int]
+) -> dict[int, list[tuple[float, float]]]:
+    """By lane the stretches in which nothing was proven yet: begin and length."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for fault, lane in zip(faults, lanes, strict=True):
+        spans = [(start_s, end_s - start_s) for start_s, end_s in fault.unsure]
+        if spans:
+            found.setdefault(lane, []).extend(spans)
+    return found
+
+
 def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
     colours = _colours(scene.faults)
     bars: dict[tuple[str, int], list[tuple[float, float]]] = {}
@@ -213,6 +229,11 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
     for (kind, lane), spans in bars.items():
         height = (-lane - 0.42, 0.84)
         axes.broken_barh(spans, height, color=colours[kind], linewidth=0, rasterized=many)
+    for lane, spans in _unsure(scene.faults, lanes).items():
+        axes.broken_barh(
+            spans, (-lane - 0.42, 0.84), facecolor="none", edgecolor=PALE, alpha=0.6,
+            hatch="//////", linewidth=0, rasterized=many,
+        )  # fmt: skip
     axes.set_ylim(-max(lanes, default=0) - 0.6, 0.6)
     axes.set_ylabel("faults", rotation=0, ha="right", va="center")
     axes.set_yticks([])

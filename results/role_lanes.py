@@ -67,11 +67,17 @@ def _draw_lane(
         line = np.where(held > 0, top, np.nan)
         axes.step(at, line, where="post", color=HELD, linewidth=1.0, rasterized=dense)
     for state in (DOWN, PAUSED, OTHER):
+        here = [s for s in lane.stretches if s.state == state]
         axes.broken_barh(
-            [(s.start_s, s.end_s - s.start_s) for s in lane.stretches if s.state == state],
+            [(s.start_s, s.end_s - s.start_s) for s in here if not s.unsure],
             (floor, 0.86), color=COLOURS[state], alpha=ALPHAS[state],
             linewidth=0, rasterized=rasterized, zorder=LAYERS[state],
         )  # fmt: skip
+        if unsure := [(s.start_s, s.end_s - s.start_s) for s in here if s.unsure]:
+            axes.broken_barh(
+                unsure, (floor, 0.86), facecolor="none", edgecolor=COLOURS[state],
+                hatch="//////", linewidth=0, rasterized=rasterized, zorder=LAYERS[state],
+            )  # fmt: skip
     leads = lane.leads[:STEPS_MAX]
     axes.hlines(
         [centre + 0.4] * len(leads), [since for since, _ in leads], [until for _, until in leads],

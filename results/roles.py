@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from harness.fault_spans import fault_spans
 from harness.records import EventKind
 
 NS = 1e9
@@ -33,11 +34,14 @@ Row = Mapping[str, Any]
 
 @attrs.frozen(kw_only=True)
 class Stretch:
-    """A time in which a node was in ``state``."""
+    """A time in which a node was in ``state``; ``unsure`` where that was not proven yet, or its
+    healing was under way.
+    """
 
     start_s: float
     end_s: float
     state: str
+    unsure: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -83,7 +87,10 @@ def roles_over_time(
     stretches = _stretches(rows, faults, end_ns)
     holding = _Holding(EventKind.LEASE_GRANTED if leased else EventKind.LEADER_ELECTED)
     starts = [
-        (int(s.start_s * NS), n) for n, ss in stretches.items() for s in ss if s.state == DOWN
+        (int(s.start_s * NS), n)
+        for n, ss in stretches.items()
+        for s in ss
+        if s.state == DOWN and not s.unsure
     ]
     for at_ns, act, what in sorted(
         [(row["at_ns"], 1, row) for row in rows] + [(at, 0, node) for at, node in starts],
@@ -188,14 +195,14 @@ class _Holding:
 def _stretches(rows: list[Row], faults: Iterable[Row], end_ns: int) -> dict[str, list[Stretch]]:
     """By node when it was down, paused or under another fault."""
     found: dict[str, list[Stretch]] = {}
-    for fault in faults:
-        start_ns = fault["injecting_ns"] if fault["injected_ns"] is None else fault["injected_ns"]
-        if start_ns is None or fault["effective_ns"] is None:
+    for span in fault_spans(faults):
+        if span.effective_ns is None:
             continue
-        until_ns = end_ns if fault["healed_ns"] is None else fault["healed_ns"]
-        state = _STATE_OF.get(fault["kind"], OTHER)
-        for node in fault["nodes"] or ():
-            found.setdefault(node, []).append(_stretch(start_ns, until_ns, state))
+        state, sure = _STATE_OF.get(span.kind, OTHER), span.in_force(end_ns)
+        told = [_stretch(*times, state, unsure=True) for times in span.unsure(end_ns)]
+        told += [_stretch(*sure, state)] if sure else []
+        for node in span.nodes:
+            found.setdefault(node, []).extend(told)
     for node, at_ns, until_ns in _exits(rows, end_ns):
         found.setdefault(node, []).append(_stretch(at_ns, until_ns, DOWN))
     return found
@@ -213,8 +220,9 @@ def _exits(rows: list[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
             yield row["node"], row["at_ns"], next(later, max(end_ns, row["at_ns"]))
 
 
-def _stretch(start_ns: int, end_ns: int, state: str) -> Stretch:
-    return Stretch(start_s=start_ns / NS, end_s=max(start_ns, end_ns) / NS, state=state)
+def _stretch(start_ns: int, end_ns: int, state: str, *, unsure: bool = False) -> Stretch:
+    end_s = max(start_ns, end_ns) / NS
+    return Stretch(start_s=start_ns / NS, end_s=end_s, state=state, unsure=unsure)
 
 
 def _lane(node: str, holding: _Holding, stretches: list[Stretch]) -> NodeRoles:

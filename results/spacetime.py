@@ -27,6 +27,10 @@ LOST_SHARE = 0.3  # of the way, drawn of a message that never came
 
 
 _LOST, _SYNC, _ERROR, _FAULT, _PROOF = "#cc0000", "#3b4046", "#cc0000", "#f6d5c3", "#fff3b0"
+_UNSURE = (
+    '<pattern id="unsure" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="3" height="6" fill="white"/></pattern>'
+)
 CLIENTS = "clients"
 # Arrows must not make words unreadable.
 _HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
@@ -34,12 +38,15 @@ _HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
 
 @attrs.frozen(kw_only=True)
 class Stretch:
-    """A fault: it lasted, on some nodes."""
+    """A fault: it lasted, on some nodes; in the stretches ``unsure`` of that nothing was proven
+    (see ``harness.fault_spans``).
+    """
 
     start_s: float
     end_s: float
     nodes: tuple[str, ...]
     text: str
+    unsure: tuple[tuple[float, float], ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -153,7 +160,8 @@ def _document(figure: _Figure, parts: Iterable[str]) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" font-family="Helvetica, Arial, sans-serif" '
             'font-size="11">',
-            f'<defs>{clips}{heads}</defs><rect width="{width}" height="{height}" fill="white"/>',
+            f"<defs>{clips}{heads}{_UNSURE}</defs>"
+            f'<rect width="{width}" height="{height}" fill="white"/>',
             *parts,
             "</svg>\n",
         ]
@@ -225,6 +233,13 @@ def _faults(figure: _Figure, span: Span) -> Iterator[str]:
             f'<rect x="{left}" y="{top:.1f}" width="{max(1.0, right - left):.1f}" '
             f'height="{LANE_PX - 8}" fill="{_FAULT}"><title>{_escaped(fault.text)}</title></rect>'
         )
+        for start_s, end_s in fault.unsure:
+            if span.touches(start_s, end_s):
+                left, right = span.clipped(start_s), span.clipped(end_s)
+                yield (
+                    f'<rect x="{left}" y="{top:.1f}" width="{max(1.0, right - left):.1f}" '
+                    f'height="{LANE_PX - 8}" fill="url(#unsure)"/>'
+                )
 
 
 def _fault_names(figure: _Figure, span: Span) -> Iterator[str]:
@@ -350,6 +365,11 @@ def _legend(figure: _Figure, show: Sequence[str], hidden: Mapping[str, int]) -> 
         (f'<line x1="0" y1="0" x2="22" y2="0" stroke="{_LOST}" stroke-dasharray="3 2"/>', "lost"),
         (f'<rect y="-4" width="10" height="8" fill="{_SYNC}" opacity="0.75"/>', "disk, synced"),
         (f'<rect y="-6" width="16" height="12" fill="{_FAULT}"/>', "fault in force"),
+        (
+            f'<rect y="-6" width="16" height="12" fill="{_FAULT}"/>'
+            '<rect y="-6" width="16" height="12" fill="url(#unsure)"/>',
+            "not proven yet",
+        ),
         (f'<rect y="-6" width="16" height="12" fill="{_PROOF}"/>', "operation that proves it"),
         ('<path d="M5,4 L1,-4 L9,-4 z" fill="#6f42c1"/>', "what the store said"),
     )

@@ -16,6 +16,7 @@ from harness.checking import Anomaly, read_verdict
 from harness.cli.ground import TRACE
 from harness.cli.seeds import CRASHES
 from harness.clock import NS_PER_S
+from harness.fault_spans import fault_spans
 from harness.history.files import open_regular, write_atomically
 from harness.records import EventKind
 from harness.rundir import RunDirectory
@@ -112,19 +113,20 @@ def _story(run: RunDirectory, history: History, name: str, example: dict[str, An
     from results.spacetime import Happening, Operation, Story, Stretch
 
     keys = set(example.get("keys") or ())
+    last_ns = max((at_ns for _, at_ns in history.manifest.phases), default=0)
     explained = (example.get("explained_by") or {}).get("text", "")
     return Story(
         title=(run.root.name, *textwrap.wrap(example.get("text", ""), TITLE_CHARS)[:1], explained),
         controller=CONTROLLER,
         faults=tuple(
             Stretch(
-                start_s=row["injecting_ns"] / NS_PER_S,
-                end_s=(row["healed_ns"] or row["injecting_ns"]) / NS_PER_S,
-                nodes=tuple(row["nodes"]),
-                text=f"{row['kind']} of {row['target']}",
+                start_s=span.begin_ns / NS_PER_S,
+                end_s=span.end_ns(last_ns) / NS_PER_S,
+                nodes=span.nodes,
+                text=f"{span.kind} of {span.target}",
+                unsure=tuple((a / NS_PER_S, b / NS_PER_S) for a, b in span.unsure(last_ns)),
             )
-            for row in history.faults().to_pylist()
-            if row["injecting_ns"] is not None
+            for span in fault_spans(history.faults().to_pylist())
         ),
         operations=tuple(
             Operation(

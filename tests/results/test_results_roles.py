@@ -36,11 +36,16 @@ def events(*told: tuple[float, EventKind, str, int | None]) -> pa.Table:
 def fault(kind: str, node: str, start_s: float, end_s: float | None, **more: Any) -> dict[str, Any]:
     start_ns = int(start_s * S)
     return {
+        "fault": 0,
+        "state": "healed",
         "kind": kind,
+        "target": node,
+        "roles": [],
         "nodes": [node],
         "injecting_ns": start_ns,
         "injected_ns": start_ns,
         "effective_ns": start_ns,
+        "healing_ns": None,
         "healed_ns": None if end_s is None else int(end_s * S),
     } | more
 
