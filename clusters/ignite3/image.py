@@ -118,6 +118,7 @@ def _training_command() -> tuple[str, ...]:
         f"{settings.HOME}/training.conf",
         TRAINING,
         "n1",
+        "127.0.0.1",
     )
 
 

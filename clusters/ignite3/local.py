@@ -63,6 +63,7 @@ def _training(home: Path) -> tuple[str, ...]:
         str(home / CONFIG),
         str(home / WORK),
         "n1",
+        "127.0.0.1",
         str(home),
     )
     return (*java, "--", *settings.training_statements())

@@ -48,15 +48,25 @@ def options_file(jars: tuple[str, ...], library: str = f"{HOME}/lib") -> str:
 
 
 def command(
-    heap_mib: int, archive: str, config: str, work: str, name: str, home: str = HOME
+    heap_mib: int,
+    archive: str,
+    config: str,
+    work: str,
+    name: str,
+    rest_host: str,
+    home: str = HOME,
 ) -> tuple[str, ...]:
-    """What starts a node. ``archive`` is the option that names the archive of classes."""
+    """What starts a node. ``archive`` is the option that names the archive of classes; REST, which
+    takes code to deploy from anybody, listens on ``rest_host`` alone: its server has an option for
+    that, the node's configuration has none.
+    """
     return (
         f"{home}/jre/bin/java",
         "-Xms64m",
         f"-Xmx{heap_mib}m",
         *JVM,
         f"-Djava.util.logging.config.file={home}/logging.properties",
+        f"-Dmicronaut.server.host={rest_host}",
         archive,
         f"@{home}/options",
         MAIN,
@@ -96,7 +106,11 @@ ignite {{
       }}
     }}
   }}
-  clientConnector {{ port = {client.port}, sendServerExceptionStackTraceToClient = false }}
+  clientConnector {{
+    port = {client.port}
+    listenAddresses = ["{client.host}"]
+    sendServerExceptionStackTraceToClient = false
+  }}
   rest.port = {rest.port}
   nodeAttributes.nodeAttributes {{ {ATTRIBUTE} = {"data" if data else "nothing"} }}
   storage.profiles {{ default {{ engine = aipersist, sizeBytes = {options.storage_mib << 20} }} }}

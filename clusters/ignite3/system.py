@@ -187,6 +187,7 @@ class IgniteSystem:
                 f"{work}/{CONFIG_FILE}",
                 f"{work}/data",
                 node,
+                cluster.bind[node][REST].host,
                 home,
             ),
             files={CONFIG_FILE: config.encode()},

@@ -35,6 +35,7 @@ from harness.workload import Workload, WorkloadSetting
 
 LIBRARIES = ("msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
 DRIVER_COMMAND = (sys.executable, "-P", "-m", "harness.cli.driving")
+NOTE_CHARS = 400  # a sentence that names some runs
 DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 
@@ -75,7 +76,7 @@ def run_plan(
     require_room(plan, runs_dir)
     store = RunStore(runs_dir)
     if plan.cluster.provider != SIMULATED and (left := left_by_others(store)):
-        progress.note(inert(left))
+        progress.note(inert(left, NOTE_CHARS))
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     if begun:
         begun(run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -192,7 +193,8 @@ def test_machines_end_their_own_faults_once_nobody_is_left(
             text=True,
             timeout=60,
         )
-        assert f"controllers that died left {len(there)} containers, 1 network of" in said.stderr
+        # Other runs of this machine may have been killed, too.
+        assert re.search(r"that died left \d+ containers, \d+ networks? of", said.stderr)
         assert run_id in said.stderr
         assert "firedrill cleanup removes it" in said.stderr
 

@@ -44,6 +44,15 @@ def test_a_node_listens_at_one_address_and_seeks_all_others() -> None:
     assert 'netClusterNodes = ["198.18.0.10:1", "198.18.0.10:9"]' in text
 
 
+def test_no_port_of_a_node_listens_on_every_interface() -> None:
+    """Seen with ss on a node of 3.1.0: with these, all three ports are on the one address."""
+    text = config(Options())
+    argv = settings.command(512, "-Xshare:auto", "c", "w", "n1", "198.18.0.10")
+
+    assert text.count('listenAddresses = ["198.18.0.10"]') == 2
+    assert "-Dmicronaut.server.host=198.18.0.10" in argv[: argv.index(settings.MAIN)]
+
+
 def test_what_a_plan_sets_reaches_the_node() -> None:
     options = Options(fsync=True, failure_handler="stopOrHalt", ping_ms=750, storage_mib=64)
     text = config(msgspec.structs.replace(options, raft_retry_ms=60_000))
