@@ -1,5 +1,5 @@
 # `make drill` and `make test` do all the set-up that they need.
-.PHONY: drill drill-ignite test lint format set-up clean
+.PHONY: drill drill-ignite test lint format sbom set-up clean
 
 PLAN ?= scenarios/reference/drill.toml
 
@@ -23,6 +23,7 @@ lint:
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+	.venv/bin/mypy scripts/sbom.py
 	MYPYPATH=examples/own-store .venv/bin/mypy --package pebble
 	MYPYPATH=examples/own-checker .venv/bin/mypy --package tally
 
@@ -30,6 +31,10 @@ format:
 	@scripts/set-up dev
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+
+sbom:
+	@scripts/set-up dev
+	@.venv/bin/python -m scripts.sbom
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache
