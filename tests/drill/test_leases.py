@@ -53,9 +53,10 @@ exit 0
 
 
 def machines(client: docker.APIClient, run_id: str) -> list[str]:
-    """Containers of the run."""
+    """Containers of the run's nodes. The one in which faults are tried out before has rules, too."""
     found = client.containers(all=True, filters={"label": f"firedrill.run={run_id}"})
-    return [one["Names"][0].lstrip("/") for one in found]
+    names = (one["Names"][0].lstrip("/") for one in found)
+    return sorted(name for name in names if not name.endswith("-trial"))
 
 
 def in_force(client: docker.APIClient, run_id: str) -> set[str]:
