@@ -58,6 +58,10 @@ class HarnessError(FiredrillError):
     """The environment failed under us: a daemon, a disk, a session (exit code 255)."""
 
 
+class AnalysisLost(HarnessError):
+    """A process that took part in an analysis died: nothing is said about the history."""
+
+
 class DeadlineExceeded(HarnessError):
     """A call of the harness's own (SSH, Docker, a proxy) took longer than its limit."""
 

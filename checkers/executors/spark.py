@@ -25,7 +25,7 @@ from checkers.executors.java import find_java, java_binary
 from checkers.executors.results import Given, merge, on_all_splits, on_split
 from checkers.kernel import KEY_COLUMNS, Kernel, Setting, Tables
 from checkers.source import Source
-from harness.errors import HarnessError
+from harness.errors import AnalysisLost, HarnessError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,8 +148,8 @@ def session(master: str, scratch: Path) -> Iterator[SparkSession]:
             raise HarnessError(f"Spark did not start on {master}: {error}\n{words}") from error
         try:
             yield spark
-        except PySparkException as error:
-            raise HarnessError(f"Spark lost the analysis: {_gist(error)}") from error
+        except (PySparkException, Py4JError) as error:
+            raise AnalysisLost(f"Spark lost the analysis: {_gist(error)}") from error
         finally:
             # A signal to the whole process group ends the JVM as well: what is to be told then is
             # the interruption, not that a session that is gone can't be stopped.

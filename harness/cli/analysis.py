@@ -27,7 +27,7 @@ import msgspec
 from checkers.executors.supervisor import EXIT_OF_SIGNAL, Supervised
 from harness.checking import Verdict
 from harness.cli.duration import words
-from harness.errors import FiredrillError, HarnessBug, HarnessError, UsageError
+from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.rundir import RunDirectory
@@ -49,7 +49,8 @@ REPLY_MAX_BYTES = 256 << 20
 TRACE_CHARS = 20_000
 
 _FAMILIES: dict[str, type[FiredrillError]] = {
-    cls.__name__: cls for cls in (UsageError, HarnessError, HarnessBug, FiredrillError)
+    cls.__name__: cls
+    for cls in (UsageError, AnalysisLost, HarnessError, HarnessBug, FiredrillError)
 }
 
 
@@ -153,6 +154,13 @@ def analyzed(
         found = _once(request, limits, ends_s, say)
         if found.error is not None and found.error.error == MemoryError.__name__:
             found.death, found.error = _out_of_memory(limits.memory_bytes), None
+        if found.error is not None and found.error.error == AnalysisLost.__name__ and judge:
+            found.death, found.error = found.error.text, None
+            if judge.executor != "local" and time.monotonic() < ends_s:
+                # In one process a crash has a name, and those that it has nothing to do with stand.
+                say(f"{found.death}; judging again in process")
+                judge = msgspec.structs.replace(judge, executor="local")
+                continue
         if found.error is not None:
             raise _raised(found.error)
         again = found.death and found.at and found.verdict is None and judge is not None

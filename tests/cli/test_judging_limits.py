@@ -12,18 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import analysis
+from harness.history import files
 from harness.history.chunks import ChunkWriter
-from harness.history.manifest import write_manifest
+from harness.history.manifest import read_manifest, write_manifest
 from harness.history.seal import seal
 from harness.promise import Declaration, Promise
 from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
 from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
-LIMIT_S = 120
+LIMIT_S = 300
 MS = 1_000_000
 PACKAGE = """
 import os, signal, time
@@ -140,6 +143,17 @@ def test_a_kernel_that_crashes_the_process_leaves_what_others_find(
     assert "rash-kernel: its process was ended by SIGSEGV; judging goes on without it" in said
 
 
+@pytest.mark.spark
+def test_on_spark_too_a_crash_leaves_what_others_find(tmp_path: Path) -> None:
+    environment = installed(tmp_path, "os.kill(os.getpid(), signal.SIGSEGV)")
+
+    code, verdict, said = checked(recorded(tmp_path / "run", lost=True), environment, "spark")
+
+    assert code == 1
+    assert "Spark lost the analysis" in said
+    assert verdict["reasons"][-1] == "checker rash gave up: its process was ended by SIGSEGV"
+
+
 def test_where_nothing_else_is_found_a_crash_is_unknown(tmp_path: Path) -> None:
     environment = installed(tmp_path, "os.abort()")
 
@@ -172,6 +186,32 @@ def test_an_analysis_that_comes_to_no_end_is_unknown(tmp_path: Path) -> None:
     assert reason.startswith("the analysis did not end: it came to no end within 5 s")
     assert verdict["model"] == "strict-serializable"
     assert json.loads(run.verdict.read_bytes()) == verdict
+
+
+@pytest.mark.parametrize("name", ["transactions", "micro_ops-0000"])
+def test_a_file_that_claims_more_rows_than_it_can_hold_is_refused_unread(
+    name: str, tmp_path: Path
+) -> None:
+    run = recorded(tmp_path / "run", lost=False)
+    path = run.history / f"{name}.parquet"
+    table = pq.read_table(path)
+    many = 20_000_000
+    equal = [pa.repeat(table.column(column)[0], 1 << 20) for column in table.column_names]
+    group = pa.table(equal, schema=table.schema)
+    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        for _ in range(many >> 20):
+            writer.write_table(group)
+    manifest = read_manifest(run)
+    sums = {**manifest.checksums, f"history/{path.name}": files.sha256(path)}
+    write_manifest(run, msgspec.structs.replace(manifest, checksums=sums))
+
+    done = subprocess.run(
+        [FIREDRILL, "check", run.root], capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+    assert done.returncode == 254, done.stderr
+    assert f"{path}: expected at most " in done.stderr
+    assert "rows in a file of its size, found 19,922,944" in done.stderr
 
 
 def test_a_checker_that_does_well_changes_nothing(tmp_path: Path) -> None:
