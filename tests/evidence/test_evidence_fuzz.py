@@ -1,0 +1,85 @@
+"""A small part of the damage that ``evidence_fuzz.py`` does at full size to ten runs and more."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from evidence_fuzz import (
+    EMPTIED,
+    FLIPPED,
+    REMOVED,
+    SWAPPED,
+    TRUNCATED,
+    Damage,
+    Found,
+    Recorded,
+    all_tried,
+    damages,
+    recorded,
+    tried,
+    wrong,
+)
+
+RUNS = Path(__file__).with_name("runs")
+COUNT = int(os.environ.get("FIREDRILL_DAMAGES", "60"))  # of truncations, and of flips
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recorded, ...]:
+    """Copies, since only files of one file system can be shared."""
+    root = tmp_path_factory.mktemp("evidence")
+    copies = [shutil.copytree(run, root / run.name) for run in sorted(RUNS.iterdir())]
+    return recorded(copies, root)
+
+
+def test_the_runs_are_a_violation_a_valid_one_and_a_prefix(runs: tuple[Recorded, ...]) -> None:
+    assert [(run.root.name, run.outcome, run.sealed) for run in runs] == [
+        ("sim-forgotten-vote", "violation", True),
+        ("sim-valid", "valid", True),
+        ("two-drivers-killed", "unknown", False),
+    ]
+
+
+def test_no_damage_turns_a_verdict_or_goes_unnoticed(
+    runs: tuple[Recorded, ...], tmp_path: Path
+) -> None:
+    draw = random.Random(14)
+    planned = damages(runs, draw, truncations=COUNT, flips=COUNT)
+    kinds = {damage.kind for damage in planned}
+    assert kinds == {TRUNCATED, FLIPPED, REMOVED, EMPTIED, SWAPPED}
+
+    found = list(all_tried(runs, planned, runs[0].root.parent, workers=2))
+
+    bad = [(wrong(runs[f.damage.run], f), f) for f in found if wrong(runs[f.damage.run], f)]
+    assert bad == []
+    assert len(found) == len(planned)
+
+
+def test_what_is_looked_for_is_seen(runs: tuple[Recorded, ...]) -> None:
+    violation, valid, prefix = runs
+
+    def after(run: int, outcome: str, *, changed: bool = True, name: str = "plan.toml") -> Found:
+        damage = Damage(run=run, name=name, kind=FLIPPED)
+        return Found(damage=damage, outcome=outcome, changed=changed)
+
+    assert wrong(violation, after(0, "valid")) == "violation turned valid"
+    assert wrong(valid, after(1, "violation")) == "valid turned violation"
+    assert wrong(prefix, after(2, "valid")) == "unknown turned valid"
+    assert wrong(valid, after(1, "valid", changed=False)) == "unnoticed"
+    assert wrong(valid, after(1, "valid", changed=False, name="reaper.log")) == ""
+    assert wrong(valid, after(1, "traceback")) == "traceback"
+
+
+def test_a_file_that_was_never_damaged_changes_nothing(runs: tuple[Recorded, ...]) -> None:
+    """Otherwise damage is noticed by the copy alone."""
+    for number, run in enumerate(runs):
+        name = "chunks/w0-000000.chunk" if not run.sealed else "states.parquet"
+        whole = (run.root / name).stat().st_size
+        damage = Damage(run=number, name=name, kind=TRUNCATED, place=whole)
+
+        found = tried(runs, damage, run.root.parent)
+        assert (found.outcome, found.changed) == (run.outcome, False), found.text
