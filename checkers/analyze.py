@@ -37,6 +37,7 @@ from harness import planfile, plugins
 from harness.checking import Anomaly, Verdict
 from harness.client import READ_WRITE
 from harness.errors import HarnessBug, UsageError
+from harness.history import files
 from harness.history.load import History, load
 from harness.outcome import Outcome, worst
 from harness.plan import CheckPlan
@@ -321,8 +322,13 @@ def _reason(name: str, anomaly: Anomaly, broken: str) -> str:
 
 
 def _write(directory: Path, tables: Tables) -> None:
+    """Each table wholly there, and durable, before the verdict that rests on it is written."""
     directory.mkdir(exist_ok=True)
     for name, table in sorted(tables.items()):
-        temporary = directory / f".{name}.parquet"
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(directory / f"{name}.parquet")
+        path = directory / f"{name}.parquet"
+        try:
+            unfinished = files.begin(path)
+            pq.write_table(table, unfinished, compression="zstd")
+            files.publish(unfinished, path)
+        except OSError as error:
+            raise files.disk_failure("write", path, error, "the table is missing") from error
