@@ -33,7 +33,7 @@ from reference_kit import Store, store
 
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node.config import DEFAULT_SNAPSHOT_BYTES
-from clusters.reference.node.storage.log import MAX_WASTE, SEGMENT_BYTES
+from clusters.reference.node.storage.shared_log import MAX_WASTE, SEGMENT_BYTES
 from harness.client import StoreError
 
 PARTITIONS = 8

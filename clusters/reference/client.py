@@ -15,8 +15,8 @@ import attrs
 import msgspec
 
 from clusters.reference.errors import BAD_ANSWER, CONNECT_FAILED, CONNECTION_LOST
-from clusters.reference.node import codes
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,

@@ -31,19 +31,21 @@ from clusters.reference.node.config import (
     TickMs,
     check,
 )
-from clusters.reference.node.placement import partition_of
+from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.rpc.sessions import SNAPSHOT
 from clusters.reference.node.runtime import ConnectionLost, Network
-from clusters.reference.node.sessions import SNAPSHOT
 from clusters.reference.node.tx.promises import STALENESS_S
 from clusters.reference.node.wire.messages import BadMessage
 from clusters.reference.node.wire.reports import (
     AdminBody,
     AskEvents,
+    AskStates,
     AskStatus,
     EventBatch,
     NodeReport,
+    ReplicaReport,
+    StateReport,
 )
-from clusters.reference.node.wire.states import AskStates, ReplicaReport, StateReport
 from clusters.reference.wholeness import missing, roles_of
 from harness.client import READ_WRITE, ErrorMeaning
 from harness.clock import RunClock

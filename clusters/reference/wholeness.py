@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusters.reference.node.members import member_of
 from clusters.reference.node.raft import Role, Stage
+from clusters.reference.node.storage.identity import member_of
 from clusters.reference.node.wire.reports import GroupStatus, NodeReport
 from harness.cluster import Roles
 

@@ -6,13 +6,13 @@ import asyncio
 
 import attrs
 
-from clusters.reference.node import codes
-from clusters.reference.node.clock import Hlc, span
 from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.runtime.clock import Hlc, span
 from clusters.reference.node.tx import commands
-from clusters.reference.node.tx.calls import Calls
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     NO_HOLD,
     CommitTx,

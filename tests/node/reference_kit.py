@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from clusters.reference.node.group import Machine
+from clusters.reference.node.groups.group import Machine
 from clusters.reference.system import ReferenceSystem, build
 from harness.cluster import Address, Cluster, NodeStatus, Program
 

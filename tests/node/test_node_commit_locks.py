@@ -7,9 +7,9 @@ import asyncio
 from primary_scene import KEY, OLD, YOUNG, Scene, commit, held_by, lock, now_s, prepare
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node import codes
-from clusters.reference.node.clock import span
-from clusters.reference.node.tx.company import COMPANY_S
+from clusters.reference.node.runtime.clock import span
+from clusters.reference.node.tx.group_commit import COMPANY_S
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,

@@ -10,12 +10,12 @@ from primary_scene import OLD, now_s
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.errors import CONNECT_FAILED, ERRORS
-from clusters.reference.node import codes
-from clusters.reference.node.clock import Hlc
-from clusters.reference.node.placement import partition_of
-from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.tx.coordinator import Transaction
 from clusters.reference.node.tx.limits import TxError
+from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Committed,
     Failed,

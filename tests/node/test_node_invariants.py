@@ -8,7 +8,7 @@ import pytest
 from primary_scene import KEY, OLD, Scene, lock
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.switchboard import Switchboard
+from clusters.reference.node.rpc.request_router import Switchboard
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.wire.messages import Execute, PeerAnswer, PrimaryBody, TxnId
 

@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 from reference_kit import restore
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.clock import Hlc
 from clusters.reference.node.events import EventLog
-from clusters.reference.node.leases import (
+from clusters.reference.node.metastorage.metadesk import MetaDesk
+from clusters.reference.node.metastorage.store import (
+    Invoke,
+    Metastorage,
+    Operation,
+    encode_invoke,
+)
+from clusters.reference.node.placement.lease_manager import Tenure
+from clusters.reference.node.placement.lease_table import (
     CEILING_S,
     DRIFT,
     LEASE,
@@ -23,15 +30,8 @@ from clusters.reference.node.leases import (
     encode,
     origin_of,
 )
-from clusters.reference.node.metadesk import MetaDesk
-from clusters.reference.node.metastorage.store import (
-    Invoke,
-    Metastorage,
-    Operation,
-    encode_invoke,
-)
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.tenure import Tenure
+from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (

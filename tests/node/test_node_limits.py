@@ -13,14 +13,17 @@ import pytest
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node import codes, events, groups, sessions
-from clusters.reference.node.clock import Hlc
-from clusters.reference.node.groups import Host
+from clusters.reference.node import events
+from clusters.reference.node.groups import host as groups
+from clusters.reference.node.groups.host import Host
 from clusters.reference.node.metastorage.store import Metastorage
+from clusters.reference.node.rpc import sessions
+from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import ConnectionLost
-from clusters.reference.node.sessions import Sessions
-from clusters.reference.node.storage.log import SharedLog
-from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.storage.shared_log import SharedLog
+from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody
 from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
 from harness.plan import MAX_CONCURRENCY

@@ -12,11 +12,11 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import DiskError
-from clusters.reference.node.runtime.volatile import VolatileDisk
-from clusters.reference.node.storage import log as shared_log
-from clusters.reference.node.storage.log import SharedLog
+from clusters.reference.node.runtime.files import VolatileDisk
+from clusters.reference.node.storage import shared_log
 from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
-from clusters.reference.node.storage.snapshots import Snapshots
+from clusters.reference.node.storage.shared_log import SharedLog
+from clusters.reference.node.storage.snapshot_files import Snapshots
 from clusters.reference.node.tx.limits import MAX_TX_BYTES
 
 MEMBERS = Configuration(("n1", "n2", "n3"))

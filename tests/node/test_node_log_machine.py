@@ -22,9 +22,9 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node import bugs
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import DiskError
-from clusters.reference.node.storage import log as shared_log
-from clusters.reference.node.storage.log import SharedLog
+from clusters.reference.node.storage import shared_log
 from clusters.reference.node.storage.records import CorruptLog, Cut, Update
+from clusters.reference.node.storage.shared_log import SharedLog
 
 GROUPS = ("p0", "p1", "p2")
 

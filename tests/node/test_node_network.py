@@ -10,16 +10,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from clusters.reference.client import ReferenceClient
-from clusters.reference.node import codes
-from clusters.reference.node.clock import Hlc, span
-from clusters.reference.node.link import FRAME_BYTES, Link, in_frames
-from clusters.reference.node.members import member_of
-from clusters.reference.node.pairs import Heartbeats
-from clusters.reference.node.peers import Peers, Reply
 from clusters.reference.node.raft.types import Append, Entry, Message
+from clusters.reference.node.rpc.heartbeats import Heartbeats
+from clusters.reference.node.rpc.link import FRAME_BYTES, Link, in_frames
+from clusters.reference.node.rpc.peers import Peers, Reply
 from clusters.reference.node.runtime import Connection, ConnectionLost, real
+from clusters.reference.node.runtime.clock import Hlc, span
 from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
-from clusters.reference.node.wire import frames
+from clusters.reference.node.storage.identity import member_of
+from clusters.reference.node.wire import codes, frames
 from clusters.reference.node.wire.frames import encode
 from clusters.reference.node.wire.messages import (
     BadMessage,

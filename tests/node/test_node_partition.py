@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_kit import restore
 
-from clusters.reference.node.clock import span
-from clusters.reference.node.raft.errors import InvariantBroken
+from clusters.reference.node.node_report import ROWS_AT_ONCE, content_digest
+from clusters.reference.node.raft.settings import InvariantBroken
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.states import ROWS_AT_ONCE, content_digest
+from clusters.reference.node.runtime.clock import span
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
 from clusters.reference.node.tx.mvcc import Versions

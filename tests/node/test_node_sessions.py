@@ -11,11 +11,11 @@ import pytest
 from primary_scene import KEY, now_s
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node import codes
-from clusters.reference.node.clock import Hlc
+from clusters.reference.node.rpc.sessions import READ_WRITE, SNAPSHOT, Sessions
 from clusters.reference.node.runtime import ConnectionLost
-from clusters.reference.node.sessions import READ_WRITE, SNAPSHOT, Sessions
-from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
     Begin,

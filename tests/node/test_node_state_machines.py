@@ -9,13 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_kit import restore
 
-from clusters.reference.node.metastorage.assignments import (
-    Assignment,
-    Zone,
-    assignments,
-    first_assignments,
-    reassigned,
-)
 from clusters.reference.node.metastorage.store import (
     Change,
     Condition,
@@ -24,7 +17,15 @@ from clusters.reference.node.metastorage.store import (
     Operation,
     encode_invoke,
 )
-from clusters.reference.node.placement import holders, partition_of
+from clusters.reference.node.placement.assignments import (
+    Assignment,
+    Zone,
+    assignments,
+    first_assignments,
+    holders,
+    partition_of,
+    reassigned,
+)
 from clusters.reference.node.raft.types import Entry
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")

@@ -11,18 +11,18 @@ import pytest
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node import events, reports
-from clusters.reference.node.clock import Hlc
-from clusters.reference.node.groups import MAX_ENTRY_BYTES, Host
+from clusters.reference.node import events
+from clusters.reference.node import node_report as reports
+from clusters.reference.node.groups.host import MAX_ENTRY_BYTES, Host
 from clusters.reference.node.metastorage.store import Metastorage
-from clusters.reference.node.storage.log import SharedLog
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx import limits
-from clusters.reference.node.tx.calls import Calls
-from clusters.reference.node.tx.coordinator import Transaction, one_shot
+from clusters.reference.node.tx.coordinator import Snapshot, Transaction, one_shot
 from clusters.reference.node.tx.limits import Step, TxError
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.tx.snapshot import Snapshot
+from clusters.reference.node.tx.primary_client import Calls
 from clusters.reference.node.wire.messages import (
     CommitTx,
     Execute,

@@ -20,15 +20,15 @@ from primary_scene import (
 )
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node import codes, switchboard
-from clusters.reference.node.clock import Hlc, span
-from clusters.reference.node.placement import partition_of
-from clusters.reference.node.switchboard import Switchboard
-from clusters.reference.node.tx.calls import Calls
+from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.rpc import request_router as switchboard
+from clusters.reference.node.rpc.request_router import Switchboard
+from clusters.reference.node.runtime.clock import Hlc, span
 from clusters.reference.node.tx.coordinator import one_shot
 from clusters.reference.node.tx.finisher import Finisher
-from clusters.reference.node.tx.limits import TxError
-from clusters.reference.node.tx.waits import LOCK_WAIT_S, OUTCOME_WAIT_S, PATIENCE_S
+from clusters.reference.node.tx.limits import LOCK_WAIT_S, OUTCOME_WAIT_S, PATIENCE_S, TxError
+from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,

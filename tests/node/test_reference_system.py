@@ -10,9 +10,10 @@ from reference_kit import loopback_cluster
 
 from clusters.reference import errors
 from clusters.reference.client import encode_key
-from clusters.reference.node import codes, events
+from clusters.reference.node import events
 from clusters.reference.node.config import Config, ConfigError, loads
-from clusters.reference.node.placement import partition_of
+from clusters.reference.node.placement.assignments import partition_of
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.reports import (
     GroupStatus,
     NodeReport,

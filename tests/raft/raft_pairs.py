@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raft_net import Net
 
-from clusters.reference.node.pairs import Following, Leading
+from clusters.reference.node.rpc.heartbeats import Following, Leading
 from clusters.reference.node.wire.messages import Beaten
 
 GROUP = "g"

@@ -21,8 +21,8 @@ from clusters.reference.node.raft import (
     VoteReply,
     VoteRequest,
 )
-from clusters.reference.node.raft.log import Log
-from clusters.reference.node.raft.quorum import Vote, reached, tally
+from clusters.reference.node.raft.configuration import Vote, reached, tally
+from clusters.reference.node.raft.raft_log import Log
 
 VOTERS = ("n1", "n2", "n3")
 

@@ -18,12 +18,14 @@ from clusters.reference.node.raft import (
 )
 from clusters.reference.node.raft.configuration import (
     Change,
+    Vote,
     enter_joint,
     invariants,
     leave_joint,
+    reached,
     simple,
+    tally,
 )
-from clusters.reference.node.raft.quorum import Vote, reached, tally
 
 JOINT = Configuration(("1", "4", "5"), ("1", "2", "3"))
 

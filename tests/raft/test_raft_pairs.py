@@ -7,8 +7,8 @@ import random
 import pytest
 from raft_pairs import GROUP, Pairs, paired
 
-from clusters.reference.node.pairs import Following, Leading
 from clusters.reference.node.raft import Append, Role
+from clusters.reference.node.rpc.heartbeats import Following, Leading
 from clusters.reference.node.wire.messages import Beat, Beaten
 
 PATIENCE = 10

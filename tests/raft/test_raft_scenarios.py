@@ -12,7 +12,7 @@ from clusters.reference.node.raft import (
     NotLeader,
     Role,
 )
-from clusters.reference.node.raft.progress import Progress
+from clusters.reference.node.raft.leader import Progress
 
 ELECTION_TICKS = 10
 

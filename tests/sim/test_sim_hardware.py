@@ -18,8 +18,14 @@ from clusters.providers.sim.loop import SimLoop, simulate
 from clusters.providers.sim.machine import Chance, Machine, track_tasks
 from clusters.providers.sim.network import HostNetwork
 from clusters.providers.sim.provider import SimProvider
-from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
-from clusters.reference.node.runtime.rare import POINTS, never
+from clusters.reference.node.runtime import (
+    POINTS,
+    Connection,
+    ConnectionLost,
+    DiskError,
+    Runtime,
+    never,
+)
 from harness.cluster import LinkShape, PortSpec, Program
 from harness.errors import UsageError
 from harness.hardware import ClockTrouble, DiskTrouble, Hardware

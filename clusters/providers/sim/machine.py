@@ -12,8 +12,7 @@ from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.fabric import Fabric, true_loop
 from clusters.providers.sim.loop import Timeline, live_by
 from clusters.providers.sim.network import HostNetwork
-from clusters.reference.node.runtime import Disk, Network, Runtime
-from clusters.reference.node.runtime.rare import Rare, never
+from clusters.reference.node.runtime import Disk, Network, Rare, Runtime, never
 from harness.clock import NS_PER_S, substream
 from harness.cluster import NodeStatus, Program
 from harness.errors import UsageError

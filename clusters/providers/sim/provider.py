@@ -30,8 +30,7 @@ from clusters.providers.sim.machine import (
 from clusters.providers.sim.network import HostNetwork
 from clusters.providers.sim.trace import Trace
 from clusters.reference.node.config import loads
-from clusters.reference.node.runtime import Runtime
-from clusters.reference.node.runtime.rare import POINTS
+from clusters.reference.node.runtime import POINTS, Runtime
 from clusters.reference.node.server import Node
 from harness.capability import Capability
 from harness.clock import NS_PER_S, substream

@@ -7,16 +7,15 @@ import functools
 import logging
 from collections.abc import Coroutine
 
-from clusters.reference.node import bugs, events, reports
-from clusters.reference.node.clock import Hlc
+from clusters.reference.node import bugs, events
+from clusters.reference.node import node_report as reports
 from clusters.reference.node.config import Config, check
-from clusters.reference.node.group import Group, Machine
-from clusters.reference.node.groups import Host
-from clusters.reference.node.leases import RENEW_S, Leases, origin_of
-from clusters.reference.node.members import member_of, name_of
-from clusters.reference.node.membership import Founding, Keeper
-from clusters.reference.node.metadesk import MetaDesk
-from clusters.reference.node.metastorage.assignments import (
+from clusters.reference.node.groups.group import Group, Machine
+from clusters.reference.node.groups.host import Host
+from clusters.reference.node.groups.snapshot_manager import Saver
+from clusters.reference.node.metastorage.metadesk import MetaDesk
+from clusters.reference.node.metastorage.store import Change, Metastorage, encode_invoke
+from clusters.reference.node.placement.assignments import (
     ZONE,
     Assignment,
     Zone,
@@ -24,25 +23,26 @@ from clusters.reference.node.metastorage.assignments import (
     first_assignments,
     zone_of,
 )
-from clusters.reference.node.metastorage.store import Change, Metastorage, encode_invoke
-from clusters.reference.node.pairs import Heartbeats
-from clusters.reference.node.peers import Peers, Reply
+from clusters.reference.node.placement.lease_manager import Tenure
+from clusters.reference.node.placement.lease_table import RENEW_S, Leases, origin_of
 from clusters.reference.node.raft import Message
+from clusters.reference.node.rpc.heartbeats import Heartbeats
+from clusters.reference.node.rpc.peers import Peers, Reply
+from clusters.reference.node.rpc.request_router import Switchboard
+from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
-from clusters.reference.node.runtime.volatile import VolatileDisk
-from clusters.reference.node.saving import Saver
-from clusters.reference.node.sessions import Sessions
-from clusters.reference.node.storage.identity import load
-from clusters.reference.node.storage.log import SharedLog
-from clusters.reference.node.storage.snapshots import Snapshots
-from clusters.reference.node.switchboard import Switchboard
-from clusters.reference.node.tasks import together
-from clusters.reference.node.tenure import Tenure
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.files import VolatileDisk
+from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.storage.identity import load, member_of, name_of
+from clusters.reference.node.storage.shared_log import SharedLog
+from clusters.reference.node.storage.snapshot_files import Snapshots
+from clusters.reference.node.topology.membership import Founding, Keeper
 from clusters.reference.node.tx import commands
-from clusters.reference.node.tx.calls import Calls
 from clusters.reference.node.tx.finisher import TEND_S, Finisher
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.tx.primary_client import Calls
 from clusters.reference.node.wire.messages import PeerBody
 
 METASTORAGE = "metastorage"

@@ -1,17 +1,15 @@
 """A raft group's member as a pure state machine: ``Raft`` and the values it is stepped with."""
 
-from clusters.reference.node.raft.config import RaftConfig
-from clusters.reference.node.raft.configuration import Configuration
+from clusters.reference.node.raft.configuration import Configuration, Stage
 from clusters.reference.node.raft.core import COMMIT_BEFORE_QUORUM, Raft
-from clusters.reference.node.raft.errors import (
+from clusters.reference.node.raft.settings import (
     ChangeRefused,
     InvariantBroken,
     NotLeader,
+    RaftConfig,
     RaftConfigError,
     RaftError,
 )
-from clusters.reference.node.raft.membership import Stage
-from clusters.reference.node.raft.status import PeerStatus, Status
 from clusters.reference.node.raft.types import (
     Append,
     AppendReply,
@@ -21,8 +19,10 @@ from clusters.reference.node.raft.types import (
     HardState,
     Mark,
     Message,
+    PeerStatus,
     Ready,
     Role,
+    Status,
     VoteReply,
     VoteRequest,
 )

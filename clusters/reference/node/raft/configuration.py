@@ -7,12 +7,13 @@ new voters decide (Raft 6; thesis 4.3). Drawn as ``(new)&&(old)``: ``(1 2 3)&&()
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from clusters.reference.node.raft.errors import ChangeRefused
+from clusters.reference.node.raft.settings import ChangeRefused
 
 replace = msgspec.structs.replace
 
@@ -151,3 +152,94 @@ def _checked(config: Configuration) -> Configuration:
     if broken := invariants(config):
         raise ChangeRefused(broken)
     return config
+
+
+class Vote(enum.Enum):
+    """How an election stands."""
+
+    WON = "won"
+    LOST = "lost"
+    OPEN = "open"
+
+
+def majority(voters: tuple[str, ...]) -> int:
+    """How many of ``voters`` decide."""
+    return len(voters) // 2 + 1
+
+
+def reached(config: Configuration, value: Callable[[str], int]) -> int:
+    """The greatest number that the values of a quorum of ``config`` have reached."""
+    least = _reached(config.voters, value)
+    return min(least, _reached(config.outgoing, value)) if config.outgoing else least
+
+
+def tally(config: Configuration, votes: Mapping[str, bool]) -> Vote:
+    """Whether the votes so far decide; those of strangers don't count."""
+    halves = [_tally(half, votes) for half in (config.voters, config.outgoing) if half]
+    if not halves or Vote.LOST in halves:
+        return Vote.LOST
+    return Vote.OPEN if Vote.OPEN in halves else Vote.WON
+
+
+def _reached(voters: tuple[str, ...], value: Callable[[str], int]) -> int:
+    return sorted(map(value, voters))[-majority(voters)]
+
+
+def _tally(voters: tuple[str, ...], votes: Mapping[str, bool]) -> Vote:
+    granted = sum(votes.get(name) is True for name in voters)
+    refused = sum(votes.get(name) is False for name in voters)
+    if granted >= majority(voters):
+        return Vote.WON
+    if len(voters) - refused < majority(voters):
+        return Vote.LOST
+    return Vote.OPEN
+
+
+CATCH_UP_MARGIN = 256  # entries that a new voter may lack: a few messages, less than an election
+
+
+class Stage(enum.StrEnum):
+    """How far a change of members is."""
+
+    CATCHING_UP = "catching-up"
+    JOINT = "joint"
+    STABLE = "stable"
+
+
+class PeerChange:
+    """The way to ``voters`` and ``learners``. New voters are learners until they have nearly
+    everything, so that the group never waits for them (thesis 4.2.1).
+    """
+
+    def __init__(self, voters: tuple[str, ...], learners: tuple[str, ...], goal: int) -> None:
+        """``goal``: the last index when the change was asked for; everything up to there at least
+        must be on a new voter.
+        """
+        self.voters, self.learners, self._goal = voters, learners, goal
+
+    def same(self, other: PeerChange) -> bool:
+        """Whether it leads to the same members."""
+        return (self.voters, self.learners) == (other.voters, other.learners)
+
+    def reached(self, config: Configuration) -> bool:
+        """Whether there is nothing left to do."""
+        return not config.joint and not towards(config, self.voters, self.learners)
+
+    def step(
+        self, config: Configuration, match: Callable[[str], int], last_index: int
+    ) -> Configuration | None:
+        """The next configuration, or ``None`` while new voters catch up. ``config`` is committed
+        and not joint.
+        """
+        new = [n for n in self.voters if n not in config.voters]
+        if not new and not [n for n in config.voters if n not in self.voters]:
+            return simple(config, towards(config, self.voters, self.learners))
+        strangers = [Change("learner", n) for n in new if n not in config.learners]
+        if strangers:
+            return simple(config, strangers)
+        if any(self._lags(match(n), last_index) for n in new):
+            return None
+        return enter_joint(config, towards(config, self.voters, self.learners))
+
+    def _lags(self, match_index: int, last_index: int) -> bool:
+        return match_index < max(self._goal, last_index - CATCH_UP_MARGIN)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.raft.configuration import Configuration, leave_joint
-from clusters.reference.node.raft.errors import ChangeRefused, InvariantBroken, NotLeader
-from clusters.reference.node.raft.membership import PeerChange, Stage
+from clusters.reference.node.raft.configuration import Configuration, PeerChange, Stage, leave_joint
+from clusters.reference.node.raft.settings import ChangeRefused, InvariantBroken, NotLeader
 from clusters.reference.node.raft.types import (
     Append,
     AppendReply,

@@ -9,13 +9,10 @@ import random
 from collections.abc import Sequence
 
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.raft import quorum
-from clusters.reference.node.raft.config import RaftConfig
-from clusters.reference.node.raft.configuration import Configuration
+from clusters.reference.node.raft.configuration import Configuration, PeerChange, Stage, Vote, tally
 from clusters.reference.node.raft.leader import Leadership
-from clusters.reference.node.raft.log import Log
-from clusters.reference.node.raft.membership import PeerChange, Stage
-from clusters.reference.node.raft.status import Status, broken
+from clusters.reference.node.raft.raft_log import Log
+from clusters.reference.node.raft.settings import RaftConfig
 from clusters.reference.node.raft.types import (
     Chunk,
     Entry,
@@ -23,8 +20,10 @@ from clusters.reference.node.raft.types import (
     Mark,
     Message,
     Role,
+    Status,
     VoteReply,
     VoteRequest,
+    broken,
 )
 
 
@@ -237,12 +236,12 @@ class Voter:
         self._count_votes()
 
     def _count_votes(self) -> None:
-        result = quorum.tally(self._log.configuration, self._votes)
-        if result is quorum.Vote.LOST:
+        result = tally(self._log.configuration, self._votes)
+        if result is Vote.LOST:
             self._follow(self.term, leader=None)
-        elif result is quorum.Vote.WON and self._role is Role.PRE_CANDIDATE:
+        elif result is Vote.WON and self._role is Role.PRE_CANDIDATE:
             self._campaign()
-        elif result is quorum.Vote.WON:
+        elif result is Vote.WON:
             self._lead()
 
     def _lead(self) -> None:

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
-from clusters.reference.node.runtime.rare import Rare
-
 
 class ConnectionLost(Exception):
     """The connection is gone: refused, reset, closed, timed out or over its queue limit."""
@@ -119,3 +117,21 @@ class Runtime(Protocol):
 
     def wall_ns(self) -> int:
         """Wall clock in ns: for people and event logs, never for leases or order."""
+
+
+Rare = Callable[[str], bool]
+"""Whether the rare path is taken at the named point, now."""
+
+POINTS = {
+    "early-snapshot": "a group is saved long before its log is large (saving.py)",
+    "early-timeout": "a question to a peer is given up almost at once (peers.py)",
+    "full-queue": "a link's send queue is full, which drops the connection (peers.py)",
+    "late-tick": "the process does not get the CPU for some ticks (groups.py)",
+    "short-batch": "only a part of what waits for the log goes into the next write (groups.py)",
+    "slow-sync": "a write to the log takes as long as an election's patience (groups.py)",
+}
+
+
+def never(_point: str) -> bool:
+    """What a real machine does at every point."""
+    return False

@@ -19,9 +19,10 @@ from clusters.reference.node.runtime import (
     Disk,
     Listener,
     Network,
+    Rare,
+    never,
 )
 from clusters.reference.node.runtime.files import FileDisk
-from clusters.reference.node.runtime.rare import Rare, never
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, Decoder, FrameError, encode
 
 # Room for two frames of the largest size; a peer that is further behind is gone for us.

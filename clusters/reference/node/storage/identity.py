@@ -46,3 +46,21 @@ async def load(disk: Disk, node: str, rng: random.Random) -> Identity:
 async def save(disk: Disk, identity: Identity) -> None:
     """Make ``identity`` the directory's. Raises ``DiskError``."""
     await disk.replace(FILE, msgspec.json.encode(identity))
+
+
+SEPARATOR = "@"
+
+
+def member_of(node: str, incarnation: str) -> str:
+    """How groups call ``node`` in this life."""
+    return f"{node}{SEPARATOR}{incarnation}"
+
+
+def name_of(member: str) -> str:
+    """The node's name."""
+    return member.partition(SEPARATOR)[0]
+
+
+def replaced(members: tuple[str, ...], lives: dict[str, str]) -> tuple[str, ...]:
+    """``members`` with each node in its present one of ``lives`` (name to member), where known."""
+    return tuple(lives.get(name_of(member), member) for member in members)

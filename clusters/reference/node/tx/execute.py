@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusters.reference.node import codes
 from clusters.reference.node.tx.limits import answer_too_large
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Committed, Execute, Executed, Failed, Hold
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.clock import Hlc, span
-from clusters.reference.node.leases import DRIFT, LEASE_S, Leases
-from clusters.reference.node.tasks import all_of
+from clusters.reference.node.placement.lease_table import DRIFT, LEASE_S, Leases
+from clusters.reference.node.runtime.clock import Hlc, span
+from clusters.reference.node.runtime.tasks import all_of
 from clusters.reference.node.tx import commands
-from clusters.reference.node.tx.calls import Calls, Spawn, Work
-from clusters.reference.node.tx.footing import Footing
+from clusters.reference.node.tx.limits import LOCK_WAIT_S, OWN_LIMIT_S, RECOVER_AFTER_S
+from clusters.reference.node.tx.open_transactions import Footing
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.tx.waits import LOCK_WAIT_S, OWN_LIMIT_S, RECOVER_AFTER_S
+from clusters.reference.node.tx.primary_client import Calls, Spawn, Work
 from clusters.reference.node.wire.messages import Fine, Finish, Resolve, Resolved, TxnId
 
 TEND_S = 0.25

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from clusters.reference.node import codes
-from clusters.reference.node.wire.messages import Failed, TxnId
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.messages import Failed, Lock, PrimaryBody, ReadAt, TxnId
 
 MAX_KEY_BYTES = 1024
 MAX_VALUE_BYTES = 1024 * 1024
@@ -98,3 +98,21 @@ def error(code: str, message: str) -> TxError:
 def _read_too_much(size: int) -> Failed:
     text = f"at most {MAX_READ_BYTES} bytes read by a transaction (got {size})"
     return Failed(codes.TOO_LARGE, text)
+
+
+LOCK_WAIT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
+RECOVER_AFTER_S = 1.0  # prepared, and no lock is waited for: an outcome is due in milliseconds
+OUTCOME_WAIT_S = 1.5  # of a snapshot for a transaction in doubt: longer than most recoveries take
+WAY_S = 0.4  # for a question and its answer to travel, on machines that are busy
+CALL_LIMIT_S = 1.0  # for one answer that may be asked for again; who is slower is likely cut off
+OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
+PATIENCE_S = 2.0  # for a partition to get a primary; beyond it the client should hear about it
+
+
+def answer_limit_s(body: PrimaryBody) -> float:
+    """How long one answer to ``body``, which may be asked again, is waited for."""
+    if isinstance(body, Lock):
+        return LOCK_WAIT_S + WAY_S
+    if isinstance(body, ReadAt):
+        return OUTCOME_WAIT_S + WAY_S
+    return CALL_LIMIT_S

@@ -12,14 +12,14 @@ from itertools import chain
 
 import msgspec
 
-from clusters.reference.node import codes
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.clock import span
-from clusters.reference.node.raft.errors import InvariantBroken
+from clusters.reference.node.raft.settings import InvariantBroken
 from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.runtime.clock import span
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
 from clusters.reference.node.tx.mvcc import Versions
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Committed,
     Failed,

@@ -12,21 +12,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from clusters.reference.node import codes
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.clock import Hlc
-from clusters.reference.node.leases import Leases
+from clusters.reference.node.placement.lease_table import Leases
+from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
-from clusters.reference.node.tx.company import Company
 from clusters.reference.node.tx.execute import execute
-from clusters.reference.node.tx.footing import Footing, Footings
+from clusters.reference.node.tx.group_commit import Company
+from clusters.reference.node.tx.limits import LOCK_WAIT_S, OWN_LIMIT_S, WAY_S
 from clusters.reference.node.tx.locks import Answer, LockTable
+from clusters.reference.node.tx.open_transactions import Footing, Footings
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.promises import Promises
 from clusters.reference.node.tx.read_at import read_at
 from clusters.reference.node.tx.resolve import resolve
-from clusters.reference.node.tx.waits import LOCK_WAIT_S, OWN_LIMIT_S, WAY_S
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Committed,
     CommitTx,

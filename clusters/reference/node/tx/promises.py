@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from clusters.reference.node.clock import Hlc
-from clusters.reference.node.leases import Leases
+from clusters.reference.node.placement.lease_table import Leases
+from clusters.reference.node.runtime.clock import Hlc
 
 STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
 CEILING_WAIT_S = 1.0  # for the lease to be renewed: it is, four times

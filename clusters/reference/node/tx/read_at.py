@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from clusters.reference.node import codes
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.tx.limits import OUTCOME_WAIT_S
 from clusters.reference.node.tx.promises import STALENESS_S
-from clusters.reference.node.tx.waits import OUTCOME_WAIT_S
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed, ReadAt, Version
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusters.reference.node.tx import commands
-from clusters.reference.node.tx.waits import LOCK_WAIT_S, OWN_LIMIT_S
+from clusters.reference.node.tx.limits import LOCK_WAIT_S, OWN_LIMIT_S
 from clusters.reference.node.wire.messages import Failed, Resolve, Resolved
 
 if TYPE_CHECKING:

@@ -1,0 +1,157 @@
+"""One member of one raft group on a node: its core, its state machine, and who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from clusters.reference.node.raft import Entry, Message, Raft, Role
+from clusters.reference.node.storage.identity import name_of
+from clusters.reference.node.storage.records import Saved, Update
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.messages import Failed
+from clusters.reference.node.wire.reports import GroupStatus, Recovered
+
+ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
+
+Done = Callable[[object], None]
+Outgoing = dict[str, list[tuple[str, Message]]]
+"""Messages to send: member to (group, message)."""
+Send = Callable[[str, tuple[tuple[str, Message], ...]], None]
+
+
+class Restoring(Protocol):
+    """A snapshot that is read beside the state machine, in steps that are short."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next chunk; the state machine does not change."""
+
+    def done(self) -> None:
+        """All chunks were fed: the state machine is what they say, from one moment to the next."""
+
+
+class Machine(Protocol):
+    """A group's state machine: deterministic, in memory, fed committed entries in order."""
+
+    def apply(self, entry: Entry) -> object:
+        """Take one committed entry; the result goes to who proposed it here."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state of this moment in chunks, which are taken while later entries are applied."""
+
+    def restoring(self) -> Restoring:
+        """The way to become what a ``snapshot`` saw, whatever is applied meanwhile."""
+
+    def foresee(self, entry: Entry) -> object:
+        """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
+
+    def content(self) -> Iterable[object]:
+        """The state of this moment as rows that are equal on every member that has applied the
+        same, which are taken while later entries are applied.
+        """
+
+    def lead_lost(self) -> None:
+        """This member leads no more: forget what only a leader keeps."""
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Something for the log, and what to do once it is durable."""
+
+    group: Group
+    update: Update | None
+    done: Callable[[Outgoing], None]
+
+
+class Waiter(msgspec.Struct, frozen=True):
+    """Someone waits for the entry of ``term``; ``done`` is called exactly once."""
+
+    term: int
+    deadline_s: float
+    done: Done
+
+
+class Group:
+    """One member of one raft group on this node."""
+
+    def __init__(
+        self, *, name: str, partition: int | None, raft: Raft, machine: Machine, opened_tick: int
+    ) -> None:
+        """``opened_tick``: of the host, when ``raft`` began to count its own."""
+        self.name, self.partition, self.raft, self.machine = name, partition, raft, machine
+        self.opened_tick = opened_tick
+        self.applied_index, self.applied_term = raft.applied_index, 0
+        self.fresh_bytes = 0  # applied since the last snapshot
+        self.incoming: Saved | None = None  # installed, and not yet in the log
+        self.waiters: dict[int, Waiter] = {}
+        self.unwritten = 0
+        self.written_index = raft.last_index
+        self.led_term: int | None = None
+        self.recovered = Recovered(raft.term, raft.hard_state.vote, raft.last_index)
+
+    @property
+    def serving(self) -> bool:
+        """Leader, and everything of earlier terms is applied here."""
+        return self.raft.role is Role.LEADER and self.applied_term == self.raft.term
+
+    @property
+    def leading(self) -> bool:
+        """Leader, whatever it has applied."""
+        return self.raft.role is Role.LEADER
+
+    def status(self) -> GroupStatus:
+        """For admin."""
+        raft = self.raft
+        return GroupStatus(
+            group=self.name,
+            partition=self.partition,
+            role=str(raft.role),
+            serving=self.serving,
+            term=raft.term,
+            leader=self.leader,
+            voters=tuple(name_of(member) for member in raft.configuration.voters),
+            last_index=raft.last_index,
+            commit_index=raft.commit_index,
+            applied_index=self.applied_index,
+            members=raft.configuration.voters,
+            stage=str(raft.stage),
+            base_index=raft.base_index,
+        )
+
+    @property
+    def leader(self) -> str | None:
+        """The node that leads, where it is known."""
+        return None if self.raft.leader is None else name_of(self.raft.leader)
+
+    def apply(self, committed: Iterable[Entry]) -> None:
+        """Apply and answer whoever waits."""
+        for entry in committed:
+            result = self.machine.apply(entry) if entry.data and not entry.config else None
+            self.fresh_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
+            self.applied_index, self.applied_term = entry.index, entry.term
+            self.answer(entry, result)
+
+    def answer(self, entry: Entry, result: object) -> None:
+        """Tell who waits for ``entry``, if anyone still does."""
+        waiter = self.waiters.get(entry.index)
+        if waiter is not None and waiter.term == entry.term:
+            del self.waiters[entry.index]
+            waiter.done(result)
+
+    def answer_early(self, entries: Iterable[Entry]) -> None:
+        """Only for the planted bug ``ack-before-quorum``: take the outcome for granted."""
+        for entry in entries:
+            result = self.machine.foresee(entry)
+            if result is not None:
+                self.answer(entry, result)
+
+    def expire(self, now_s: float) -> None:
+        """Answer those whose limit is over: their entries may still be committed."""
+        text = f"{self.name}: no quorum in time"
+        self.fail_waiters(codes.COMMIT_TIMEOUT, text, lambda waiter: waiter.deadline_s < now_s)
+
+    def fail_waiters(self, code: str, text: str, chosen: Callable[[Waiter], bool]) -> None:
+        """Answer the chosen waiters with an error."""
+        for index in [i for i, waiter in self.waiters.items() if chosen(waiter)]:
+            self.waiters.pop(index).done(Failed(code, text, self.leader))

@@ -1,0 +1,396 @@
+"""The host of a node's raft groups: one tick loop, one flush, one group commit for all of them.
+
+Steps only mark a group dirty. Once a turn of the loop everything dirty is drained: messages leave
+as one frame a peer, and what must be durable goes to the one log together with what other groups
+want durable, so that a sync is shared. That a leader lives is told once for all of them, by pair of
+nodes (``pairs``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+from clusters.reference.node import events
+from clusters.reference.node.bugs import planted
+from clusters.reference.node.config import DEFAULT_APPEND_ENTRIES, DEFAULT_APPENDS_AHEAD
+from clusters.reference.node.groups.group import (
+    Done,
+    Group,
+    Machine,
+    Outgoing,
+    Restoring,
+    Send,
+    Waiter,
+    Write,
+)
+from clusters.reference.node.raft import (
+    Configuration,
+    HardState,
+    InvariantBroken,
+    Mark,
+    Message,
+    NotLeader,
+    Raft,
+    RaftConfig,
+    Ready,
+    Role,
+)
+from clusters.reference.node.runtime import Rare, never
+from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.storage.identity import name_of
+from clusters.reference.node.storage.records import Cut, Saved, Update
+from clusters.reference.node.storage.shared_log import GroupState, SharedLog
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.messages import Failed
+
+MAX_APPEND_BYTES = 128 * 1024  # in one message; see config.DEFAULT_APPENDS_AHEAD
+# An entry that fits into no frame could never be replicated, and would hold its group up for ever.
+MAX_ENTRY_BYTES = 8 * 1024 * 1024
+MAX_PROPOSALS = 1024  # waiting in one group; beyond it a leader says so instead of queueing
+# Writes that wait for the disk: a second's worth of one that is busy. Beyond it nothing more is
+# taken in: proposals are refused, messages dropped, as by a network, until they are repeated.
+MAX_UNWRITTEN = 4096
+LATE_TICKS = 3  # where a simulation lets a tick come late: less than an election's patience
+
+log = logging.getLogger("node.groups")
+
+
+class Host:
+    """All groups of a node."""
+
+    def __init__(
+        self,
+        *,
+        member: str,
+        log: SharedLog,
+        event_log: events.EventLog,
+        rng: random.Random,
+        tick_s: float,
+        election_ticks: int,
+        append_entries: int = DEFAULT_APPEND_ENTRIES,
+        appends_ahead: int = DEFAULT_APPENDS_AHEAD,
+        bugs: frozenset[str] = frozenset(),
+        rare: Rare = never,
+    ) -> None:
+        self.member, self._node = member, name_of(member)
+        self.log, self._events, self._bugs = log, event_log, bugs
+        self._rng, self._tick_s, self._election_ticks = rng, tick_s, election_ticks
+        self._append_entries, self._appends_ahead = append_entries, appends_ahead
+        self._rare = rare
+        self.groups: dict[str, Group] = {}
+        self.ticks = 0
+        self._dirty: dict[str, Group] = {}  # insertion order, so that a flush is reproducible
+        self._flush_due = False
+        self._unwritten: list[Write] = []
+        self._write_wanted = asyncio.Event()
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.on_send: Send = lambda peer, messages: None
+        self.batch: AbstractContextManager[None] = nullcontext()  # of what is sent
+        self.on_leading: Callable[[], None] = lambda: None
+        self.on_chunks: Callable[[Group, Ready], None] = lambda group, ready: None
+        self.on_tick: Callable[[], None] = lambda: None
+
+    def open(
+        self,
+        name: str,
+        *,
+        partition: int | None,
+        founders: tuple[str, ...],
+        machine: Machine,
+        restoring: Restoring | None,
+    ) -> Group:
+        """Start this node's member of group ``name`` from what the log holds of it;
+        ``restoring`` was fed the snapshot that it names. Where it holds nothing the group begins
+        with ``founders``, without any this node waits to be told by the leader of one.
+        """
+        state = self.log.groups.get(name)
+        durable = state or GroupState()
+        base = durable.base if state else Mark(0, 0, Configuration(founders))
+        saved = durable.saved
+        if restoring is not None:
+            restoring.done()
+        raft = Raft(
+            config=RaftConfig(
+                node=self.member,
+                election_ticks=self._election_ticks,
+                max_append_entries=self._append_entries,
+                max_append_bytes=MAX_APPEND_BYTES,
+                max_inflight=self._appends_ahead,
+                bugs=self._bugs,
+            ),
+            hard_state=durable.hard_state,
+            entries=tuple(durable.entries)[: -1 if planted("last-entry-dropped") else None],
+            random=random.Random(self._rng.getrandbits(64)),
+            base=base,
+            snapshot=None if saved is None else saved.mark,
+        )
+        group = Group(
+            name=name, partition=partition, raft=raft, machine=machine, opened_tick=self.ticks
+        )
+        self.groups[name] = group
+        if state is None and founders:
+            # A restart must find the founders of this moment, not who is assigned by then.
+            self.write(group, Update(name, None, (), Cut(base)), lambda outgoing: None)
+        self.touch(group)
+        return group
+
+    def installed(self, group: Group, saved: Saved) -> None:
+        """The group's state machine was restored from ``saved``, which its raft has installed."""
+        group.incoming, group.fresh_bytes = saved, 0
+        group.applied_index, group.applied_term = saved.mark.index, saved.mark.term
+        group.written_index = saved.mark.index
+        self.touch(group)
+        self._flush()
+
+    def step(self, messages: Iterable[tuple[str, Message]]) -> None:
+        """Give messages to their groups; those of a group that is not open here are dropped, the
+        sender repeats itself. So are all while the disk is too far behind.
+        """
+        if self._swamped:
+            return
+        for name, message in messages:
+            group = self.groups.get(name)
+            if group is not None:
+                try:
+                    group.raft.step(message)
+                except InvariantBroken as error:
+                    self.fail(error)
+                    return
+                self.touch(group)
+
+    def propose(self, group: Group, data: bytes, limit_s: float, done: Done) -> int | None:
+        """Append ``data`` to the group's log; ``done`` gets what ``apply`` returned, or ``Failed``.
+
+        Returns the entry's index, or ``None`` where it was refused (``done`` was called).
+        """
+        if self._swamped:
+            done(
+                Failed(codes.OVERLOADED, f"{self._node}: {MAX_UNWRITTEN} writes wait for the disk")
+            )
+            return None
+        if len(data) > MAX_ENTRY_BYTES:
+            text = f"{group.name}: at most {MAX_ENTRY_BYTES} bytes an entry (got {len(data)})"
+            done(Failed(codes.TOO_LARGE, text))
+            return None
+        if len(group.waiters) >= MAX_PROPOSALS:
+            done(Failed(codes.OVERLOADED, f"{group.name}: {MAX_PROPOSALS} commits wait already"))
+            return None
+        try:
+            term, index = group.raft.propose(data)
+        except NotLeader as error:
+            text = f"{self._node} does not lead {group.name}"
+            leader = None if error.leader is None else name_of(error.leader)
+            done(Failed(codes.NOT_LEADER, text, leader))
+            return None
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        group.waiters[index] = Waiter(term, deadline_s, done)
+        self.touch(group)
+        return index
+
+    @property
+    def _swamped(self) -> bool:
+        return len(self._unwritten) >= MAX_UNWRITTEN
+
+    async def ask(self, group: Group, data: bytes, limit_s: float) -> object:
+        """``propose``, and wait for what comes of it. Who stops waiting undoes nothing."""
+        result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def done(answer: object) -> None:
+            if not result.done():
+                result.set_result(answer)
+
+        self.propose(group, data, limit_s, done)
+        return await result
+
+    async def run(self) -> None:
+        """Tick and write until cancelled. What it raises must stop the node: ``DiskError``,
+        ``InvariantBroken``, or what a state machine could not take.
+        """
+        await together(self._tick_forever(), self._write_forever(), self._failure)
+
+    def stand_down(self) -> None:
+        """Lead nothing, until the next tick at least."""
+        for group in self.groups.values():
+            group.raft.stand_down()
+            self.touch(group)
+
+    async def made_durable(self, group: Group, update: Update | None) -> None:
+        """Return once ``update``, and all that was asked for before it, is durable."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: object) -> None:
+            if not durable.done():  # who waits may be cancelled by now
+                durable.set_result(None)
+
+        self.write(group, update, done)
+        await durable
+
+    def fail(self, error: BaseException) -> None:
+        """End ``run`` with ``error``; nothing more is flushed."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+    def stop(self) -> None:
+        """Answer everyone who still waits: what they asked for may happen or not."""
+        for group in self.groups.values():
+            group.fail_waiters(codes.LEADER_LOST, f"{self._node} stops", lambda _: True)
+
+    async def _tick_forever(self) -> None:
+        # One tick a wake-up: a process that was frozen must not tick a whole election timeout away
+        # before it has read what its peers sent meanwhile.
+        while True:
+            late = LATE_TICKS if self._rare("late-tick") else 1
+            await asyncio.sleep(self._tick_s * late)
+            self.ticks += 1
+            for group in list(self.groups.values()):
+                role = group.raft.role
+                group.raft.tick()
+                if group.raft.role is not role or group.raft.has_ready():
+                    self.touch(group)
+                if group.waiters:
+                    group.expire(asyncio.get_running_loop().time())
+            self.on_tick()
+
+    def touch(self, group: Group) -> None:
+        """The group's raft was stepped: drain it with this turn of the loop."""
+        self._dirty[group.name] = group
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self, gathered: Outgoing | None = None) -> None:
+        """Drain every dirty group; one frame a peer leaves, behind what was ``gathered``."""
+        outgoing: Outgoing = {} if gathered is None else gathered
+        try:
+            while self._dirty and not self._failure.done():
+                name = next(iter(self._dirty))
+                self._drain(self._dirty.pop(name), outgoing)
+            self._flush_due = False
+            self._send(outgoing)
+        except Exception as error:
+            # A callback of the loop: whatever is wrong here must stop the node, not be logged.
+            self.fail(error)
+
+    def _send(self, outgoing: Outgoing) -> None:
+        with self.batch:
+            for peer, messages in outgoing.items():
+                self.on_send(peer, tuple(messages))
+
+    def _drain(self, group: Group, outgoing: Outgoing) -> None:
+        while group.raft.has_ready():
+            ready = group.raft.ready()
+            _gather(group, ready.send_now, outgoing)
+            if ready.send_chunks or ready.chunks:
+                self.on_chunks(group, ready)
+            if ready.must_write:
+                self._write_later(group, ready)
+            elif group.unwritten and ready.send_durable:
+                # It may speak of entries that an earlier Ready is still writing.
+                self._write_later(group, ready)
+            else:
+                _gather(group, ready.send_durable, outgoing)
+            self._notice_role(group)
+            group.apply(ready.committed)
+        self._notice_role(group)
+
+    def _write_later(self, group: Group, ready: Ready) -> None:
+        if ready.entries:
+            first, last = ready.entries[0], ready.entries[-1]
+            if first.index <= group.written_index:
+                self._events.add(
+                    events.LOG_TRUNCATED,
+                    f"{group.name}: entries {first.index} to {group.written_index} replaced by "
+                    f"those of term {first.term}",
+                    partition=group.partition,
+                    term=group.raft.term,
+                )
+            group.written_index = last.index
+        cut = None
+        if ready.installed is not None:
+            cut = Cut(ready.installed, group.incoming, whole=True)
+        hard_state = ready.hard_state
+        if hard_state is not None and planted("vote-not-persisted"):
+            hard_state = HardState(hard_state.term, None)
+        if planted("term-not-persisted") and not ready.entries:
+            hard_state = None
+        update = Update(group.name, hard_state, ready.entries, cut)
+        group.unwritten += 1
+        self.write(
+            group,
+            update if ready.must_write else None,
+            lambda outgoing: self._written(group, ready, outgoing),
+        )
+
+    def write(
+        self,
+        group: Group,
+        update: Update | None,
+        done: Callable[[Outgoing], None],
+    ) -> None:
+        """Make ``update`` durable behind everything that was asked for before, then call ``done``
+        with where messages to send are gathered.
+        """
+        self._unwritten.append(Write(group, update, done))
+        self._write_wanted.set()
+
+    async def _write_forever(self) -> None:
+        while True:
+            await self._write_wanted.wait()
+            self._write_wanted.clear()
+            batch, self._unwritten = self._unwritten, []
+            if len(batch) > 1 and self._rare("short-batch"):
+                self._unwritten = batch[1:]
+                batch = batch[:1]
+                self._write_wanted.set()
+            if self._rare("slow-sync"):
+                await asyncio.sleep(self._tick_s * self._election_ticks)
+            updates = [write.update for write in batch if write.update is not None]
+            if updates:
+                await self.log.append(updates)
+            # What became durable is drained here, where it would wait for a turn of its own: a
+            # commit passes this way four times, and what it says leaves in one frame.
+            self._flush_due = True
+            outgoing: Outgoing = {}
+            for write in batch:
+                write.done(outgoing)
+            self._flush(outgoing)
+
+    def _written(self, group: Group, ready: Ready, outgoing: Outgoing) -> None:
+        group.unwritten -= 1
+        _gather(group, ready.send_durable, outgoing)
+        if ready.entries:
+            if "ack-before-quorum" in self._bugs:
+                group.answer_early(ready.entries)
+            last = ready.entries[-1]
+            group.raft.persisted(last.index, last.term)
+            self.touch(group)
+
+    def _notice_role(self, group: Group) -> None:
+        """Tell about leadership won or lost, and fail those who waited for a lost one."""
+        raft = group.raft
+        led, leads = group.led_term, raft.term if raft.role is Role.LEADER else None
+        if led == leads:
+            return
+        group.led_term = leads
+        if led is not None:
+            group.machine.lead_lost()
+            text = f"{self._node} leads {group.name} no more"
+            group.fail_waiters(codes.LEADER_LOST, text, lambda waiter: waiter.term != leads)
+            self._events.add(events.LEADER_LOST, text, partition=group.partition, term=led)
+        if leads is not None:
+            text = f"{self._node} leads {group.name}"
+            self._events.add(events.LEADER_ELECTED, text, partition=group.partition, term=leads)
+        self.on_leading()
+
+
+def _gather(
+    group: Group,
+    messages: tuple[tuple[str, Message], ...],
+    outgoing: Outgoing,
+) -> None:
+    for peer, message in messages:
+        outgoing.setdefault(peer, []).append((group.name, message))

@@ -1,0 +1,190 @@
+"""Snapshots of a node's groups: taken so that the log stays short, sent, received, installed.
+
+The raft cores decide what is sent and what is installed; here the bytes are moved. Saving and
+moving are two tasks, so that a large snapshot does not hold a follower up that waits for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from clusters.reference.node.groups.group import Group, Machine, Restoring
+from clusters.reference.node.groups.host import Host
+from clusters.reference.node.raft import Chunk, Mark, Message, Ready
+from clusters.reference.node.runtime import Rare, never
+from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
+from clusters.reference.node.storage.snapshot_files import Snapshots
+
+LOOK_EVERY_S = 0.25  # for groups whose log has grown
+MAX_MOVES = 256  # chunks that wait to be read or written; one more is dropped, and asked for again
+SLACK = 4  # this part of what a snapshot covers stays in the log, for followers that lag a little
+
+log = logging.getLogger("node.saving")
+
+
+class _Incoming:
+    """A snapshot that is being received into ``file``."""
+
+    def __init__(self, mark: Mark, file: str) -> None:
+        self.mark, self.file, self.size_bytes = mark, file, 0
+
+
+class Saver:
+    """Moves the snapshots of all groups of one ``host``."""
+
+    def __init__(
+        self,
+        *,
+        host: Host,
+        snapshots: Snapshots,
+        snapshot_bytes: int,
+        send: Callable[[str, tuple[tuple[str, Message], ...]], None],
+        rare: Rare = never,
+    ) -> None:
+        """A group is saved when it has applied ``snapshot_bytes`` since the last time, or as much
+        as its last snapshot takes, if that is more: so saving costs about what logging does.
+        """
+        self._host, self._snapshots, self._send = host, snapshots, send
+        self._snapshot_bytes, self._rare = snapshot_bytes, rare
+        self._moves: asyncio.Queue[tuple[Group, str | None, Chunk]] = asyncio.Queue(MAX_MOVES)
+        self._incoming: dict[str, _Incoming] = {}
+        self._loaded: dict[str, Restoring] = {}
+        host.on_chunks = self._enqueue
+
+    async def load(self, machine: Callable[[str], Machine]) -> None:
+        """Read every snapshot that the log names, each beside the ``machine`` of its group, and
+        delete what it doesn't. Raises ``DiskError`` and ``CorruptLog``.
+        """
+        saved = {
+            group: state.saved
+            for group, state in self._host.log.groups.items()
+            if state.saved is not None
+        }
+        await self._snapshots.sweep([held.file for held in saved.values()])
+        for group, held in saved.items():
+            self._loaded[group] = await self._read(held, machine(group))
+
+    def loaded(self, group: str) -> Restoring | None:
+        """What ``load`` read for ``group``, to be had once."""
+        return self._loaded.pop(group, None)
+
+    async def _read(self, saved: Saved, machine: Machine) -> Restoring:
+        """Feed it to ``machine``; the loop turns between chunks, so that nobody waits for all."""
+        restoring = machine.restoring()
+        async for chunk in self._snapshots.chunks(saved):
+            restoring.feed(chunk)
+            await asyncio.sleep(0)
+        return restoring
+
+    async def run(self) -> None:
+        """Save and move until cancelled. Raises ``DiskError``."""
+        await together(self._save_forever(), self._move_forever())
+
+    # Saving.
+
+    async def _save_forever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for group in list(self._host.groups.values()):
+                if self._grown(group):
+                    await self._save(group)
+
+    def _grown(self, group: Group) -> bool:
+        saved = self._saved(group)
+        limit = max(self._snapshot_bytes, saved.size_bytes if saved else 0)
+        if group.fresh_bytes and self._rare("early-snapshot"):
+            limit = 1
+        # A follower that is half-way through a snapshot would have to begin again.
+        return group.fresh_bytes >= limit and not group.raft.sending_snapshot
+
+    async def _save(self, group: Group) -> None:
+        raft, applied = group.raft, group.applied_index
+        mark = raft.mark(applied)
+        base = raft.mark(applied - (applied - raft.base_index) // SLACK)
+        group.fresh_bytes = 0
+        saved = await self._snapshots.write(group.name, mark, group.machine.snapshot())
+        before = self._saved(group)
+        cut = Update(group.name, None, (), Cut(base, saved))
+        if self._host.groups.get(group.name) is not group:
+            await self._snapshots.delete(saved.file)
+            return
+        await self._host.made_durable(group, cut)
+        if self._saved(group) is not saved:  # another one was installed meanwhile
+            await self._snapshots.delete(saved.file)
+            return
+        raft.compacted(base.index, mark)
+        if before is not None:
+            await self._snapshots.delete(before.file)
+
+    def _saved(self, group: Group) -> Saved | None:
+        state = self._host.log.groups.get(group.name)
+        return None if state is None else state.saved
+
+    # Moving.
+
+    def _enqueue(self, group: Group, ready: Ready) -> None:
+        wanted = [(group, to, chunk) for to, chunk in ready.send_chunks]
+        for move in (*wanted, *((group, None, chunk) for chunk in ready.chunks)):
+            if not self._moves.full():
+                self._moves.put_nowait(move)
+
+    async def _move_forever(self) -> None:
+        while True:
+            group, to, chunk = await self._moves.get()
+            if self._host.groups.get(group.name) is not group:
+                continue
+            if to is None:
+                await self._receive(group, chunk)
+                self._host.touch(group)
+            else:
+                await self._send_piece(group, to, chunk)
+
+    async def _send_piece(self, group: Group, to: str, chunk: Chunk) -> None:
+        saved = self._saved(group)
+        if saved is None or saved.mark != chunk.mark:
+            return  # a newer one is there; the core begins with it in its time
+        data = await self._snapshots.piece(saved, chunk.offset)
+        last = chunk.offset + len(data) >= saved.size_bytes
+        filled = msgspec.structs.replace(chunk, data=data, last=last)
+        self._send(to, ((group.name, filled),))
+
+    async def _receive(self, group: Group, chunk: Chunk) -> None:
+        incoming = self._incoming.get(group.name)
+        if incoming is None or incoming.mark != chunk.mark:
+            if incoming is not None:
+                await self._snapshots.delete(incoming.file)
+            incoming = _Incoming(chunk.mark, self._snapshots.new_file(group.name))
+            self._incoming[group.name] = incoming
+        if chunk.offset == incoming.size_bytes:
+            await self._snapshots.keep(incoming.file, chunk.data, last=chunk.last)
+            incoming.size_bytes += len(chunk.data)
+            if chunk.last:
+                del self._incoming[group.name]
+                await self._install(group, chunk, incoming)
+                return
+        group.raft.chunk_stored(chunk, incoming.size_bytes)
+
+    async def _install(self, group: Group, chunk: Chunk, incoming: _Incoming) -> None:
+        saved = Saved(incoming.mark, incoming.file, incoming.size_bytes)
+        before = self._saved(group)
+        try:
+            restoring = await self._read(saved, group.machine)
+        except CorruptLog as error:
+            log.warning("%s: what was received is damaged, again: %s", group.name, error)
+            await self._snapshots.delete(saved.file)
+            group.raft.chunk_stored(chunk, 0)
+            return
+        if not group.raft.install(chunk):
+            await self._snapshots.delete(saved.file)
+            return
+        # From here to the drain of the group nothing is awaited: log and state change together.
+        restoring.done()
+        self._host.installed(group, saved)
+        if before is not None:
+            await self._host.made_durable(group, None)
+            await self._snapshots.delete(before.file)

@@ -1,0 +1,105 @@
+"""Which partition a key is in, and which members hold a partition: fixed hashes, equal everywhere.
+
+Both hashes are BLAKE2b cut to 8 bytes and read big-endian, so that any language can repeat them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from clusters.reference.node.metastorage.store import Condition, Invoke, Metastorage, Operation
+from clusters.reference.node.storage.identity import replaced
+
+
+def hash64(data: bytes) -> int:
+    """The first 64 bits of the keyless BLAKE2b-64 digest of ``data``."""
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of ``key``, 0 up to ``partitions`` - 1."""
+    return hash64(key) % partitions
+
+
+def holders(partition: int, members: Sequence[str], replicas: int) -> tuple[str, ...]:
+    """The ``replicas`` members with the highest weight for ``partition`` (all if there are fewer).
+
+    Rendezvous hashing: a member that joins or leaves moves only what it gains or held.
+    """
+
+    def weight(member: str) -> tuple[int, str]:
+        return hash64(f"{partition}/{member}".encode()), member
+
+    return tuple(sorted(members, key=weight, reverse=True)[:replicas])
+
+
+ZONE = "zone"
+ASSIGNMENTS = "assignments/"
+
+
+class Zone(msgspec.Struct, frozen=True, kw_only=True):
+    """What all members must agree on."""
+
+    partitions: int
+    replicas: int
+    members: tuple[str, ...]
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is to hold a partition, and who began with it: ``founders`` never change, so that any of
+    them that comes late begins with the same configuration as the others did.
+    """
+
+    members: tuple[str, ...]
+    founders: tuple[str, ...]
+
+
+def first_assignments(zone: Zone, members: Mapping[str, str]) -> Invoke:
+    """Write the shape and the rendezvous assignments, unless somebody did. ``members``: the nodes'
+    names to what they are called in groups.
+    """
+    operations = [Operation(ZONE, msgspec.json.encode(zone))]
+    for partition in range(zone.partitions):
+        nodes = holders(partition, zone.members, zone.replicas)
+        held = tuple(members[node] for node in nodes)
+        operations.append(_written(partition, Assignment(members=held, founders=held)))
+    return Invoke((Condition(ZONE, "absent"),), tuple(operations))
+
+
+def zone_of(store: Metastorage) -> Zone | None:
+    """The cluster's shape, once it is written."""
+    held = store.get(ZONE)
+    return None if held is None else msgspec.json.decode(held.value, type=Zone)
+
+
+def reassigned(current: Mapping[int, Assignment], lives: dict[str, str]) -> Invoke | None:
+    """Put the present ``lives`` (name to member) in place of former ones; ``None`` where nothing
+    is to be done.
+    """
+    conditions: list[Condition] = []
+    operations: list[Operation] = []
+    for partition in sorted(current):
+        assignment = current[partition]
+        members = replaced(assignment.members, lives)
+        if members != assignment.members:
+            before = _written(partition, assignment)
+            conditions.append(Condition(before.key, "value", value=before.value or b""))
+            after = msgspec.structs.replace(assignment, members=members)
+            operations.append(_written(partition, after))
+    return Invoke(tuple(conditions), tuple(operations)) if operations else None
+
+
+def assignments(entries: Mapping[str, bytes | None]) -> dict[int, Assignment]:
+    """Partition to its assignment, from the ``assignments/`` keys among ``entries``."""
+    return {
+        int(key.removeprefix(ASSIGNMENTS)): msgspec.json.decode(value, type=Assignment)
+        for key, value in entries.items()
+        if key.startswith(ASSIGNMENTS) and value is not None
+    }
+
+
+def _written(partition: int, assignment: Assignment) -> Operation:
+    return Operation(f"{ASSIGNMENTS}{partition}", msgspec.json.encode(assignment))

@@ -1,0 +1,174 @@
+"""Getting, keeping and giving up what ``leases`` describes, through metastorage."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Protocol
+
+from clusters.reference.node import events
+from clusters.reference.node.metastorage.store import Condition, Invoke, Operation, encode_invoke
+from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, Leases, encode
+from clusters.reference.node.runtime.tasks import all_of
+from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.wire.messages import (
+    Failed,
+    Invoked,
+    MetaInvoke,
+    Renew,
+)
+
+Spawn = Callable[[Coroutine[None, None, None]], None]
+
+
+class Metastorage(Protocol):
+    """The way to the leader of metastorage."""
+
+    async def invoke(self, body: MetaInvoke) -> Invoked | Failed:
+        """Do it there; a failure says nothing about whether it was done."""
+
+    def renew(self, body: Renew) -> None:
+        """Hand it over if the way is open; the next renewal comes soon."""
+
+
+class Raft(Protocol):
+    """The raft group of a partition."""
+
+    @property
+    def serving(self) -> bool:
+        """Leads, and has applied everything of earlier terms."""
+
+    @property
+    def leading(self) -> bool:
+        """Leads."""
+
+
+class Tenure:
+    """One node's lease and the grants of the partitions that it has replicas of."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        origin: str,
+        leases: Leases,
+        metastorage: Metastorage,
+        event_log: events.EventLog,
+        spawn: Spawn,
+    ) -> None:
+        self._node, self._origin, self._leases = node, origin, leases
+        self._metastorage, self._events, self._spawn = metastorage, event_log, spawn
+        self._busy: dict[int, None] = {}
+        self._joining = False
+        self._held = self._stopping = False
+
+    def renew(self) -> None:
+        """Send the next renewal. The first of a start takes the lease over from the one before."""
+        if self._stopping:
+            return
+        lease = self._leases.next_renewal()
+        seen = self._leases.seen.get(self._node)
+        if seen is not None and seen.lease.origin == self._origin:
+            self._metastorage.renew(Renew(self._node, encode(lease)))
+        elif not self._joining:
+            key = f"{LEASE}{self._node}"
+            condition = (
+                Condition(key, "absent")
+                if seen is None
+                else Condition(key, "revision", revision=seen.revision)
+            )
+            self._joining = True
+            self._spawn(self._join(Invoke((condition,), (Operation(key, encode(lease)),))))
+
+    async def _join(self, invoke: Invoke) -> None:
+        try:
+            await self._metastorage.invoke(MetaInvoke(encode_invoke(invoke)))
+        finally:
+            self._joining = False
+
+    def look_after(self, primary: Primary, group: Raft) -> None:
+        """Do the next thing for one partition: give up, take, or open. Called every tick, and at
+        most one thing is under way.
+        """
+        partition = primary.number
+        mine = self._leases.mine(partition)
+        if not group.leading or (mine is None and primary.epoch):
+            primary.close()
+        if partition in self._busy or self._stopping:
+            return
+        step: Awaitable[None] | None = None
+        if not group.leading and mine is not None:
+            step = self._write(partition, mine, released(mine))
+        elif group.serving and (mine is None or mine.epoch <= primary.spent_epoch):
+            primary.close()
+            held = self._leases.grants.get(partition)
+            if held is None or held.released or self._may_take(held):
+                epoch = 1 if held is None else held.epoch + 1
+                step = self._write(partition, held, Grant(self._node, self._origin, epoch))
+        elif group.serving and mine is not None and primary.epoch != mine.epoch:
+            step = self._open(primary, mine.epoch)
+        if step is not None:
+            self._busy[partition] = None
+            self._spawn(self._do(partition, step))
+
+    def watch_lease(self) -> None:
+        """Tell when our lease ran out, and when it holds again."""
+        holds = self._leases.holds()
+        if holds != self._held:
+            self._held = holds
+            kind = events.LEASE_GRANTED if holds else events.LEASE_LOST
+            self._events.add(kind, f"the lease of {self._node} {'holds' if holds else 'ran out'}")
+
+    async def give_up(self, primaries: tuple[Primary, ...]) -> None:
+        """Close every primary and release its grant: the node stops."""
+        self._stopping = True
+        held = []
+        for primary in primaries:
+            mine = self._leases.mine(primary.number)
+            primary.close()
+            if mine is not None:
+                held.append(self._write(primary.number, mine, released(mine)))
+        self._leases.end()
+        await all_of(held)
+
+    def _may_take(self, held: Grant) -> bool:
+        # Our own grant may be of an earlier start, which is certainly over, or of a tenure that
+        # was closed: then nobody acts under it any more.
+        return held.node == self._node or self._leases.over(held.node, held.origin)
+
+    async def _do(self, partition: int, step: Awaitable[None]) -> None:
+        try:
+            await step
+        finally:
+            del self._busy[partition]
+
+    async def _open(self, primary: Primary, epoch: int) -> None:
+        if await primary.take_over(epoch):
+            text = f"{self._node} is primary of partition {primary.number}, epoch {epoch}"
+            self._events.add(events.LEASE_GRANTED, text, partition=primary.number)
+
+    async def _write(self, partition: int, held: Grant | None, grant: Grant) -> None:
+        """Change a grant from what we know it to be. Whether it worked shows when it is applied."""
+        key = f"{PRIMARY}{partition}"
+        conditions = [
+            Condition(key, "absent")
+            if held is None
+            else Condition(key, "value", value=encode(held))
+        ]
+        if held is not None and held.node != self._node:
+            seen = self._leases.seen.get(held.node)
+            if seen is not None:
+                self._leases.succeed(seen.lease)
+            if not held.released and not self._leases.ended(held.node, held.origin):
+                lease = f"{LEASE}{held.node}"
+                conditions.append(
+                    Condition(lease, "absent")
+                    if seen is None
+                    else Condition(lease, "revision", revision=seen.revision)
+                )
+        invoke = Invoke(tuple(conditions), (Operation(key, encode(grant)),))
+        await self._metastorage.invoke(MetaInvoke(encode_invoke(invoke)))
+
+
+def released(grant: Grant) -> Grant:
+    """``grant``, given up."""
+    return Grant(grant.node, grant.origin, grant.epoch, True)

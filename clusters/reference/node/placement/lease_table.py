@@ -1,0 +1,209 @@
+"""Leases: who may act for a partition, and until when.
+
+A node renews *one* lease in metastorage for all that it does; a partition's *grant* names the node
+that is its primary, with an epoch. Both are metastorage keys that every node sees applied in the
+same order, which is what makes this safe without synchronised clocks:
+
+* A lease counts, on its holder's monotonic clock, from when its renewal was *sent*, and only once
+  the holder has itself *applied* it: any grant to another that came before is applied by then.
+* Who wants the grant of another waits ``LEASE_S`` and the drift bound on its own monotonic clock
+  from when *it* applied the other's last renewal, and takes the grant on condition that this
+  renewal still is the last.
+
+So the old holder stops before the new one begins, as long as no monotonic clock gains or loses more
+than ``DRIFT`` against another within a lease.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from clusters.reference.node.bugs import planted
+from clusters.reference.node.metastorage.store import Change, Versioned
+from clusters.reference.node.runtime.clock import Hlc, span
+
+LEASE = "lease/"
+PRIMARY = "primary/"
+LEASE_S = 1.0
+RENEW_S = 0.25  # three renewals may be lost before a lease runs out
+DRIFT = 0.05  # of two monotonic clocks against each other, and room for a slow turn of the loop
+CEILING_S = 1.5  # what is promised about timestamps reaches so far ahead: past the lease's end
+MARGIN_S = 0.1  # beyond a clock that is ahead of its machine's time
+MAX_STARTS = 64  # of a node that are remembered: no message is so late
+SAMPLES = 64  # of the clock, one a renewal: longer than any snapshot is open
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """A node's last renewal: its start, the renewal's number, and the timestamp up to which it may
+    promise readers that nothing changes: whoever succeeds it begins above.
+    """
+
+    origin: str
+    number: int
+    ceiling: int
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """Who is primary of a partition. ``released``: it has given that up."""
+
+    node: str
+    origin: str
+    epoch: int
+    released: bool = False
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The last renewal of a node, by which revision, and when it was applied here."""
+
+    lease: Lease
+    revision: int
+    at_s: float
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode_lease = msgspec.msgpack.Decoder(Lease).decode
+decode_grant = msgspec.msgpack.Decoder(Grant).decode
+
+
+class Leases:
+    """What a node knows of all leases and grants, from what it has applied of metastorage."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        origin: str,
+        clock: Hlc,
+        monotonic_s: Callable[[], float],
+        held: Callable[[str], Versioned | None],
+    ) -> None:
+        """``held`` is metastorage's ``get``."""
+        self._node, self._origin, self._clock = node, origin, clock
+        self._monotonic_s, self._get = monotonic_s, held
+        self._sent: dict[int, tuple[float, int]] = {}  # renewal -> when, and its ceiling
+        self._number = 0
+        self._until_s = float("-inf")
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
+        self.ceiling = 0
+        self.seen: dict[str, Seen] = {}
+        self._since_s: dict[str, float] = {}  # when the start that has the lease was first seen
+        self._ended: dict[str, dict[str, None]] = {}  # starts before it, the last ones
+        self.grants: dict[int, Grant] = {}
+
+    # -- our own lease
+
+    def holds(self) -> bool:
+        """Whether our lease holds now."""
+        past_s = 10 * LEASE_S if planted("lease-past-end") else 0.0
+        return self._monotonic_s() < self._until_s + past_s
+
+    @property
+    def left_s(self) -> float:
+        """How long our lease still holds; below 0 if it does not."""
+        return max(self._until_s - self._monotonic_s(), -1.0)
+
+    def next_renewal(self) -> Lease:
+        """The renewal to send now."""
+        self._number += 1
+        now_s = self._monotonic_s()
+        self._samples.append((now_s, self._clock.last))
+        # Ahead of this machine's time, not of the clock: a clock that a successor's takeover has
+        # put ahead must not be put further ahead by the next one.
+        ceiling = max(self._clock.physical() + span(CEILING_S), self._clock.now() + span(MARGIN_S))
+        self._sent[self._number] = now_s, ceiling
+        self._sent.pop(self._number - SAMPLES, None)
+        return Lease(self._origin, self._number, ceiling)
+
+    def end(self) -> None:
+        """Act no more: this node stops."""
+        self._until_s = float("-inf")
+        self._sent.clear()
+
+    def clock_at(self, at_s: float) -> int:
+        """A timestamp that our clock had not passed before ``at_s``, by its samples."""
+        for when_s, ts in self._samples:
+            if when_s >= at_s:
+                return ts
+        return self._clock.last
+
+    def succeed(self, lease: Lease) -> None:
+        """We are about to take over from the holder of ``lease``."""
+        self._clock.observe(lease.ceiling)
+
+    # -- what metastorage says
+
+    def changed(self, change: Change) -> None:
+        """Take in a revision."""
+        for key, value in change.entries.items():
+            if value is None:
+                continue
+            if key.startswith(LEASE):
+                # After a restored snapshot the change's own revision is a later one.
+                entry = self._get(key)
+                revision = change.revision if entry is None else entry.revision
+                self._renewed(key.removeprefix(LEASE), decode_lease(value), revision)
+            elif key.startswith(PRIMARY):
+                self.grants[int(key.removeprefix(PRIMARY))] = decode_grant(value)
+
+    def _renewed(self, node: str, lease: Lease, revision: int) -> None:
+        before = self.seen.get(node)
+        self.seen[node] = Seen(lease, revision, self._monotonic_s())
+        if before is None or before.lease.origin != lease.origin:
+            self._started(node, lease.origin, before)
+        if node != self._node:
+            return
+        if lease.origin != self._origin:
+            # An earlier start of ours may have promised up to there.
+            self._clock.observe(lease.ceiling)
+        elif lease.number in self._sent:
+            sent_s, ceiling = self._sent.pop(lease.number)
+            self._until_s = max(self._until_s, sent_s + LEASE_S)
+            self.ceiling = max(self.ceiling, ceiling)
+
+    def _started(self, node: str, origin: str, before: Seen | None) -> None:
+        """The lease of ``node`` is of another start than ``before``. One that was seen already is
+        no later one: what an earlier start sent may come after it has ended.
+        """
+        self._since_s[node] = self._monotonic_s()
+        ended = self._ended.setdefault(node, {})
+        if before is not None and origin not in ended:
+            ended[before.lease.origin] = None
+            while len(ended) > MAX_STARTS:
+                del ended[next(iter(ended))]
+
+    def mine(self, partition: int) -> Grant | None:
+        """Our grant of ``partition``, if we have it and have not given it up."""
+        grant = self.grants.get(partition)
+        ours = grant is not None and grant.origin == self._origin and not grant.released
+        return grant if ours else None
+
+    def primary(self, partition: int) -> str | None:
+        """The node that was granted ``partition`` last, unless it gave that up."""
+        grant = self.grants.get(partition)
+        return None if grant is None or grant.released else grant.node
+
+    def silent(self, origin: str) -> bool:
+        """Whether that start of a node has surely not renewed its lease for a while."""
+        return self.over(origin.rpartition("~")[0], origin)
+
+    def over(self, node: str, origin: str) -> bool:
+        """Whether the lease of that start of ``node`` has run out, its clock drifting as it may."""
+        seen = self.seen.get(node)
+        if seen is None or self.ended(node, origin):
+            return True
+        # Where another start has the lease of which we don't know that it came later, its first
+        # renewal ended the lease of ``origin`` at the latest.
+        last_s = seen.at_s if seen.lease.origin == origin else self._since_s[node]
+        return self._monotonic_s() > last_s + LEASE_S * (1 + DRIFT)
+
+    def ended(self, node: str, origin: str) -> bool:
+        """Whether a later start of ``node`` was seen: it has the directory for itself."""
+        return origin in self._ended.get(node, ())
+
+
+def origin_of(node: str, boot: str) -> str:
+    """The name of one start of ``node``: the end of a boot id is unlike for every start."""
+    return f"{node}~{boot[-8:]}"

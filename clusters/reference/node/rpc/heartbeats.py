@@ -1,0 +1,103 @@
+"""Heartbeats of a pair of nodes, in place of those of the groups that they share.
+
+A node tells every other one, once a tick, that it leads what it has *claimed*: groups by name and
+term, said once a connection. Who gets the beat tells its members of these groups that their leader
+lives, and answers which of them do not follow (any more). So a quiet group sends nothing, and
+elections, check-quorum and lease rest on the same two facts as with heartbeats of its own: a
+follower heard of its leader now, and a leader knows when it sent what a follower has answered.
+
+What is claimed was answered before by the follower itself. It lives with one connection, on which
+beats and answers keep their order: a node that restarts, or comes back wiped, begins with nothing,
+and its members have to speak for themselves first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from clusters.reference.node.groups.group import Group
+from clusters.reference.node.wire.messages import Beat, Beaten, Claim
+
+
+class Leading:
+    """What this node has claimed on one connection to a peer: the sender's side."""
+
+    def __init__(self) -> None:
+        self._claims: dict[
+            str, tuple[int, int]
+        ] = {}  # group -> term, and the tick of the first beat with it
+
+    def beat(self, tick: int, leads: Mapping[str, int]) -> Beat:
+        """The beat of ``tick``, at most one of each; ``leads``: group to term, all there is now."""
+        ended = tuple(group for group in self._claims if group not in leads)
+        for group in ended:
+            del self._claims[group]
+        begun = tuple(
+            (group, term)
+            for group, term in leads.items()
+            if group not in self._claims or self._claims[group][0] != term
+        )
+        self._claims.update({group: (term, tick) for group, term in begun})
+        return Beat(tick, begun, ended)
+
+    def answered(self, answer: Beaten) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
+        """What the peer vouches for, as of the tick that it answered, and the groups for which it
+        does not any more. What was claimed after that beat is in neither.
+        """
+        heard = {g: term for g, (term, since) in self._claims.items() if since <= answer.tick}
+        refused = tuple(group for group, term in answer.refused if heard.get(group) == term)
+        for group in refused:
+            del self._claims[group], heard[group]
+        return tuple(heard.items()), refused
+
+
+class Following:
+    """What a peer has claimed on one connection from it: the receiver's side."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, int] = {}
+
+    def take(self, beat: Beat, follows: Callable[[str, int], bool]) -> Beaten:
+        """The answer. ``follows(group, term)`` tells the group, and says whether it is so."""
+        for group in beat.ended:
+            self._claims.pop(group, None)
+        self._claims.update(beat.begun)
+        refused = tuple(claim for claim in self._claims.items() if not follows(*claim))
+        for group, _ in refused:
+            del self._claims[group]
+        return Beaten(beat.tick, refused)
+
+
+class Heartbeats:
+    """What pairs of nodes say and hear, for the raft groups of this node."""
+
+    def __init__(self, groups: Mapping[str, Group]) -> None:
+        """``groups``: those that are open, by name."""
+        self._groups = groups
+
+    def led(self, member: str) -> Mapping[str, int]:
+        """The groups led here in which ``member`` has answered, with their terms."""
+        return {
+            name: group.raft.term
+            for name, group in self._groups.items()
+            if group.raft.answers(member)
+        }
+
+    def follows(self, member: str, name: str, term: int) -> bool:
+        """``member`` leads group ``name`` in ``term``, says its node; whether that is so here."""
+        group = self._groups.get(name)
+        return group is not None and group.raft.leader_lives(member, term)
+
+    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
+        """``follows`` was true at ``member`` for what was sent at ``tick``, in all these groups."""
+        for name, term in claims:
+            group = self._groups.get(name)
+            if group is not None:
+                group.raft.vouched(member, term, tick - group.opened_tick)
+
+    def unpair(self, member: str, names: Iterable[str] | None) -> None:
+        """It is not any more, in these groups or in all."""
+        for name in self._groups if names is None else names:
+            group = self._groups.get(name)
+            if group is not None:
+                group.raft.unpair(member)

@@ -1,0 +1,144 @@
+"""The dialed side of one peer: what is sent to it, and the answers to what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from clusters.reference.node.raft.types import Append, Chunk, Message
+from clusters.reference.node.rpc.heartbeats import Leading
+from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.tasks import within
+from clusters.reference.node.storage.identity import member_of
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.frames import FrameError
+from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
+    Beat,
+    Failed,
+    PeerAnswer,
+    PeerBody,
+    PeerFrame,
+    PeerReply,
+    PeerRequest,
+    Ping,
+    encode,
+)
+
+FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
+MAX_REQUESTS = 4096  # open on one link
+EARLY_S = 0.001  # where a simulation lets a question be given up before anybody can answer
+
+
+class Link:
+    """The dialed side of one peer, whether connected or not."""
+
+    def __init__(self, peer: str, clock: Hlc, rare: Rare = never) -> None:
+        self.peer, self._clock, self._rare = peer, clock, rare
+        self.connection: Connection | None = None
+        self.incarnation = ""  # of who is at the other end
+        self.leading = Leading()
+        self.heard_s = self.pinged_s = 0.0
+        self.told: tuple[str, ...] | None = None  # who founded the cluster
+        self.refuses_clock = False  # ours, which is too far ahead for it
+        self._next_id = 0
+        self._open: dict[int, asyncio.Future[PeerAnswer | None]] = {}
+
+    @property
+    def member(self) -> str:
+        """Who was last at the other end."""
+        return member_of(self.peer, self.incarnation)
+
+    def up(self, connection: Connection, incarnation: str) -> None:
+        """``connection`` leads to the peer in this life; it was told nothing yet."""
+        self.connection, self.incarnation = connection, incarnation
+        self.leading, self.told, self.refuses_clock = Leading(), None, False
+        self.heard_s = asyncio.get_running_loop().time()
+
+    def ping(self, founders: tuple[str, ...], beat: Beat | None = None) -> None:
+        """Send a ping, with what the peer was not told yet."""
+        self.pinged_s = asyncio.get_running_loop().time()
+        news = None if founders == self.told else founders
+        if self.send(Ping(self._clock.now(), news, beat)):
+            self.told = founders
+
+    def send(self, frame: PeerFrame) -> bool:
+        """Whether it was queued; a link that is down drops it."""
+        if self.connection is None:
+            return False
+        if self._rare("full-queue"):
+            self.connection.close()
+        try:
+            self.connection.send(encode(frame))
+        except ConnectionLost:
+            return False
+        return True
+
+    async def request(self, body: PeerBody, limit_s: float) -> PeerAnswer:
+        """The peer's answer. ``UNREACHABLE``, ``TOO_LARGE``: it was not sent; ``PEER_LOST``: it
+        was, and nobody knows.
+        """
+        if len(self._open) >= MAX_REQUESTS:
+            return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
+        self._next_id += 1
+        number = self._next_id
+        try:
+            sent = self.send(PeerRequest(number, body, self._clock.now()))
+        except FrameError as error:
+            return Failed(codes.TOO_LARGE, f"a request to {self.peer}: {error}")
+        if not sent:
+            return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
+        future: asyncio.Future[PeerAnswer | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = future
+        patience_s = EARLY_S if self._rare("early-timeout") else limit_s
+        try:
+            answer = await within(patience_s, future, None)
+        finally:
+            self._open.pop(number, None)
+        if answer is None:
+            return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
+        return answer
+
+    def tell(self, body: PeerBody) -> None:
+        """Send it if the link is up, and want no answer. It may come late, twice, or not at all."""
+        self.send(PeerRequest(NO_ANSWER, body, self._clock.now()))
+
+    def answered(self, reply: PeerReply) -> None:
+        """Hand an answer to who waits; a late one is dropped."""
+        body = reply.body
+        if not self._clock.receive(reply.ts):
+            body = Failed(codes.PEER_LOST, f"{self.peer}: its clock is too far ahead to follow")
+        future = self._open.pop(reply.id, None)
+        if future is not None and not future.done():
+            future.set_result(body)
+
+    def down(self, reason: str) -> None:
+        """The connection is gone, and with it every answer."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+        for future in self._open.values():
+            if not future.done():
+                future.set_result(Failed(codes.PEER_LOST, f"{self.peer}: {reason}"))
+        self._open.clear()
+
+
+def in_frames(
+    messages: tuple[tuple[str, Message], ...],
+) -> Iterator[tuple[tuple[str, Message], ...]]:
+    """``messages`` in order, cut so that none of the parts is much over ``FRAME_BYTES``."""
+    if len(messages) == 1:
+        yield messages
+        return
+    start = size = 0
+    for position, (_, message) in enumerate(messages):
+        if isinstance(message, Append):
+            size += sum(len(entry.data) for entry in message.entries)
+        elif isinstance(message, Chunk):
+            size += len(message.data)
+        if size >= FRAME_BYTES:
+            yield messages[start : position + 1]
+            start, size = position + 1, 0
+    if start < len(messages):
+        yield messages[start:]

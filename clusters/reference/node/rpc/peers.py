@@ -1,0 +1,335 @@
+"""Links to the other nodes: each node dials every peer and keeps that connection known to be alive.
+
+What a node sends to a peer, and the answers to its requests, travel on the connection that it
+dialed. Pings show within ``SILENCE_S`` that a link is dead although nobody reset it, so that a
+healed cut is dialed anew instead of waiting for TCP's back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeGuard
+
+from clusters.reference.node.raft.types import Message
+from clusters.reference.node.rpc.heartbeats import Following
+from clusters.reference.node.rpc.link import Link, in_frames
+from clusters.reference.node.runtime import Connection, ConnectionLost, Network, Rare, never
+from clusters.reference.node.runtime.clock import MAX_AHEAD_S, Hlc
+from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.storage.identity import member_of, name_of
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.frames import FrameError
+from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
+    PROTOCOL,
+    BadMessage,
+    Beaten,
+    Claim,
+    Codec,
+    Failed,
+    Hello,
+    PeerAnswer,
+    PeerBody,
+    PeerFrame,
+    PeerReply,
+    PeerRequest,
+    Ping,
+    Pong,
+    RaftBatch,
+    decode,
+    encode,
+)
+
+DIAL_LIMIT_S = 1.0
+HELLO_LIMIT_S = 2.0
+PING_EVERY_S = 0.3  # where no beat does it
+SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
+REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
+
+log = logging.getLogger("node.peers")
+
+Reply = Callable[[PeerAnswer], None]
+
+
+class Local(Protocol):
+    """What the links deliver to."""
+
+    def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
+        """Messages for raft groups."""
+
+    def request(self, body: PeerBody, reply: Reply) -> None:
+        """A request; ``reply`` is called once, now or later."""
+
+    def founders(self) -> tuple[str, ...]:
+        """Who founded this node's cluster, to tell others."""
+
+    def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
+        """What ``peer``, in this life, knows of a cluster."""
+
+
+class Groups(Protocol):
+    """The raft groups of this node, whose members' heartbeats travel together."""
+
+    def led(self, member: str) -> Mapping[str, int]:
+        """The groups that this node leads and in which ``member`` has said that it follows, with
+        their terms.
+        """
+
+    def follows(self, member: str, name: str, term: int) -> bool:
+        """``member`` says that it leads group ``name`` in ``term``; whether that is so here."""
+
+    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
+        """The node of ``member`` says that it followed in these groups when the beat of ``tick``
+        arrived.
+        """
+
+    def unpair(self, member: str, names: Iterable[str] | None) -> None:
+        """Nobody says so any more, of these groups or of all."""
+
+
+class Address(Protocol):
+    """Where a peer listens."""
+
+    @property
+    def host(self) -> str:
+        """A name or an address."""
+
+    @property
+    def port(self) -> int:
+        """A TCP port."""
+
+
+class Peers:
+    """All links of a node, dialed and accepted."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        incarnation: str,
+        addresses: Mapping[str, Address],
+        network: Network,
+        rng: random.Random,
+        clock: Hlc,
+        local: Local,
+        groups: Groups,
+        rare: Rare = never,
+    ) -> None:
+        """``addresses``: how each other node is dialed."""
+        self._hello = Hello(node, incarnation)
+        self._addresses, self._network, self._rng = dict(addresses), network, rng
+        self._local, self._groups, self._clock = local, groups, clock
+        self.links = {peer: Link(peer, clock, rare) for peer in self._addresses}
+        self._accepted: dict[Connection, float] = {}
+        self._ahead: dict[str, None] = {}  # peers whose clocks are too far ahead to follow
+
+    async def run(self) -> None:
+        """Keep every link dialed until cancelled."""
+        await together(self._watch(), *(self._keep(link) for link in self.links.values()))
+
+    def send_raft(self, member: str, messages: tuple[tuple[str, Message], ...]) -> None:
+        """One frame of raft messages, more only where they are large; lost if the link is down or
+        leads to another life of that node, raft repeats itself. One may come late, or twice.
+        """
+        link = self.links.get(name_of(member))
+        if link is not None and member == link.member:
+            for batch in in_frames(messages):
+                link.send(RaftBatch(batch))
+
+    def lives(self) -> dict[str, str]:
+        """The members at the other ends of the links that are up, by name. Who was there before may
+        have been wiped since.
+        """
+        return {
+            peer: link.member for peer, link in self.links.items() if link.connection is not None
+        }
+
+    def ping_all(self) -> None:
+        """Tell every peer now what pings tell."""
+        for link in self.links.values():
+            link.ping(self._local.founders())
+
+    def beat(self, tick: int) -> None:
+        """Tell every peer that this node lives and leads; once a tick."""
+        founders = self._local.founders()
+        for link in self.links.values():
+            if link.connection is not None:
+                link.ping(founders, link.leading.beat(tick, self._groups.led(link.member)))
+
+    def out_of_time(self) -> str | None:
+        """Why the clocks of this node and of most others are too far apart to work together;
+        ``None`` while they are not. Those who would have to wait for it do not count on its side.
+        """
+        majority = (len(self.links) + 1) // 2 + 1
+        up = [link for link in self.links.values() if link.connection is not None]
+        refusing = [link.peer for link in up if link.refuses_clock]
+        if refusing and 1 + len(up) - len(refusing) < majority:
+            return f"its clock is over {MAX_AHEAD_S:g} s ahead of {', '.join(refusing)}"
+        if len(self._ahead) >= majority:
+            return f"its clock is over {MAX_AHEAD_S:g} s behind {', '.join(self._ahead)}"
+        return None
+
+    def reachable(self) -> tuple[str, ...]:
+        """Peers with a live link."""
+        return tuple(p for p, link in self.links.items() if link.connection is not None)
+
+    async def serve(self, connection: Connection) -> None:
+        """Serve one accepted connection until it ends."""
+        try:
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                hello = decode(Codec.peer, await connection.recv())
+        except (BadMessage, TimeoutError) as error:
+            log.warning("refused %s: no introduction: %s", connection.peer, error or "too slow")
+            return
+        if not self._known(hello):
+            log.warning("refused %s: %s is no member that is known here", connection.peer, hello)
+            return
+        connection.send(encode(self._hello))
+        loop = asyncio.get_running_loop()
+        self._accepted[connection] = loop.time()
+        following = Following()
+
+        def take(payload: bytes) -> None:
+            self._take(hello, connection, following, decode(Codec.peer, payload))
+            self._accepted[connection] = loop.time()
+
+        try:
+            await connection.each(take)
+        except BadMessage as error:
+            log.warning("dropping %s: %s", hello.node, error)
+        finally:
+            del self._accepted[connection]
+
+    def _known(self, hello: PeerFrame) -> TypeGuard[Hello]:
+        """Whether a node of this cluster introduced itself, and speaks this protocol."""
+        return isinstance(hello, Hello) and hello.node in self.links and hello.protocol == PROTOCOL
+
+    def _take(
+        self, hello: Hello, connection: Connection, following: Following, frame: PeerFrame
+    ) -> None:
+        if isinstance(frame, RaftBatch):
+            self._local.raft(frame.messages)
+        elif isinstance(frame, PeerRequest):
+            self._serve_request(connection, frame)
+        elif isinstance(frame, Ping):
+            followed = self._follow_clock(hello.node, frame.ts)
+            if frame.founders is not None:
+                self._local.heard(hello.node, hello.incarnation, frame.founders)
+            pong = Pong(self._beaten(hello, following, frame), not followed)
+            connection.send(encode(pong))
+
+    def _follow_clock(self, peer: str, ts: int) -> bool:
+        """Follow a peer's clock, if it can be. Say when it can't, and when it can be again."""
+        followed = self._clock.receive(ts)
+        if followed:
+            if peer in self._ahead:
+                del self._ahead[peer]
+                log.warning("the clock of %s can be followed again", peer)
+        elif peer not in self._ahead:
+            self._ahead[peer] = None
+            text = "the clock of %s is more than %g s ahead: its requests and answers are refused"
+            log.warning(text, peer, MAX_AHEAD_S)
+        return followed
+
+    def _beaten(self, hello: Hello, following: Following, ping: Ping) -> Beaten | None:
+        """The answer to the beat in ``ping``, if there is one."""
+        if ping.beat is None:
+            return None
+        member = member_of(hello.node, hello.incarnation)
+        return following.take(
+            ping.beat, lambda group, term: self._groups.follows(member, group, term)
+        )
+
+    def _serve_request(self, connection: Connection, frame: PeerRequest) -> None:
+        def reply(body: PeerAnswer) -> None:
+            if frame.id == NO_ANSWER:
+                return
+            try:
+                try:
+                    connection.send(encode(PeerReply(frame.id, body, self._clock.now())))
+                except FrameError as error:
+                    # What was asked for may have been done: one answer is lost, no more than that.
+                    log.error("no answer to %s: %s", connection.peer, error)
+                    failed = Failed(codes.PEER_LOST, f"its answer: {error}")
+                    connection.send(encode(PeerReply(frame.id, failed, self._clock.now())))
+            except ConnectionLost:
+                log.debug("%s is gone before its answer", connection.peer)
+
+        if self._clock.receive(frame.ts):
+            self._local.request(frame.body, reply)
+        else:
+            text = f"the clock of {connection.peer} is more than {MAX_AHEAD_S:g} s ahead"
+            reply(Failed(codes.CLOCK_DRIFT, text))
+
+    async def _keep(self, link: Link) -> None:
+        """Dial, read answers until the link is dead, again."""
+        while True:
+            reason = "closed"
+            try:
+                await self._connect(link)
+                await self._read_answers(link)
+            except (ConnectionLost, BadMessage) as error:
+                reason = str(error)
+            except TimeoutError:
+                reason = "no introduction in time"
+            finally:
+                link.down(reason)
+                self._groups.unpair(link.member, None)
+            log.debug("link to %s: %s", link.peer, reason)
+            await asyncio.sleep(REDIAL_S * (1 + self._rng.random()))
+
+    async def _connect(self, link: Link) -> None:
+        address = self._addresses[link.peer]
+        connection = await self._network.dial(address.host, address.port, DIAL_LIMIT_S)
+        try:
+            connection.send(encode(self._hello))
+            async with asyncio.timeout(HELLO_LIMIT_S):
+                hello = decode(Codec.peer, await connection.recv())
+            if not self._known(hello) or hello.node != link.peer:
+                raise ConnectionLost(f"{address.host}:{address.port} is not {link.peer}: {hello}")
+        except BaseException:
+            connection.close()
+            raise
+        link.up(connection, hello.incarnation)
+        link.ping(self._local.founders())
+
+    async def _read_answers(self, link: Link) -> None:
+        loop = asyncio.get_running_loop()
+
+        def take(payload: bytes) -> None:
+            if link.connection is None:
+                return  # it was given up, and what came before that counts no more
+            frame = decode(Codec.peer, payload)
+            link.heard_s = loop.time()
+            if isinstance(frame, PeerReply):
+                link.answered(frame)
+            elif isinstance(frame, Pong):
+                link.refuses_clock = frame.refused
+                if frame.beaten is not None:
+                    self._vouched(link, frame.beaten)
+
+        if link.connection is not None:
+            await link.connection.each(take)
+
+    def _vouched(self, link: Link, answer: Beaten) -> None:
+        claims, refused = link.leading.answered(answer)
+        self._groups.vouched(link.member, answer.tick, claims)
+        if refused:
+            self._groups.unpair(link.member, refused)
+
+    async def _watch(self) -> None:
+        """Ping, and close what has been silent for too long."""
+        while True:
+            await asyncio.sleep(PING_EVERY_S)
+            now_s = asyncio.get_running_loop().time()
+            since_s = now_s - SILENCE_S
+            for link in self.links.values():
+                if link.pinged_s <= now_s - PING_EVERY_S:
+                    link.ping(self._local.founders())
+                if link.connection is not None and link.heard_s < since_s:
+                    link.down(f"silent for {SILENCE_S:g} s")
+            for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:
+                connection.close()

@@ -1,0 +1,232 @@
+"""The client protocol: a connection is one logical process, with at most one open transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from clusters.reference.node.runtime import Connection
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.tx.coordinator import Snapshot, Transaction, one_shot
+from clusters.reference.node.tx.limits import TxError
+from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.frames import FrameError
+from clusters.reference.node.wire.messages import (
+    NO_ANSWER,
+    AdminReply,
+    BadMessage,
+    Begin,
+    Begun,
+    ClientReply,
+    ClientRequest,
+    Codec,
+    Commit,
+    Done,
+    Ended,
+    Failed,
+    Get,
+    OneShot,
+    Put,
+    ReplyBody,
+    Results,
+    Rollback,
+    TxnId,
+    Value,
+    decode,
+    encode,
+)
+from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
+
+READ_WRITE, SNAPSHOT = "read-write", "snapshot"
+# Connections a node; one more is dropped. A plan may have 10,000 clients, and all of them on one
+# node; the others are for whoever looks at it meanwhile.
+MAX_CLIENTS = 10_240
+IDLE_LIMIT_S = 600.0  # a client that says nothing for so long is dropped
+MAX_TX_S = 60.0  # a transaction is given up then, whatever its client asked for
+
+log = logging.getLogger("node.sessions")
+
+
+class Sessions:
+    """Serves clients. ``admin`` answers questions about the node itself."""
+
+    def __init__(
+        self,
+        *,
+        origin: str,
+        partitions: int,
+        calls: Calls,
+        clock: Hlc,
+        admin: Callable[[AdminQuestion], Awaitable[AdminBody]],
+    ) -> None:
+        """``origin`` names this start of this node in the ids of its transactions."""
+        self._origin, self._partitions = origin, partitions
+        self._calls, self._clock, self._admin = calls, clock, admin
+        self._transactions = 0
+        self._clients = 0
+
+    async def serve(self, connection: Connection) -> None:
+        """Serve one connection until it ends; what is open then is rolled back."""
+        if self._clients >= MAX_CLIENTS:
+            log.warning("refused %s: %d clients already", connection.peer, MAX_CLIENTS)
+            return
+        self._clients += 1
+        session = _Session(self)
+        idle = _Idle(connection)
+        try:
+            while True:
+                idle.begin()
+                payload = await connection.recv()
+                idle.end()
+                answer = await session.answer(decode(Codec.request, payload))
+                if answer is not None:
+                    connection.send(encode(answer))
+        except (BadMessage, FrameError) as error:
+            log.warning("dropping client %s: %s", connection.peer, error)
+        finally:
+            idle.stop()
+            session.end()
+            self._clients -= 1
+
+    async def admin(self, question: AdminQuestion) -> AdminBody:
+        """The answer to an admin question."""
+        return await self._admin(question)
+
+    def begin(self, request: Begin) -> Transaction | Snapshot:
+        """A new transaction. Raises ``TxError`` on a kind that there is not."""
+        limit_s = min(request.limit_ms / 1000, MAX_TX_S)
+        if request.kind == READ_WRITE:
+            return Transaction(
+                txn=self._next_txn(),
+                limit_s=limit_s,
+                partitions=self._partitions,
+                calls=self._calls,
+                clock=self._clock,
+            )
+        if request.kind == SNAPSHOT:
+            return Snapshot(
+                txn=self._next_txn(),
+                limit_s=limit_s,
+                partitions=self._partitions,
+                calls=self._calls,
+            )
+        text = f"kind {request.kind!r}: only {READ_WRITE!r} and {SNAPSHOT!r} are offered"
+        raise TxError(Failed(codes.KIND, text))
+
+    async def one_shot(self, request: OneShot) -> Results:
+        """A whole transaction. Raises ``TxError``."""
+        done = await one_shot(
+            txn=self._next_txn(),
+            limit_s=min(request.limit_ms / 1000, MAX_TX_S),
+            steps=request.steps,
+            partitions=self._partitions,
+            calls=self._calls,
+            clock=self._clock,
+        )
+        return Results(done.values, done.ts)
+
+    def _next_txn(self) -> TxnId:
+        self._transactions += 1
+        return TxnId(self._clock.now(), self._origin, self._transactions)
+
+
+class _Idle:
+    """Drops a client that says nothing for ``IDLE_LIMIT_S``. One timer lasts for many requests."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._since_s: float | None = None
+        self._timer = self._loop.call_later(IDLE_LIMIT_S, self._look)
+
+    def begin(self) -> None:
+        """From now on the client is waited for."""
+        self._since_s = self._loop.time()
+
+    def end(self) -> None:
+        """It has said something."""
+        self._since_s = None
+
+    def stop(self) -> None:
+        """It is gone."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        since_s = now_s if self._since_s is None else self._since_s
+        if now_s < since_s + IDLE_LIMIT_S:
+            self._timer = self._loop.call_at(since_s + IDLE_LIMIT_S, self._look)
+            return
+        log.warning("dropping client %s: idle", self._connection.peer)
+        self._connection.close()
+
+
+class _Session:
+    """The state of one connection."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._tx: Transaction | Snapshot | None = None
+        self._untold: Failed | None = None  # of a request that wanted no answer
+
+    async def answer(self, request: ClientRequest) -> ClientReply | AdminReply | None:
+        """The answer, if one is wanted."""
+        body = request.body
+        if isinstance(body, AdminQuestion):
+            return AdminReply(request.id, await self._sessions.admin(body))
+        if isinstance(body, Begin | OneShot | Rollback):
+            self._untold = None  # it was of a transaction that ends here
+        try:
+            reply: ReplyBody = self._untold or await self._step(request)
+        except TxError as error:
+            self.end()
+            reply = error.failed
+        if request.id != NO_ANSWER:
+            self._untold = None
+            return ClientReply(request.id, reply)
+        if isinstance(reply, Failed) and self._untold is None:
+            self._untold = _before_commit(reply)
+        return None
+
+    async def _step(self, request: ClientRequest) -> ReplyBody:
+        match request.body:
+            case Begin() as body:
+                self.end()
+                self._tx = self._sessions.begin(body)
+                return Begun(str(self._tx.txn))
+            case Get(key=key, to_write=to_write):
+                return Value(await self._open().get(key, to_write=to_write))
+            case Put(key=key, value=value):
+                await self._open().put(key, value)
+            case Commit():
+                ts = await self._open().commit()
+                self._tx = None
+                return Ended(ts)
+            case OneShot() as body:
+                self.end()
+                return await self._sessions.one_shot(body)
+            case _:
+                self.end()
+        return Done()
+
+    def end(self) -> None:
+        """Give up what is open."""
+        tx, self._tx = self._tx, None
+        if tx is not None:
+            tx.give_up()
+
+    def _open(self) -> Transaction | Snapshot:
+        if self._tx is None:
+            raise TxError(Failed(codes.NO_TRANSACTION, "no transaction is open here"))
+        return self._tx
+
+
+def _before_commit(failed: Failed) -> Failed:
+    """What a step has failed with, told in answer to another one: if that is the commit, it must
+    not look as if anything was asked of a log.
+    """
+    if failed.code != codes.PEER_LOST:
+        return failed
+    return Failed(codes.ABORTED, f"before its commit: {failed.code}: {failed.message}")

@@ -1,0 +1,289 @@
+"""One log a node, shared by its raft groups: a group commit is one append and one sync.
+
+Recovery replays the segments in order. What it can't read at the very end is a torn tail and is
+cut; any other damage refuses the start (``CorruptLog``). Segments in which nothing counts any more
+are deleted from the front; where little counts in a log that is large, that little is written again
+at the end first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from clusters.reference.node.raft.types import Entry, HardState, Mark
+from clusters.reference.node.runtime import Disk
+from clusters.reference.node.storage.records import (
+    CorruptLog,
+    Cut,
+    Saved,
+    Update,
+    encode_record,
+    scan,
+    segment_header,
+)
+
+ENTRY_BYTES = 24  # what an entry takes in the log beside its data, about
+
+
+class GroupState:
+    """Hard state, base, snapshot, and the entries behind the base."""
+
+    def __init__(self) -> None:
+        self.hard_state = HardState()
+        self.base = Mark()
+        self.saved: Saved | None = None
+        self.entries: deque[Entry] = deque()
+        self.live_bytes = 0
+        self._runs: deque[tuple[int, int]] = deque()  # first index and segment of each stretch
+        self._hard_segment: int | None = None
+        self._cut_segment: int | None = None
+
+    def take(self, update: Update, segment: int) -> None:
+        """``update`` is in ``segment``."""
+        if update.hard_state is not None:
+            self.hard_state, self._hard_segment = update.hard_state, segment
+        if update.cut is not None and update.cut.base.index >= self.base.index:
+            self._cut(update.cut, segment)
+        if update.entries:
+            self._write(update.entries, segment)
+
+    def problem(self) -> str | None:
+        """What is missing: entries that are neither here nor covered by the base."""
+        if self.entries and self.entries[0].index > self.base.index + 1:
+            return f"entries from {self.entries[0].index} on, after {self.base.index}"
+        for before, entry in zip(self.entries, islice(self.entries, 1, None), strict=False):
+            if entry.index != before.index + 1:
+                return f"entries from {entry.index} on, after {before.index}"
+        return None
+
+    def oldest_segment(self) -> int | None:
+        """The first segment that holds something of this group that counts."""
+        held = [self._hard_segment, self._cut_segment, self._runs[0][1] if self._runs else None]
+        return min((segment for segment in held if segment is not None), default=None)
+
+    def whole(self, group: str) -> Update:
+        """Everything that counts, in one update."""
+        cut = Cut(self.base, self.saved, whole=True)
+        return Update(group, self.hard_state, tuple(self.entries), cut)
+
+    def _cut(self, cut: Cut, segment: int) -> None:
+        self.base, self.saved, self._cut_segment = cut.base, cut.saved, segment
+        while self.entries and (cut.whole or self.entries[0].index <= cut.base.index):
+            self.live_bytes -= size_of(self.entries.popleft())
+        if not self.entries:
+            self._runs.clear()
+        while len(self._runs) > 1 and self._runs[1][0] <= cut.base.index + 1:
+            self._runs.popleft()
+
+    def _write(self, entries: tuple[Entry, ...], segment: int) -> None:
+        first = entries[0].index
+        while self.entries and self.entries[-1].index >= first:
+            self.live_bytes -= size_of(self.entries.pop())
+        while self._runs and self._runs[-1][0] >= first:
+            self._runs.pop()
+        if not self._runs or self._runs[-1][1] != segment:
+            self._runs.append((first, segment))
+        self.entries.extend(entries)
+        self.live_bytes += sum(map(size_of, entries))
+
+
+def size_of(entry: Entry) -> int:
+    """About what ``entry`` takes in the log."""
+    return len(entry.data) + ENTRY_BYTES
+
+
+def in_parts(update: Update, size_bytes: int) -> Iterator[Update]:
+    """``update`` itself, or cut into parts of about ``size_bytes`` of entries."""
+    if sum(map(size_of, update.entries)) < size_bytes:
+        yield update
+        return
+    pieces: list[list[Entry]] = [[]]
+    size = 0
+    for entry in update.entries:
+        if size >= size_bytes:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(entry)
+        size += size_of(entry)
+    for number, entries in enumerate(pieces, 1):
+        yield msgspec.structs.replace(
+            update, entries=tuple(entries), part=number, parts=len(pieces)
+        )
+
+
+class Parts:
+    """Puts updates together again. What a crash left without its last part never counts: the next
+    update of its group begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[int, list[Update]]] = {}
+
+    def whole(self, update: Update, segment: int) -> tuple[Update, int] | None:
+        """The update that ``update``, in ``segment``, completes, and the segment that it is held to
+        be in: that of its first part, which must stay with the others.
+        """
+        if update.parts == 1:
+            self._open.pop(update.group, None)
+            return update, segment
+        if update.part == 1:
+            self._open[update.group] = segment, []
+        first, parts = self._open.get(update.group, (segment, []))
+        if update.part == len(parts) + 1:
+            parts.append(update)
+        if len(parts) < update.parts:
+            return None
+        del self._open[update.group]
+        entries = tuple(entry for part in parts for entry in part.entries)
+        return msgspec.structs.replace(parts[0], entries=entries, part=1, parts=1), first
+
+
+SEGMENT_BYTES = 8 * 1024 * 1024  # a segment over it is closed; only whole ones are deleted
+MAX_WASTE = 2  # the log may be so many times what counts in it, and as many segments, before that
+# little is written again so that the oldest segment can go
+# One record; more is written as several, each synced, and so is one update that is larger. With one
+# entry of the largest size it stays far below ``MAX_RECORD_BYTES``.
+COMMIT_BYTES = 8 * 1024 * 1024
+PREFIX = "log-"
+
+
+class TornTail(msgspec.Struct, frozen=True, kw_only=True):
+    """What recovery cut off: the file, from which byte on, how much, and why."""
+
+    file: str
+    offset: int
+    cut_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cut {self.cut_bytes} bytes of {self.file} from byte {self.offset}: {self.reason}"
+
+
+class SharedLog:
+    """The open log. One ``append`` at a time; ``groups`` is what it holds of each group."""
+
+    def __init__(self, disk: Disk, *, fsync: bool = True) -> None:
+        """``fsync=False`` is the planted bug ``no-fsync``."""
+        self._disk, self._fsync = disk, fsync
+        self._number = 1
+        self._sizes: dict[int, int] = {}  # segment -> bytes, oldest first
+        self._parts = Parts()
+        self._may_give_up = True  # something changed since the last look at the segments
+        self.groups: dict[str, GroupState] = {}
+        self.torn: TornTail | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments."""
+        return sum(self._sizes.values())
+
+    @property
+    def live_bytes(self) -> int:
+        """Of the entries that count."""
+        return sum(state.live_bytes for state in self.groups.values())
+
+    async def open(self) -> None:
+        """Replay what is there and cut a torn tail. Raises ``CorruptLog`` and ``DiskError``."""
+        names = [name for name in await self._disk.names() if name.startswith(PREFIX)]
+        first = number_of(names[0]) if names else 1
+        for position, name in enumerate(names):
+            self._number = first + position
+            if name != segment_name(self._number):
+                raise CorruptLog(name, 0, f"segment {self._number} is missing")
+            await self._replay(name, last=position == len(names) - 1)
+        for group, state in self.groups.items():
+            if problem := state.problem():
+                raise CorruptLog(segment_name(first), 0, f"group {group}: {problem}")
+        if names:
+            # A killed process may have left this in the system's cache only. Who votes and answers
+            # on the strength of it must not lose it to a power cut that comes later.
+            await self._disk.append(names[-1], b"", sync=True)
+
+    async def append(self, updates: Sequence[Update]) -> None:
+        """Make ``updates`` durable, in order. Raises ``DiskError``: then the node must stop."""
+        for commit in _commits(updates):
+            await self._append(commit)
+        await self._give_up_segments()
+
+    async def _append(self, commit: tuple[Update, ...]) -> None:
+        if self._sizes.get(self._number, 0) >= SEGMENT_BYTES:
+            self._number += 1
+            self._may_give_up = True
+        size = self._sizes.get(self._number, 0)
+        header = b"" if size else segment_header(self._number)
+        record = encode_record(commit, self._number, size + len(header))
+        await self._disk.append(segment_name(self._number), header + record, sync=self._fsync)
+        self._sizes[self._number] = size + len(header) + len(record)
+        self._take(commit)
+
+    async def _give_up_segments(self) -> None:
+        """Delete what does not count, from the front. What is rewritten is synced before that."""
+        if not self._may_give_up:
+            return
+        self._may_give_up = False
+        while len(self._sizes) > 1:
+            oldest = next(iter(self._sizes))
+            pinned = [g for g, state in self.groups.items() if state.oldest_segment() == oldest]
+            if pinned:
+                if self.size_bytes <= MAX_WASTE * (self.live_bytes + SEGMENT_BYTES):
+                    return
+                for commit in _commits([self.groups[group].whole(group) for group in pinned]):
+                    await self._append(commit)
+            await self._disk.delete(segment_name(oldest))
+            del self._sizes[oldest]
+
+    def _take(self, commit: Sequence[Update]) -> None:
+        for found in commit:
+            complete = self._parts.whole(found, self._number)
+            if complete is None:
+                continue
+            update, segment = complete
+            self._may_give_up |= update.dropped or update.cut is not None
+            if update.dropped:
+                self.groups.pop(update.group, None)
+            else:
+                self.groups.setdefault(update.group, GroupState()).take(update, segment)
+
+    async def _replay(self, name: str, *, last: bool) -> None:
+        data = await self._disk.read(name)
+        found = scan(name, data, self._number, last=last)
+        for commit in found.commits:
+            self._take(commit)
+        if found.torn is not None:
+            self.torn = TornTail(
+                file=name, offset=found.end, cut_bytes=len(data) - found.end, reason=found.torn
+            )
+            await self._disk.truncate(name, found.end)
+        self._sizes[self._number] = found.end
+
+
+def segment_name(number: int) -> str:
+    """The file of segment ``number``; names sort as numbers do."""
+    return f"{PREFIX}{number:08d}"
+
+
+def number_of(name: str) -> int:
+    """The number of the segment ``name``. Raises ``CorruptLog`` where it is none."""
+    digits = name.removeprefix(PREFIX)
+    if not digits.isdecimal():
+        raise CorruptLog(name, 0, "not the name of a segment")
+    return int(digits)
+
+
+def _commits(updates: Sequence[Update]) -> Iterator[tuple[Update, ...]]:
+    """``updates`` in order, in parts of about ``COMMIT_BYTES``."""
+    part: list[Update] = []
+    size = 0
+    for update in updates:
+        for piece in in_parts(update, COMMIT_BYTES):
+            part.append(piece)
+            size += sum(map(size_of, piece.entries))
+            if size >= COMMIT_BYTES:
+                yield tuple(part)
+                part, size = [], 0
+    if part:
+        yield tuple(part)

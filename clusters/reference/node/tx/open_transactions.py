@@ -1,0 +1,125 @@
+"""Transactions as a primary knows them: who stands here, until when, and who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+
+from clusters.reference.node.runtime.tasks import settle, within
+from clusters.reference.node.wire.messages import TxnId
+
+MAX_FOOTINGS = 10_000  # open in one partition; one more is refused
+
+
+class Footing:
+    """One transaction at one primary, ``since_s``. ``ts``: what it can't commit below, once
+    ``proposed``: then only the log ends it. ``durable_s``: it was not in the log before.
+    """
+
+    def __init__(self, txn: TxnId, number: int, since_s: float, deadline_s: float) -> None:
+        self.txn, self.number = txn, number
+        self.since_s, self.deadline_s = since_s, deadline_s
+        self.proposed = self.over = False
+        self.ts = self.asked = 0
+        self.proposed_s = self.durable_s = 0.0
+        self._grant: asyncio.Future[bool] | None = None
+        self._ends: list[asyncio.Future[bool]] = []
+
+    def propose(self, ts: int) -> None:
+        """Its command is on the way to the log: it can't have been acknowledged before."""
+        self.ts, self.proposed = ts, True
+        self.proposed_s = self.durable_s = asyncio.get_running_loop().time()
+
+    def found(self, ts: int) -> None:
+        """Its command was found in the log: nobody here knows since when."""
+        self.propose(ts)
+        self.durable_s = float("-inf")
+
+    def ask(self) -> None:
+        """One more request for a lock, which ``asked`` counts. A coordinator that gave up an answer
+        asks again, and who still waits for the request before waits for nothing.
+        """
+        self._answer(granted=False)
+        self.asked += 1
+
+    async def wait(self, limit_s: float) -> bool:
+        """Whether the lock that it waits for was granted in time, and it is not over."""
+        grant: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._grant = grant
+        try:
+            return await within(limit_s, grant, False)
+        finally:
+            if self._grant is grant:
+                self._grant = None
+
+    def granted(self) -> None:
+        """It has the lock that it waited for."""
+        self._answer(granted=True)
+
+    async def ended(self, limit_s: float) -> bool:
+        """Whether it is over in time."""
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._ends.append(ended)
+        try:
+            return await within(limit_s, ended, False)
+        finally:
+            self._ends.remove(ended)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a lock."""
+        return self._grant is not None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether anybody waits for its end."""
+        return bool(self._ends)
+
+    def end(self) -> None:
+        """It is over here, and whoever waits hears it."""
+        self.over = True
+        self._answer(granted=False)
+        for ended in self._ends:
+            settle(ended, True)
+
+    def _answer(self, *, granted: bool) -> None:
+        if self._grant is not None and not self._grant.done():
+            self._grant.set_result(granted)
+
+
+class Footings:
+    """All of a primary. Numbers are never used twice, so that a lost footing is noticed."""
+
+    def __init__(self) -> None:
+        self._footings: dict[TxnId, Footing] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._footings)
+
+    def get(self, txn: TxnId) -> Footing | None:
+        """The footing of ``txn``, if it has one."""
+        return self._footings.get(txn)
+
+    def all(self) -> tuple[Footing, ...]:
+        """Every footing, the first first."""
+        return tuple(self._footings.values())
+
+    def add(self, txn: TxnId, limit_s: float, *, forced: bool = False) -> Footing | None:
+        """A new one; ``None`` where there are ``MAX_FOOTINGS``, unless it is ``forced``."""
+        if len(self._footings) >= MAX_FOOTINGS and not forced:
+            return None
+        self._number += 1
+        now_s = asyncio.get_running_loop().time()
+        footing = Footing(txn, self._number, now_s, now_s + limit_s)
+        self._footings[txn] = footing
+        return footing
+
+    def remove(self, txn: TxnId) -> Footing | None:
+        """Take it out."""
+        return self._footings.pop(txn, None)
+
+    def clear(self) -> None:
+        """End all of them."""
+        footings, self._footings = self._footings, {}
+        for footing in footings.values():
+            footing.end()
