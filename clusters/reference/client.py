@@ -22,24 +22,24 @@ from clusters.reference.node.wire.messages import (
     NO_ANSWER,
     BadMessage,
     Begin,
-    Begun,
     ClientBody,
     ClientRequest,
     Codec,
     Commit,
-    Done,
-    Ended,
     Failed,
     Get,
+    Ok,
     OneShot,
+    OneShotReply,
     Put,
     ReplyBody,
-    Results,
     Rollback,
+    Started,
     Value,
     decode,
     encode,
 )
+from clusters.reference.node.wire.messages import Committed as CommittedReply
 from harness.client import READ_WRITE, Committed, StoreError
 
 Stored = int | tuple[int, ...]
@@ -95,7 +95,7 @@ class ReferenceClient:
         if kind == READ_WRITE:
             return ReferenceTx(self, deadline_s)
         tx = ReferenceTx(self, None, writes=False)
-        tx.server_txn = (await self.call(Begin(kind, _left_ms(deadline_s)), Begun)).txn
+        tx.server_txn = (await self.call(Begin(kind, _left_ms(deadline_s)), Started)).txn
         return tx
 
     async def one_shot(
@@ -108,7 +108,7 @@ class ReferenceClient:
             tuple((encode_key(k), None if v is None else _encode(v)) for k, v in steps),
             _left_ms(deadline_s),
         )
-        done = await self.call(request, Results)
+        done = await self.call(request, OneShotReply)
         gets = [key for key, value in steps if value is None]
         values = tuple(_decode(k, data) for k, data in zip(gets, done.values, strict=True))
         return OneShotDone(values=values, commit_ts=done.ts)
@@ -127,12 +127,12 @@ class ReferenceClient:
 
     async def call_first(
         self, begin: Begin, body: ClientBody, expected: type[T]
-    ) -> tuple[Begun, T | Failed]:
+    ) -> tuple[Started, T | Failed]:
         """The answers to ``begin`` and, in that transaction, to ``body``, which leave together.
         Raises ``StoreError`` as ``call`` does, but for a failure of ``body``.
         """
         first, second = self._ask(begin), self._ask(body, behind=True)
-        begun = await self._answer(first, begin, Begun)
+        begun = await self._answer(first, begin, Started)
         answer = await self._answer(second, body, expected)
         return _told(begun), answer
 
@@ -142,7 +142,7 @@ class ReferenceClient:
         """
         self._unanswered_bytes += len(body.value)
         if self._unanswered_bytes > UNANSWERED_BYTES:
-            await self.call(body, Done)
+            await self.call(body, Ok)
         elif self._broken is not None:
             raise StoreError(CONNECTION_LOST, self._broken)
         else:
@@ -202,7 +202,7 @@ class ReferenceTx:
 
     async def read(self, key: int) -> Stored | None:
         """The value of ``key``: an integer, a list, or ``None``."""
-        return await self._get(key, to_write=False)
+        return await self._get(key, for_update=False)
 
     async def write(self, key: int, value: int) -> None:
         """Set ``key``. It leaves together with the next step, which raises what became of it: a
@@ -212,22 +212,22 @@ class ReferenceTx:
 
     async def append(self, key: int, element: int) -> None:
         """Read the list, put it back with ``element`` at its end."""
-        held = await self._get(key, to_write=True)
+        held = await self._get(key, for_update=True)
         if isinstance(held, int):
             raise StoreError(BAD_ANSWER, f"key {key} holds {held}, not a list")
         await self._put(key, (*(held or ()), element))
 
     async def commit(self) -> Committed:
         """Durable on a quorum and applied by the primary on return."""
-        return Committed(commit_ts=(await self._call(Commit(), Ended)).ts)
+        return Committed(commit_ts=(await self._call(Commit(), CommittedReply)).ts)
 
     async def rollback(self) -> None:
         """Give it up."""
         if self._unasked_deadline_s is None:
-            await self._client.call(Rollback(), Done)
+            await self._client.call(Rollback(), Ok)
 
-    async def _get(self, key: int, *, to_write: bool) -> Stored | None:
-        body = Get(encode_key(key), to_write)
+    async def _get(self, key: int, *, for_update: bool) -> Stored | None:
+        body = Get(encode_key(key), for_update)
         return _decode(key, (await self._call(body, Value)).value)
 
     async def _put(self, key: int, value: Stored) -> None:
@@ -235,7 +235,7 @@ class ReferenceTx:
         if self._writes and self._unasked_deadline_s is None:
             await self._client.put(body)
         else:
-            await self._call(body, Done)
+            await self._call(body, Ok)
 
     async def _call(self, body: ClientBody, expected: type[T]) -> T:
         deadline_s, self._unasked_deadline_s = self._unasked_deadline_s, None

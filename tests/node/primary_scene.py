@@ -11,21 +11,21 @@ from clusters.reference.node.runtime.clock import Hlc, span
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
-    NO_HOLD,
+    NO_TOKEN,
     CommitTx,
     Failed,
-    Hold,
     Lock,
-    Locked,
+    LockReply,
+    LockToken,
     PeerAnswer,
     PeerBody,
     Prepare,
     PrimaryBody,
     Resolve,
-    Resolved,
+    ResolveReply,
     TxnId,
 )
 
@@ -39,20 +39,20 @@ def now_s() -> float:
 
 
 @attrs.define
-class Leases:
+class LeaseTable:
     """Of a primary that nobody threatens; what it promises reaches ``ceiling``."""
 
     ceiling: int = span(1_000_000)
     epoch: int = EPOCH
     gone: bool = False  # every coordinator
 
-    def mine(self, partition: int) -> Leases:
+    def mine(self, partition: int) -> LeaseTable:
         return self
 
     def holds(self) -> bool:
         return True
 
-    def silent(self, origin: str) -> bool:
+    def coordinator_dead(self, origin: str) -> bool:
         return self.gone
 
     def clock_at(self, at_s: float) -> int:
@@ -68,7 +68,7 @@ class Leading:
 class Scene:
     """One primary, its log that commits after ``log_s``, and who finishes its transactions."""
 
-    leases: Leases = attrs.field(factory=Leases)
+    leases: LeaseTable = attrs.field(factory=LeaseTable)
     partition: Partition = attrs.field(factory=Partition)
     asked: list[PeerBody] = attrs.field(factory=list)
     index: int = 0
@@ -105,30 +105,30 @@ class Scene:
             async with asyncio.timeout(limit_s):
                 await asyncio.sleep(0.01)
                 if isinstance(body, Resolve):
-                    return Resolved(0)
+                    return ResolveReply(0)
                 assert isinstance(body, PrimaryBody)
                 return await self.primary.serve(body)
         except TimeoutError:
             return Failed(codes.PEER_LOST, f"{node} did not answer")
 
-    def calls(self) -> Calls:
-        return Calls(route=lambda _: "n2", ask=self.ask, tell=lambda node, body: None)
+    def primaries(self) -> PrimaryClient:
+        return PrimaryClient(route=lambda _: "n2", ask=self.ask, notify=lambda node, body: None)
 
 
 def lock(txn: TxnId, *, exclusive: bool, key: bytes = KEY) -> Lock:
-    return Lock(0, txn, NO_HOLD, key, exclusive, not exclusive, 60_000)
+    return Lock(0, txn, NO_TOKEN, key, exclusive, not exclusive, 60_000)
 
 
-async def held_by(scene: Scene, txn: TxnId, key: bytes = KEY) -> Hold:
+async def token_of(scene: Scene, txn: TxnId, key: bytes = KEY) -> LockToken:
     """The hold of ``txn``, which has read ``key``."""
     held = await scene.primary.serve(lock(txn, exclusive=False, key=key))
-    assert isinstance(held, Locked)
-    return held.hold
+    assert isinstance(held, LockReply)
+    return held.token
 
 
-def commit(txn: TxnId, hold: Hold) -> CommitTx:
-    return CommitTx(0, txn, hold, 0, ((KEY, b"x"),), (), 60_000)
+def commit(txn: TxnId, token: LockToken) -> CommitTx:
+    return CommitTx(0, txn, token, 0, ((KEY, b"x"),), (), 60_000)
 
 
-def prepare(txn: TxnId, hold: Hold, key: bytes = KEY, *, settled: bool) -> Prepare:
-    return Prepare(0, txn, hold, ((key, b"x"),), 1, 60_000, settled)
+def prepare(txn: TxnId, token: LockToken, key: bytes = KEY, *, settled: bool) -> Prepare:
+    return Prepare(0, txn, token, ((key, b"x"),), 1, 60_000, settled)

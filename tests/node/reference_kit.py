@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from clusters.reference.node.groups.group import Machine
+from clusters.reference.node.groups.group import StateMachine
 from clusters.reference.system import ReferenceSystem, build
 from harness.cluster import Address, Cluster, NodeStatus, Program
 
@@ -51,7 +51,7 @@ def loopback_cluster(directory: Path, nodes: tuple[str, ...]) -> Cluster:
     )
 
 
-def restore(machine: Machine, chunks: Iterable[bytes]) -> None:
+def restore(machine: StateMachine, chunks: Iterable[bytes]) -> None:
     """Make ``machine`` what a snapshot says."""
     restoring = machine.restoring()
     for chunk in chunks:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import asyncio
 
-from primary_scene import KEY, OLD, YOUNG, Scene, commit, held_by, lock, now_s, prepare
+from primary_scene import KEY, OLD, YOUNG, Scene, commit, lock, now_s, prepare, token_of
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.runtime.clock import span
-from clusters.reference.node.tx.group_commit import COMPANY_S
+from clusters.reference.node.tx.group_commit import MAX_DELAY_S
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
-    Committed,
+    Ack,
+    CommitReply,
     CommitTx,
     Failed,
-    Fine,
     Finish,
-    Locked,
+    LockReply,
     PeerAnswer,
-    Prepared,
+    PrepareReply,
 )
 
 
 def test_a_commit_makes_its_locks_exclusive_and_waits_for_younger_readers_only() -> None:
     async def scenario() -> tuple[bool, PeerAnswer, PeerAnswer]:
         scene = Scene()
-        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
+        old, young = await token_of(scene, OLD), await token_of(scene, YOUNG)
         waiting = asyncio.ensure_future(scene.primary.serve(commit(OLD, old)))
         await asyncio.sleep(0.1)
         waits = not waiting.done() and scene.proposed == []
@@ -37,13 +37,13 @@ def test_a_commit_makes_its_locks_exclusive_and_waits_for_younger_readers_only()
     assert waits
     assert isinstance(died, Failed)
     assert died.code == codes.CONFLICT
-    assert isinstance(committed, Committed)
+    assert isinstance(committed, CommitReply)
 
 
 def test_a_commit_that_did_not_get_its_locks_comes_to_nothing_whoever_asks_again() -> None:
     async def scenario() -> list[PeerAnswer]:
         scene = Scene()
-        old, young = await held_by(scene, OLD), await held_by(scene, YOUNG)
+        old, young = await token_of(scene, OLD), await token_of(scene, YOUNG)
         answers = [await scene.primary.serve(commit(YOUNG, young))]
         await scene.primary.serve(Finish(0, OLD, 0))
         answers += [await scene.primary.serve(commit(YOUNG, young))]
@@ -59,10 +59,10 @@ def test_a_commit_that_did_not_get_its_locks_comes_to_nothing_whoever_asks_again
 def test_a_commit_that_waits_for_a_lock_is_refused_before_who_asked_gives_up() -> None:
     async def scenario(limit_s: float) -> tuple[PeerAnswer, float]:
         scene = Scene()
-        hold = await held_by(scene, OLD)
-        await held_by(scene, YOUNG)
+        token = await token_of(scene, OLD)
+        await token_of(scene, YOUNG)
         begun_s = now_s()
-        asked = CommitTx(0, OLD, hold, 0, ((KEY, b"x"),), (), int(limit_s * 1000))
+        asked = CommitTx(0, OLD, token, 0, ((KEY, b"x"),), (), int(limit_s * 1000))
         return await scene.ask("n2", asked, limit_s), round(now_s() - begun_s, 2)
 
     for limit_s, refused_s in ((10.0, 1.01), (0.6, 0.21), (0.3, 0.01)):
@@ -74,9 +74,9 @@ def test_a_commit_that_waits_for_a_lock_is_refused_before_who_asked_gives_up() -
 def test_a_commit_over_its_deadline_keeps_no_lock() -> None:
     async def scenario() -> tuple[PeerAnswer, int]:
         scene = Scene()
-        hold = await held_by(scene, OLD)
+        token = await token_of(scene, OLD)
         await asyncio.sleep(61.0)
-        return await scene.primary.serve(commit(OLD, hold)), scene.primary.locks.count
+        return await scene.primary.serve(commit(OLD, token)), scene.primary.locks.count
 
     refused, locked = simulate(scenario())
 
@@ -87,10 +87,10 @@ def test_a_commit_over_its_deadline_keeps_no_lock() -> None:
 def test_who_is_prepared_and_may_wait_elsewhere_is_waited_for_by_its_elders_only() -> None:
     async def scenario(settled: bool) -> PeerAnswer | None:
         scene = Scene()
-        hold = await held_by(scene, OLD)
-        done = await scene.primary.serve(prepare(OLD, hold, settled=settled))
-        assert isinstance(done, Prepared)
-        return scene.primary.at_once(lock(YOUNG, exclusive=False))
+        token = await token_of(scene, OLD)
+        done = await scene.primary.serve(prepare(OLD, token, settled=settled))
+        assert isinstance(done, PrepareReply)
+        return scene.primary.try_fast_path(lock(YOUNG, exclusive=False))
 
     died, waits = simulate(scenario(False)), simulate(scenario(True))
 
@@ -102,25 +102,25 @@ def test_who_is_prepared_and_may_wait_elsewhere_is_waited_for_by_its_elders_only
 def test_who_was_decided_on_is_waited_for_by_anybody() -> None:
     async def scenario() -> PeerAnswer:
         scene = Scene()
-        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=False))
+        await scene.primary.serve(prepare(OLD, await token_of(scene, OLD), settled=False))
         finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
         await asyncio.sleep(0)
         before_s = now_s()
         answer = await scene.primary.serve(lock(YOUNG, exclusive=False))
         assert now_s() == before_s  # it does not wait for company while somebody waits for it
-        assert isinstance(await finishing, Fine)
+        assert isinstance(await finishing, Ack)
         return answer
 
     answer = simulate(scenario())
 
-    assert isinstance(answer, Locked)
+    assert isinstance(answer, LockReply)
     assert answer.value == b"x"
 
 
 def test_what_is_given_up_on_its_way_to_the_log_is_ended_there() -> None:
     async def scenario() -> tuple[PeerAnswer, Scene]:
         scene = Scene(log_s=0.05)
-        asked = prepare(OLD, await held_by(scene, OLD), settled=False)
+        asked = prepare(OLD, await token_of(scene, OLD), settled=False)
         preparing = asyncio.ensure_future(scene.primary.serve(asked))
         await asyncio.sleep(0.01)
         preparing.cancel()  # its coordinator has heard a refusal elsewhere
@@ -130,21 +130,21 @@ def test_what_is_given_up_on_its_way_to_the_log_is_ended_there() -> None:
     given_up, scene = simulate(scenario())
 
     assert [what for _, what in scene.proposed] == ["Prepare", "Finish"]
-    assert given_up == Fine()
+    assert given_up == Ack()
     assert (scene.partition.prepared, scene.primary.locks.count) == ({}, 0)
 
 
 def test_a_finish_goes_along_with_the_next_proposal_and_soon_without_one() -> None:
     async def scenario(other_s: float) -> list[tuple[float, str]]:
         scene = Scene()
-        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=True))
-        hold, begun_s = await held_by(scene, YOUNG, b"other"), now_s()
+        await scene.primary.serve(prepare(OLD, await token_of(scene, OLD), settled=True))
+        token, begun_s = await token_of(scene, YOUNG, b"other"), now_s()
         finishing = asyncio.ensure_future(scene.primary.serve(Finish(0, OLD, span(1.0))))
         await asyncio.sleep(other_s)
-        await scene.primary.serve(prepare(YOUNG, hold, b"other", settled=True))
+        await scene.primary.serve(prepare(YOUNG, token, b"other", settled=True))
         await finishing
         return sorted((round(at_s - begun_s, 6), what) for at_s, what in scene.proposed[1:])
 
-    half_s = COMPANY_S / 2
+    half_s = MAX_DELAY_S / 2
     assert simulate(scenario(half_s)) == [(half_s, "Finish"), (half_s, "Prepare")]
-    assert simulate(scenario(1.0)) == [(COMPANY_S, "Finish"), (1.0, "Prepare")]
+    assert simulate(scenario(1.0)) == [(MAX_DELAY_S, "Finish"), (1.0, "Prepare")]

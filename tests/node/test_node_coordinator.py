@@ -14,20 +14,20 @@ from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.tx.coordinator import Transaction
 from clusters.reference.node.tx.limits import TxError
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
-    Committed,
+    Ack,
+    CommitReply,
     Failed,
-    Fine,
     Finish,
-    Hold,
     Lock,
-    Locked,
+    LockReply,
+    LockToken,
     PeerAnswer,
     PeerBody,
     Prepare,
-    Prepared,
+    PrepareReply,
     Validate,
 )
 from harness.client import Certainty
@@ -38,7 +38,7 @@ KEYS = [
     for p in range(PARTITIONS)
 ]
 SLOW_S = 1.0
-DONE = Committed(2)
+DONE = CommitReply(2)
 # Definite, and nothing that a primary, or the way to it, says of a commit.
 NEVER_OF_HOME = {
     codes.NO_TRANSACTION,
@@ -65,35 +65,35 @@ class Primaries:
     async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
         self.asked.append(body)
         if isinstance(body, Lock):
-            return Locked(Hold(1, 1), None)
+            return LockReply(LockToken(1, 1), None)
         if isinstance(body, Prepare | Validate):
             await asyncio.sleep(SLOW_S if body.partition in self.slow else 0.01)
             if body.partition in self.refusing:
                 return Failed(codes.CONFLICT, f"partition {body.partition} refuses")
         if isinstance(body, Prepare):
-            return Prepared(1)
-        return Fine() if isinstance(body, Validate) else self.home_says
+            return PrepareReply(1)
+        return Ack() if isinstance(body, Validate) else self.home_says
 
     def transaction(self) -> Transaction:
         return Transaction(
             txn=OLD,
             limit_s=10.0,
             partitions=PARTITIONS,
-            calls=Calls(
-                route=lambda _: "n2", ask=self.ask, tell=lambda _, body: self.told.append(body)
+            primaries=PrimaryClient(
+                route=lambda _: "n2", ask=self.ask, notify=lambda _, body: self.told.append(body)
             ),
             clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s),
         )
 
 
-def settled(read: list[int], to_write: list[int], written: list[int]) -> dict[int, bool]:
+def settled(read: list[int], for_update: list[int], written: list[int]) -> dict[int, bool]:
     """Of which participants a commit says that every other lock is held, by partition."""
 
     async def scenario() -> dict[int, bool]:
         there = Primaries()
         tx = there.transaction()
-        for p in (*read, *to_write):
-            await tx.get(KEYS[p], to_write=p in to_write)
+        for p in (*read, *for_update):
+            await tx.get(KEYS[p], for_update=p in for_update)
         for p in written:
             await tx.put(KEYS[p], b"x")
         await tx.commit()
@@ -127,7 +127,7 @@ def test_the_first_refusal_ends_a_commit_and_whoever_still_waits_is_given_up(wri
         with pytest.raises(TxError) as caught:
             await tx.commit()
         took_s = now_s() - begun_s
-        tx.give_up()
+        tx.rollback()
         return caught.value.failed.code, took_s, there.told
 
     code, took_s, told = simulate(scenario())
@@ -147,7 +147,7 @@ def given_up(home_says: Failed) -> list[PeerBody]:
             await tx.put(key, b"x")
         with pytest.raises(TxError, match=home_says.code):
             await tx.commit()
-        tx.give_up()
+        tx.rollback()
         return there.told
 
     return simulate(scenario())

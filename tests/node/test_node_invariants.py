@@ -8,7 +8,7 @@ import pytest
 from primary_scene import KEY, OLD, Scene, lock
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.rpc.request_router import Switchboard
+from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.wire.messages import Execute, PeerAnswer, PrimaryBody, TxnId
 
@@ -31,7 +31,7 @@ def test_a_lock_table_that_raises_ends_the_node(body: PrimaryBody, remote: bool)
         scene, failures = Scene(), list[str]()
         answers, work = list[PeerAnswer](), list[asyncio.Task[None]]()
         scene.primary.locks = Broken()
-        board = Switchboard(
+        board = RequestRouter(
             node="n1",
             primaries=lambda number: scene.primary,
             spawn=lambda step: work.append(asyncio.ensure_future(step)),

@@ -17,7 +17,7 @@ from clusters.reference.node.metastorage.store import (
     Operation,
     encode_invoke,
 )
-from clusters.reference.node.placement.lease_manager import Tenure
+from clusters.reference.node.placement.lease_manager import LeaseManager
 from clusters.reference.node.placement.lease_table import (
     CEILING_S,
     DRIFT,
@@ -26,7 +26,7 @@ from clusters.reference.node.placement.lease_table import (
     PRIMARY,
     Grant,
     Lease,
-    Leases,
+    LeaseTable,
     encode,
     origin_of,
 )
@@ -36,7 +36,7 @@ from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     Failed,
-    Invoked,
+    InvokeReply,
     MetaInvoke,
     PeerAnswer,
     PeerBody,
@@ -52,7 +52,7 @@ class Observer:
         self.origin = origin_of(node, boot)
         self.store = Metastorage()
         self.clock = Hlc(wall_ns=lambda: 10**18, monotonic_s=lambda: self.now_s)
-        self.leases = Leases(
+        self.leases = LeaseTable(
             node=node,
             origin=self.origin,
             clock=self.clock,
@@ -104,14 +104,14 @@ def test_a_renewal_of_another_start_or_that_we_never_sent_gives_nothing() -> Non
 def test_an_earlier_start_is_over_as_soon_as_a_later_one_has_a_lease() -> None:
     old, new, other = Observer("n1"), Observer("n1", "00000002"), Observer("n2")
     other.renewed("n1", old.leases.next_renewal())
-    assert not other.leases.over("n1", old.origin)
+    assert not other.leases.expired("n1", old.origin)
 
     other.renewed("n1", new.leases.next_renewal())
 
-    assert other.leases.over("n1", old.origin)
-    assert not other.leases.over("n1", new.origin)
+    assert other.leases.expired("n1", old.origin)
+    assert not other.leases.expired("n1", new.origin)
     other.pass_s(LEASE_S * (1 + DRIFT) + 0.01)
-    assert other.leases.over("n1", new.origin)
+    assert other.leases.expired("n1", new.origin)
 
 
 def test_a_late_renewal_of_an_earlier_start_ends_the_lease_of_the_later_no_sooner() -> None:
@@ -122,12 +122,12 @@ def test_a_late_renewal_of_an_earlier_start_ends_the_lease_of_the_later_no_soone
 
     other.renewed("n1", late)
 
-    assert other.leases.ended("n1", old.origin)
-    assert other.leases.over("n1", old.origin)
-    assert not other.leases.ended("n1", new.origin)
-    assert not other.leases.over("n1", new.origin)
+    assert other.leases.superseded("n1", old.origin)
+    assert other.leases.expired("n1", old.origin)
+    assert not other.leases.superseded("n1", new.origin)
+    assert not other.leases.expired("n1", new.origin)
     other.pass_s(LEASE_S * (1 + DRIFT) + 0.01)
-    assert other.leases.over("n1", new.origin)
+    assert other.leases.expired("n1", new.origin)
 
 
 def test_of_two_starts_seen_in_no_order_neither_is_over_before_its_time() -> None:
@@ -136,12 +136,12 @@ def test_of_two_starts_seen_in_no_order_neither_is_over_before_its_time() -> Non
     other.renewed("n1", current.leases.next_renewal())
     unknown = origin_of("n1", "00000009")
 
-    assert not other.leases.over("n1", unknown)
+    assert not other.leases.expired("n1", unknown)
     for _ in range(5):
         other.pass_s(LEASE_S / 4)
         other.renewed("n1", current.leases.next_renewal())
-    assert other.leases.over("n1", unknown)
-    assert not other.leases.over("n1", current.origin)
+    assert other.leases.expired("n1", unknown)
+    assert not other.leases.expired("n1", current.origin)
 
 
 def test_whose_grant_was_taken_knows_it_before_its_next_renewal_counts() -> None:
@@ -177,7 +177,7 @@ def test_a_restored_snapshot_keeps_the_revision_that_wrote_a_lease() -> None:
     restore(other.store, one.store.snapshot())
 
     assert other.leases.seen["n3"].revision == one.leases.seen["n3"].revision == 1
-    assert not other.leases.over("n3", "n3~1")
+    assert not other.leases.expired("n3", "n3~1")
 
 
 def test_a_new_start_begins_above_what_the_earlier_one_may_have_promised() -> None:
@@ -226,9 +226,9 @@ def test_the_holder_has_stopped_when_another_may_take_over(
     other.renewed("n1", lease)
 
     for _ in range(200):
-        assert not (other.leases.over("n1", holder.origin) and holder.leases.holds())
+        assert not (other.leases.expired("n1", holder.origin) and holder.leases.holds())
         pass_s(0.01)
-    assert other.leases.over("n1", holder.origin)
+    assert other.leases.expired("n1", holder.origin)
 
 
 @given(
@@ -251,11 +251,11 @@ def test_nobody_else_takes_the_lease_of_the_later_of_two_starts_while_it_holds(
             each.pass_s(seconds)
         while applied and applied[0][0] <= other.now_s:
             other.renewed("n1", applied.pop(0)[1])
-        if other.leases.ended("n1", old.origin):
-            assert not other.leases.ended("n1", new.origin)
+        if other.leases.superseded("n1", old.origin):
+            assert not other.leases.superseded("n1", new.origin)
             # A grant is taken on condition that the renewal that was seen last is the last one.
             if not applied:
-                assert not (other.leases.over("n1", new.origin) and new.leases.holds())
+                assert not (other.leases.expired("n1", new.origin) and new.leases.holds())
 
     for gap_s, start in zip(gaps_s, ("old", "new", *log), strict=False):
         lease = new.leases.next_renewal() if start == "new" else late.pop(0)
@@ -265,10 +265,10 @@ def test_nobody_else_takes_the_lease_of_the_later_of_two_starts_while_it_holds(
         pass_s(0.0)
     while applied:
         pass_s(0.05)
-    assert other.leases.ended("n1", old.origin)
+    assert other.leases.superseded("n1", old.origin)
     for _ in range(60):
         pass_s(0.02)
-    assert other.leases.over("n1", new.origin)
+    assert other.leases.expired("n1", new.origin)
 
 
 class Desk:
@@ -278,11 +278,11 @@ class Desk:
         self.observer = observer
         self.done: list[object] = []
 
-    async def invoke(self, body: MetaInvoke) -> Invoked | Failed:
+    async def invoke(self, body: MetaInvoke) -> InvokeReply | Failed:
         self.observer.index += 1
         done = self.observer.store.apply(Entry(1, self.observer.index, body.data))
         self.done.append(done.success)
-        return Invoked(done.success)
+        return InvokeReply(done.success)
 
     def renew(self, body: Renew) -> None:
         raise AssertionError("nobody renews here")
@@ -298,7 +298,7 @@ def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
         observer = Observer("n1")
         observer.granted(0, Grant("n2", origin_of("n2", "00000009"), 4))
         desk, work = Desk(observer), list[asyncio.Task[None]]()
-        tenure = Tenure(
+        tenure = LeaseManager(
             node="n1",
             origin=observer.origin,
             leases=observer.leases,
@@ -318,7 +318,7 @@ def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
             clock=observer.clock,
             leases=observer.leases,
         )
-        tenure.look_after(primary, Led())
+        tenure.reconcile(primary, Led())
         for task in work:
             await task
         assert observer.leases.grants[0] == Grant("n1", observer.origin, 5)
@@ -342,7 +342,7 @@ def desk_of(observer: Observer, work: list[asyncio.Task[None]]) -> MetaDesk:
         group=Led(),
         propose=propose,
         ask=ask,
-        tell=lambda node, body: None,
+        notify=lambda node, body: None,
         spawn=lambda step: work.append(asyncio.ensure_future(step)),
         held=observer.store.get,
     )

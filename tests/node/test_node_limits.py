@@ -15,14 +15,14 @@ from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import events
 from clusters.reference.node.groups import host as groups
-from clusters.reference.node.groups.host import Host
+from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.metastorage.store import Metastorage
 from clusters.reference.node.rpc import sessions
 from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.storage.shared_log import SharedLog
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody
 from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
@@ -49,7 +49,7 @@ def test_a_disk_that_does_not_keep_up_makes_a_leader_refuse(
     monkeypatch.setattr(groups, "MAX_UNWRITTEN", 5)
 
     async def scenario() -> list[object]:
-        host = Host(
+        host = RaftHost(
             member="n1@1",
             log=SharedLog(Stuck(Platter(random.Random(1)))),
             event_log=event_log(),
@@ -126,7 +126,7 @@ def sessions_of_a_node() -> Sessions:
     return Sessions(
         origin="n1~1",
         partitions=1,
-        calls=Calls(route=lambda _: None, ask=nothing, tell=lambda node, body: None),
+        primaries=PrimaryClient(route=lambda _: None, ask=nothing, notify=lambda node, body: None),
         clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=lambda: 0.0),
         admin=no_answer,
     )

@@ -14,9 +14,9 @@ from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import DiskError
 from clusters.reference.node.runtime.files import VolatileDisk
 from clusters.reference.node.storage import shared_log
-from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
+from clusters.reference.node.storage.records import Compaction, CorruptLog, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import SharedLog
-from clusters.reference.node.storage.snapshot_files import Snapshots
+from clusters.reference.node.storage.snapshot_files import SnapshotFiles
 from clusters.reference.node.tx.limits import MAX_TX_BYTES
 
 MEMBERS = Configuration(("n1", "n2", "n3"))
@@ -59,17 +59,17 @@ async def opened(disk: SimDisk) -> SharedLog:
 
 async def life(disk: SimDisk, acknowledged: list[int]) -> None:
     """Write to a busy and an idle group; save and cut the busy one now and then."""
-    log, files = await opened(disk), Snapshots(disk)
-    first = Update("busy", HardState(1, "n1"), (), Cut(Mark(0, 0, MEMBERS)))
+    log, files = await opened(disk), SnapshotFiles(disk)
+    first = Update("busy", HardState(1, "n1"), (), Compaction(Mark(0, 0, MEMBERS)))
     await log.append([first, Update("idle", HardState(1, "n2"), (entry(1), entry(2)))])
-    saved: Saved | None = None
+    saved: SnapshotFile | None = None
     for index in range(1, 60):
         await log.append([put("busy", index)])
         acknowledged.append(index)
         if index % 10 == 0:
             chunks = [b"state at %d" % index, b"x" * 100]
             before, saved = saved, await files.write("busy", Mark(index, 1, MEMBERS), chunks)
-            cut = Cut(Mark(index - 3, 1, MEMBERS), saved)
+            cut = Compaction(Mark(index - 3, 1, MEMBERS), saved)
             await log.append([Update("busy", None, (), cut)])
             if before is not None:
                 await files.delete(before.file)
@@ -78,7 +78,7 @@ async def life(disk: SimDisk, acknowledged: list[int]) -> None:
 async def check(platter: Platter, acknowledged: list[int]) -> None:
     """What was acknowledged is there, in the snapshot or behind it."""
     disk = SimDisk(platter)
-    log, files = await opened(disk), Snapshots(disk)
+    log, files = await opened(disk), SnapshotFiles(disk)
     if not acknowledged:
         return
     busy, idle = log.groups["busy"], log.groups["idle"]
@@ -181,7 +181,9 @@ def test_the_log_is_bounded_however_much_is_written(monkeypatch: pytest.MonkeyPa
         for index in range(1, 5001):
             await log.append([put("busy", index)])
             if index % 100 == 0:
-                cut = Cut(Mark(index - 20, 1, MEMBERS), Saved(Mark(index, 1, MEMBERS), "f", 1))
+                cut = Compaction(
+                    Mark(index - 20, 1, MEMBERS), SnapshotFile(Mark(index, 1, MEMBERS), "f", 1)
+                )
                 await log.append([Update("busy", None, (), cut)])
                 sizes.append(log.size_bytes)
                 on_disk = sum(len(file.data) for file in platter.files.values())
@@ -230,10 +232,12 @@ def test_an_installed_snapshot_replaces_everything_and_an_older_cut_comes_too_la
         platter = Platter(random.Random(1))
         log = await opened(SimDisk(platter))
         await log.append([put("p0", index) for index in range(1, 11)])
-        installed = Saved(Mark(30, 2, MEMBERS), "new", 1)
-        await log.append([Update("p0", None, (), Cut(installed.mark, installed, whole=True))])
-        late = Saved(Mark(8, 1, MEMBERS), "old", 1)
-        await log.append([Update("p0", None, (), Cut(Mark(5, 1, MEMBERS), late))])
+        installed = SnapshotFile(Mark(30, 2, MEMBERS), "new", 1)
+        await log.append(
+            [Update("p0", None, (), Compaction(installed.mark, installed, whole=True))]
+        )
+        late = SnapshotFile(Mark(8, 1, MEMBERS), "old", 1)
+        await log.append([Update("p0", None, (), Compaction(Mark(5, 1, MEMBERS), late))])
         for state in (log.groups["p0"], (await opened(SimDisk(platter))).groups["p0"]):
             assert (state.base, state.saved, list(state.entries)) == (
                 installed.mark,
@@ -258,7 +262,7 @@ def test_a_group_that_is_dropped_is_forgotten() -> None:
 def test_a_damaged_snapshot_is_refused_with_its_place() -> None:
     async def scenario() -> None:
         platter = Platter(random.Random(1))
-        files = Snapshots(SimDisk(platter))
+        files = SnapshotFiles(SimDisk(platter))
         saved = await files.write("p0", Mark(1, 1, MEMBERS), [b"one", b"two"])
         assert [chunk async for chunk in files.chunks(saved)] == [b"one", b"two"]
         whole = bytes(platter.files[saved.file].data)

@@ -23,7 +23,7 @@ from clusters.reference.node import bugs
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import DiskError
 from clusters.reference.node.storage import shared_log
-from clusters.reference.node.storage.records import CorruptLog, Cut, Update
+from clusters.reference.node.storage.records import Compaction, CorruptLog, Update
 from clusters.reference.node.storage.shared_log import SharedLog
 
 GROUPS = ("p0", "p1", "p2")
@@ -60,7 +60,7 @@ def after(model: Model, update: Update) -> Model:
     return others | {update.group: Held(hard, base, entries)}
 
 
-def held_by(log: SharedLog) -> Model:
+def token_of(log: SharedLog) -> Model:
     return {
         group: Held(state.hard_state, state.base.index, tuple(state.entries))
         for group, state in log.groups.items()
@@ -143,7 +143,7 @@ class LogMachine(RuleBasedStateMachine):
             return Update(group, None, (), dropped=True)
         if kind == "cut":
             base = held.base + round(share * (held.last - held.base))
-            return Update(group, None, (), Cut(Mark(base, 1)))
+            return Update(group, None, (), Compaction(Mark(base, 1)))
         first = held.last + 1
         if kind == "overwrite" and held.entries:
             first = held.base + 1 + round(share * (held.last - held.base - 1))
@@ -176,8 +176,8 @@ class LogMachine(RuleBasedStateMachine):
             pass
         self.platter.crash()
         self.reopen()
-        assert held_by(self.log) in models
-        self.model, self.lasts = held_by(self.log), None
+        assert token_of(self.log) in models
+        self.model, self.lasts = token_of(self.log), None
 
     @rule()
     def lose_power(self) -> None:
@@ -210,11 +210,11 @@ class LogMachine(RuleBasedStateMachine):
             return
         assert name == names[-1]
         assert log.torn is not None
-        assert self.lasts is None or held_by(log) in self.lasts
+        assert self.lasts is None or token_of(log) in self.lasts
 
     @invariant()
     def it_holds_what_was_acknowledged(self) -> None:
-        assert held_by(self.log) == self.model
+        assert token_of(self.log) == self.model
 
 
 LIMITS = settings(

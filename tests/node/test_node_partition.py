@@ -18,11 +18,11 @@ from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, P
 from clusters.reference.node.tx.mvcc import Versions
 from clusters.reference.node.tx.partition import CHUNK_BYTES, SNAPSHOT_S, Partition, Result
 from clusters.reference.node.wire.messages import (
-    Committed,
+    Ack,
+    CommitReply,
     Failed,
-    Fine,
-    Prepared,
-    Resolved,
+    PrepareReply,
+    ResolveReply,
     TxnId,
     Version,
 )
@@ -65,8 +65,8 @@ def prepare(number: int, ts: int, *writes: tuple[bytes, bytes]) -> Prepare:
 def test_a_commit_installs_its_writes_at_its_timestamp() -> None:
     log = Log()
 
-    assert log.do(commit(1, 10, (b"k", b"v"), (b"l", b"w"))) == Committed(10)
-    assert log.do(commit(2, 20, (b"k", b"x"))) == Committed(20)
+    assert log.do(commit(1, 10, (b"k", b"v"), (b"l", b"w"))) == CommitReply(10)
+    assert log.do(commit(2, 20, (b"k", b"x"))) == CommitReply(20)
 
     at = log.partition.versions.at
     assert [at(b"k", ts).value for ts in (9, 10, 19, 20)] == [None, b"v", b"v", b"x"]
@@ -103,12 +103,12 @@ def test_a_primary_of_an_earlier_epoch_changes_nothing() -> None:
 def test_what_is_prepared_shows_when_it_is_finished() -> None:
     log = Log()
 
-    assert log.do(prepare(1, 10, (b"k", b"v"))) == Prepared(10)
+    assert log.do(prepare(1, 10, (b"k", b"v"))) == PrepareReply(10)
     assert (log.value(b"k"), log.ended) == (None, [])
-    assert log.do(Finish(EPOCH, txn(1), 15)) == Fine()
+    assert log.do(Finish(EPOCH, txn(1), 15)) == Ack()
     assert log.partition.versions.newest(b"k") == Version(b"v", 15)
     assert log.ended == [txn(1)]
-    assert log.do(Finish(EPOCH, txn(1), 15)) == Fine()  # told twice
+    assert log.do(Finish(EPOCH, txn(1), 15)) == Ack()  # told twice
     assert log.ended == [txn(1)]
 
 
@@ -123,12 +123,12 @@ def test_what_is_prepared_and_given_up_leaves_nothing() -> None:
 
 def test_whoever_decides_first_decides() -> None:
     first = Log()
-    assert first.do(commit(1, 10, (b"k", b"v"), others=(2,))) == Committed(10)
-    assert first.do(Abort(EPOCH, txn(1))) == Resolved(10)
+    assert first.do(commit(1, 10, (b"k", b"v"), others=(2,))) == CommitReply(10)
+    assert first.do(Abort(EPOCH, txn(1))) == ResolveReply(10)
     assert first.value(b"k") == b"v"
 
     second = Log()
-    assert second.do(Abort(EPOCH, txn(1))) == Resolved(0)
+    assert second.do(Abort(EPOCH, txn(1))) == ResolveReply(0)
     assert second.ended == [txn(1)]
     late = second.do(commit(1, 10, (b"k", b"v"), others=(2,)))
     assert isinstance(late, Failed)
@@ -146,7 +146,7 @@ def test_an_outcome_is_kept_until_it_is_finished_everywhere_and_an_abortion_for_
     log.do(Forget(EPOCH, (txn(1),), horizon=5))
 
     assert sorted(log.partition.outcomes) == [txn(9)]
-    assert log.partition.outcome(txn(2)) == Resolved(0)
+    assert log.partition.outcome(txn(2)) == ResolveReply(0)
     assert log.partition.outcome(txn(6)) is None
     assert isinstance(log.do(commit(2, 30, (b"l", b"v"), others=(2,))), Failed)
 

@@ -9,10 +9,18 @@ import attrs
 
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.wire.messages import Failed, Fine, Finish, Hold, Lock, Locked, TxnId
+from clusters.reference.node.wire.messages import (
+    Ack,
+    Failed,
+    Finish,
+    Lock,
+    LockReply,
+    LockToken,
+    TxnId,
+)
 
 KEY = b"key"
-FIRST = Hold(0, 0)
+FIRST = LockToken(0, 0)
 EPOCH = 1
 
 
@@ -70,13 +78,13 @@ def test_who_asks_again_for_what_he_waits_for_waits_once() -> None:
         await settle()
         again = asyncio.ensure_future(here.serve(lock(OLD)))
         await settle()
-        assert await here.serve(Finish(0, YOUNG, 0)) == Fine()
+        assert await here.serve(Finish(0, YOUNG, 0)) == Ack()
         return await unheard, await again, here
 
     unheard, again, here = asyncio.run(scene())
 
     assert isinstance(unheard, Failed)
-    assert isinstance(again, Locked)
+    assert isinstance(again, LockReply)
     assert here.locks.held(OLD) == (KEY,)
     assert here.locks.broken() is None
 
@@ -95,6 +103,6 @@ def test_who_asks_again_differently_waits_for_the_last_that_he_asked() -> None:
     unheard, again, here = asyncio.run(scene())
 
     assert isinstance(unheard, Failed)
-    assert isinstance(again, Locked)
+    assert isinstance(again, LockReply)
     assert here.locks.writer(KEY) == OLD
     assert here.locks.broken() is None

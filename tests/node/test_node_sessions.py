@@ -14,29 +14,29 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node.rpc.sessions import READ_WRITE, SNAPSHOT, Sessions
 from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.runtime.clock import Hlc
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
     Begin,
-    Begun,
     ClientBody,
     ClientReply,
     ClientRequest,
     Codec,
     Commit,
-    Done,
     Execute,
-    Executed,
+    ExecuteReply,
     Failed,
     Get,
+    Ok,
     OneShot,
+    OneShotReply,
     PeerAnswer,
     PeerBody,
     Put,
     ReplyBody,
-    Results,
     Rollback,
+    Started,
     decode,
     encode,
 )
@@ -71,7 +71,7 @@ def heard_after(body: ClientBody, lock_fails_with: str) -> ReplyBody:
 
     async def ask(node: str, asked: PeerBody, limit_s: float) -> PeerAnswer:
         if isinstance(asked, Execute):
-            return Executed((None,), 5)
+            return ExecuteReply((None,), 5)
         return Failed(lock_fails_with, "the put")
 
     async def admin(question: AdminQuestion) -> AdminBody:
@@ -90,7 +90,7 @@ def heard_after(body: ClientBody, lock_fails_with: str) -> ReplyBody:
         sessions = Sessions(
             origin="n1~1",
             partitions=1,
-            calls=Calls(route=lambda _: "n2", ask=ask, tell=lambda node, body: None),
+            primaries=PrimaryClient(route=lambda _: "n2", ask=ask, notify=lambda node, body: None),
             clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s),
             admin=admin,
         )
@@ -99,7 +99,7 @@ def heard_after(body: ClientBody, lock_fails_with: str) -> ReplyBody:
         return script.said
 
     begun, heard = simulate(scenario())
-    assert isinstance(begun.body, Begun)
+    assert isinstance(begun.body, Started)
     assert heard.id == 2
     return heard.body
 
@@ -120,9 +120,9 @@ def test_a_peer_that_was_lost_before_the_commit_leaves_no_doubt_about_the_commit
 @pytest.mark.parametrize(
     ("body", "answer"),
     [
-        (Rollback(), Done),
-        (Begin(SNAPSHOT, 60_000), Begun),
-        (OneShot(((KEY, None),), 60_000), Results),
+        (Rollback(), Ok),
+        (Begin(SNAPSHOT, 60_000), Started),
+        (OneShot(((KEY, None),), 60_000), OneShotReply),
     ],
 )
 def test_what_ends_that_transaction_does_not_hear_it(

@@ -13,25 +13,25 @@ from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import events
 from clusters.reference.node import node_report as reports
-from clusters.reference.node.groups.host import MAX_ENTRY_BYTES, Host
+from clusters.reference.node.groups.host import MAX_ENTRY_BYTES, RaftHost
 from clusters.reference.node.metastorage.store import Metastorage
 from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx import limits
-from clusters.reference.node.tx.coordinator import Snapshot, Transaction, one_shot
+from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot
 from clusters.reference.node.tx.limits import Step, TxError
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import (
+    Ack,
     CommitTx,
     Execute,
     Failed,
-    Fine,
     Finish,
-    Hold,
     Lock,
-    Locked,
+    LockReply,
+    LockToken,
     PeerAnswer,
     PeerBody,
     Prepare,
@@ -48,11 +48,11 @@ async def answer(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
         return Version(VALUE, 1)
     if isinstance(body, CommitTx | Prepare | Execute):
         raise AssertionError(f"nothing may be proposed: {body}")
-    return Locked(Hold(1, 1), VALUE) if isinstance(body, Lock) else Fine()
+    return LockReply(LockToken(1, 1), VALUE) if isinstance(body, Lock) else Ack()
 
 
-def calls() -> Calls:
-    return Calls(route=lambda _: "n1", ask=answer, tell=lambda node, body: None)
+def primaries() -> PrimaryClient:
+    return PrimaryClient(route=lambda _: "n1", ask=answer, notify=lambda node, body: None)
 
 
 def clock() -> Hlc:
@@ -68,7 +68,7 @@ def run(steps: Callable[[Transaction], Awaitable[object]]) -> None:
                 txn=TxnId(1, "n1~1", 1),
                 limit_s=5.0,
                 partitions=1,
-                calls=calls(),
+                primaries=primaries(),
                 clock=clock(),
             )
         )
@@ -119,13 +119,15 @@ TOO_MUCH_READ = "TX-TOO-LARGE: at most 300 bytes read by a transaction"
 
 
 def test_what_was_read_counts_too_since_it_is_kept() -> None:
-    async def reads(tx: Transaction | Snapshot, count: int) -> None:
+    async def reads(tx: Transaction | ReadOnlyTransaction, count: int) -> None:
         for n in [*range(count), *range(count)]:
             await tx.get(b"%d" % n)
 
     async def snapshot(count: int) -> None:
         txn = TxnId(1, "n1~1", 1)
-        await reads(Snapshot(txn=txn, limit_s=5.0, partitions=1, calls=calls()), count)
+        await reads(
+            ReadOnlyTransaction(txn=txn, limit_s=5.0, partitions=1, primaries=primaries()), count
+        )
 
     run(lambda tx: reads(tx, 10))
     asyncio.run(snapshot(10))
@@ -145,7 +147,7 @@ async def _shoot(steps: tuple[Step, ...], partitions: int) -> None:
         limit_s=5.0,
         steps=steps,
         partitions=partitions,
-        calls=calls(),
+        primaries=primaries(),
         clock=clock(),
     )
 
@@ -205,7 +207,7 @@ def test_a_primary_refuses_a_one_shot_whose_answer_is_too_large_and_holds_nothin
                 (3, ((b"k", None),) * 10),
             )
         ]
-        assert await primary.serve(Finish(0, TxnId(3, "n1~1", 1), 0)) == Fine()
+        assert await primary.serve(Finish(0, TxnId(3, "n1~1", 1), 0)) == Ack()
         return answers, primary.locks.count
 
     (reads, writes, fits), locks = asyncio.run(scenario())
@@ -229,7 +231,7 @@ def test_a_report_of_a_key_shows_the_newest_versions_that_fit_into_an_answer(
 
 def test_an_entry_that_fits_into_no_frame_is_not_proposed() -> None:
     async def scenario() -> tuple[list[object], int]:
-        host = Host(
+        host = RaftHost(
             member="n1@1",
             log=SharedLog(SimDisk(Platter(random.Random(1)))),
             event_log=events.EventLog(boot="boot", wall_ns=lambda: 7),

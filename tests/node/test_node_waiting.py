@@ -10,41 +10,46 @@ from primary_scene import (
     KEY,
     OLD,
     YOUNG,
-    Leases,
+    LeaseTable,
     Scene,
     commit,
-    held_by,
     lock,
     now_s,
     prepare,
+    token_of,
 )
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.rpc import request_router as switchboard
-from clusters.reference.node.rpc.request_router import Switchboard
+from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.runtime.clock import Hlc, span
 from clusters.reference.node.tx.coordinator import one_shot
 from clusters.reference.node.tx.finisher import Finisher
-from clusters.reference.node.tx.limits import LOCK_WAIT_S, OUTCOME_WAIT_S, PATIENCE_S, TxError
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.limits import (
+    LOCK_TIMEOUT_S,
+    OUTCOME_TIMEOUT_S,
+    ROUTING_TIMEOUT_S,
+    TxError,
+)
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
-    Committed,
+    CommitReply,
     CommitTx,
     Execute,
-    Executed,
+    ExecuteReply,
     Failed,
     Finish,
     Lock,
-    Locked,
+    LockReply,
     PeerAnswer,
     PeerBody,
-    Prepared,
+    PrepareReply,
     ReadAt,
     Renew,
     Resolve,
-    Resolved,
+    ResolveReply,
     TxnId,
     Version,
 )
@@ -55,14 +60,14 @@ def test_who_waits_for_a_lock_at_another_node_hears_that_it_was_not_free_in_time
         scene = Scene()
         await scene.primary.serve(lock(YOUNG, exclusive=True))
         before_s = now_s()
-        answer = await scene.calls().primary(0, lock(OLD, exclusive=False), PATIENCE_S)
+        answer = await scene.primaries().primary(0, lock(OLD, exclusive=False), ROUTING_TIMEOUT_S)
         return answer, now_s() - before_s, len(scene.asked)
 
     answer, took_s, asked = simulate(scenario())
 
     assert isinstance(answer, Failed)
     assert answer.code == codes.LOCK_TIMEOUT
-    assert took_s == pytest.approx(LOCK_WAIT_S, abs=0.1)
+    assert took_s == pytest.approx(LOCK_TIMEOUT_S, abs=0.1)
     assert asked == 1
 
 
@@ -70,17 +75,17 @@ def test_a_snapshot_at_another_node_hears_that_an_outcome_is_in_doubt() -> None:
     async def scenario() -> tuple[PeerAnswer, float]:
         scene = Scene()
         held = await scene.primary.serve(lock(YOUNG, exclusive=True))
-        assert isinstance(held, Locked)
-        await scene.primary.serve(prepare(YOUNG, held.hold, settled=True))
+        assert isinstance(held, LockReply)
+        await scene.primary.serve(prepare(YOUNG, held.token, settled=True))
         before_s = now_s()
         read = ReadAt(0, KEY, scene.clock.now(), 0, 60_000)
-        return await scene.calls().primary(0, read, PATIENCE_S), now_s() - before_s
+        return await scene.primaries().primary(0, read, ROUTING_TIMEOUT_S), now_s() - before_s
 
     answer, took_s = simulate(scenario())
 
     assert isinstance(answer, Failed)
     assert answer.code == codes.SNAPSHOT_BUSY
-    assert took_s == pytest.approx(OUTCOME_WAIT_S, abs=0.1)
+    assert took_s == pytest.approx(OUTCOME_TIMEOUT_S, abs=0.1)
 
 
 def test_a_one_shot_that_lost_a_peer_before_its_commit_certainly_did_not_happen() -> None:
@@ -94,7 +99,7 @@ def test_a_one_shot_that_lost_a_peer_before_its_commit_certainly_did_not_happen(
             limit_s=1.0,
             steps=tuple((key, b"x") for key in (b"a", b"b", b"c", b"d")),
             partitions=8,
-            calls=Calls(route=lambda _: "n2", ask=lost, tell=lambda node, body: None),
+            primaries=PrimaryClient(route=lambda _: "n2", ask=lost, notify=lambda node, body: None),
             clock=Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s),
         )
 
@@ -112,16 +117,16 @@ def test_a_transaction_that_was_open_for_long_is_not_taken_for_silent_when_it_pr
 
         finisher = Finisher(
             primary=scene.primary,
-            calls=scene.calls(),
+            primaries=scene.primaries(),
             clock=scene.clock,
             leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
             spawn=spawn,
         )
         held = await scene.primary.serve(lock(YOUNG, exclusive=True))
-        assert isinstance(held, Locked)
+        assert isinstance(held, LockReply)
         await asyncio.sleep(5.0)
-        done = await scene.primary.serve(prepare(YOUNG, held.hold, settled=True))
-        assert isinstance(done, Prepared)
+        done = await scene.primary.serve(prepare(YOUNG, held.token, settled=True))
+        assert isinstance(done, PrepareReply)
         await asyncio.sleep(0.5)
         finisher.tend()
         healthy = len(work)
@@ -143,12 +148,12 @@ def test_who_may_have_waited_for_a_lock_elsewhere_is_given_that_time_before_home
         scene, work = Scene(), list[asyncio.Task[None]]()
         finisher = Finisher(
             primary=scene.primary,
-            calls=scene.calls(),
+            primaries=scene.primaries(),
             clock=scene.clock,
             leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
             spawn=lambda step: work.append(asyncio.ensure_future(step)),
         )
-        await scene.primary.serve(prepare(OLD, await held_by(scene, OLD), settled=settled))
+        await scene.primary.serve(prepare(OLD, await token_of(scene, OLD), settled=settled))
         found = list[int]()
         for wait_s in (0.9, 0.9, 0.4):  # RECOVER_AFTER_S, and LOCK_WAIT_S behind it
             await asyncio.sleep(wait_s)
@@ -164,8 +169,8 @@ def test_who_may_have_waited_for_a_lock_elsewhere_is_given_that_time_before_home
 
 async def commit_behind_another(scene: Scene) -> asyncio.Task[PeerAnswer]:
     """A commit of the old one, which waits for a lock that the young one shares."""
-    old = await held_by(scene, OLD)
-    await held_by(scene, YOUNG)
+    old = await token_of(scene, OLD)
+    await token_of(scene, YOUNG)
     asked = CommitTx(0, OLD, old, 0, ((KEY, b"x"),), (1,), 60_000)
     committing = asyncio.ensure_future(scene.primary.serve(asked))
     await asyncio.sleep(0.1)
@@ -183,8 +188,8 @@ def test_home_does_not_call_a_transaction_silent_whose_commit_waits_there_for_a_
 
     committed, told = simulate(scenario())
 
-    assert isinstance(committed, Committed)
-    assert told == Resolved(committed.ts)
+    assert isinstance(committed, CommitReply)
+    assert told == ResolveReply(committed.ts)
 
 
 def test_home_aborts_what_waited_for_a_lock_in_vain() -> None:
@@ -196,22 +201,22 @@ def test_home_aborts_what_waited_for_a_lock_in_vain() -> None:
 
     told, refused, took_s = simulate(scenario())
 
-    assert told == Resolved(0)
+    assert told == ResolveReply(0)
     assert isinstance(refused, Failed)
     assert refused.code == codes.LOCK_TIMEOUT
-    assert took_s == pytest.approx(LOCK_WAIT_S, abs=0.1)
+    assert took_s == pytest.approx(LOCK_TIMEOUT_S, abs=0.1)
 
 
 def test_home_lets_the_locks_of_a_silent_transaction_go_when_it_aborts_it() -> None:
     async def scenario() -> tuple[PeerAnswer, int, PeerAnswer]:
         scene = Scene()
-        hold = await held_by(scene, OLD)
+        token = await token_of(scene, OLD)
         told = await scene.primary.serve(Resolve(0, OLD))
-        return told, scene.primary.locks.count, await scene.primary.serve(commit(OLD, hold))
+        return told, scene.primary.locks.count, await scene.primary.serve(commit(OLD, token))
 
     told, locked, late = simulate(scenario())
 
-    assert (told, locked) == (Resolved(0), 0)
+    assert (told, locked) == (ResolveReply(0), 0)
     assert isinstance(late, Failed)
     assert late.code == codes.LOST
 
@@ -228,7 +233,7 @@ def test_the_time_of_a_one_shot_that_only_read_is_promised_like_that_of_a_snapsh
 
     near, far = simulate(scenario())
 
-    assert isinstance(near, Executed)
+    assert isinstance(near, ExecuteReply)
     assert isinstance(far, Failed)
     assert far.code == codes.LOST
 
@@ -240,8 +245,8 @@ def test_a_snapshot_is_refused_what_was_in_doubt_for_longer_than_it_may_be_old(
     async def scenario() -> PeerAnswer:
         scene = Scene()
         held = await scene.primary.serve(lock(YOUNG, exclusive=True))
-        assert isinstance(held, Locked)
-        await scene.primary.serve(prepare(YOUNG, held.hold, settled=True))
+        assert isinstance(held, LockReply)
+        await scene.primary.serve(prepare(YOUNG, held.token, settled=True))
         await asyncio.sleep(prepared_s)
         at = scene.clock.now()
         reading = asyncio.ensure_future(scene.primary.serve(ReadAt(0, KEY, at, 0, 60_000)))
@@ -260,29 +265,29 @@ def test_a_free_lock_is_answered_at_once_and_one_that_is_not_takes_its_time() ->
     async def scenario() -> None:
         scene = Scene()
         asked = lock(YOUNG, exclusive=True)
-        assert isinstance(scene.primary.at_once(asked), Locked)
+        assert isinstance(scene.primary.try_fast_path(asked), LockReply)
         younger = TxnId(3, "n1~1", 1)
-        refused = scene.primary.at_once(lock(younger, exclusive=False))
+        refused = scene.primary.try_fast_path(lock(younger, exclusive=False))
         assert isinstance(refused, Failed)
         assert refused.code == codes.CONFLICT
         waits = lock(OLD, exclusive=False)
-        assert scene.primary.at_once(waits) is None
-        assert scene.primary.at_once(Execute(0, OLD, ((KEY, None),), 60_000)) is None
+        assert scene.primary.try_fast_path(waits) is None
+        assert scene.primary.try_fast_path(Execute(0, OLD, ((KEY, None),), 60_000)) is None
         waiting = asyncio.ensure_future(scene.primary.serve(waits))
         await asyncio.sleep(0.1)
         assert scene.primary.locks.waiting == 1
         await scene.primary.serve(Finish(0, YOUNG, 0))
-        assert isinstance(await waiting, Locked)
+        assert isinstance(await waiting, LockReply)
 
     simulate(scenario())
 
 
 def test_a_coordinator_that_has_just_started_is_not_taken_for_gone() -> None:
     async def scenario() -> list[int]:
-        scene = Scene(leases=Leases(gone=True))
+        scene = Scene(leases=LeaseTable(gone=True))
         finisher = Finisher(
             primary=scene.primary,
-            calls=scene.calls(),
+            primaries=scene.primaries(),
             clock=scene.clock,
             leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
             spawn=lambda step: step.close(),
@@ -310,7 +315,7 @@ def test_a_node_takes_only_so_many_requests_that_wait_but_renewals_always(
     async def scenario() -> list[PeerAnswer]:
         scene, work = Scene(), list[asyncio.Task[None]]()
         await scene.primary.serve(lock(YOUNG, exclusive=True))
-        board = Switchboard(
+        board = RequestRouter(
             node="n1",
             primaries=lambda number: scene.primary,
             spawn=lambda step: work.append(asyncio.ensure_future(step)),

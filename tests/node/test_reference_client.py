@@ -16,16 +16,16 @@ from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
     Begin,
-    Begun,
     ClientReply,
     ClientRequest,
     Codec,
     Commit,
-    Done,
-    Ended,
+    Committed,
     Get,
+    Ok,
     Put,
     ReplyBody,
+    Started,
     Value,
     decode,
     encode,
@@ -33,10 +33,10 @@ from clusters.reference.node.wire.messages import (
 from harness.client import READ_WRITE
 
 ANSWERS: dict[type[object], ReplyBody] = {
-    Begin: Begun("n1~1-1"),
+    Begin: Started("n1~1-1"),
     Get: Value(None),
-    Put: Done(),
-    Commit: Ended(7),
+    Put: Ok(),
+    Commit: Committed(7),
 }
 NINE_BYTES = 2**40  # so long is its msgpack
 

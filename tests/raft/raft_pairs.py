@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from raft_net import Net
 
-from clusters.reference.node.rpc.heartbeats import Following, Leading
-from clusters.reference.node.wire.messages import Beaten
+from clusters.reference.node.rpc.heartbeats import Receiver, Sender
+from clusters.reference.node.wire.messages import HeartbeatAck
 
 GROUP = "g"
 
@@ -15,7 +15,7 @@ class Pairs:
 
     def __init__(self, net: Net) -> None:
         self.net, self.ticks = net, 0
-        self.open: dict[tuple[str, str], tuple[Leading, Following]] = {}
+        self.open: dict[tuple[str, str], tuple[Sender, Receiver]] = {}
         self.opened = dict.fromkeys(net.names, 0)
 
     def run(self, ticks: int) -> None:
@@ -23,16 +23,16 @@ class Pairs:
         for _ in range(ticks):
             self.ticks += 1
             self.net.tick(*self.net.up())
-            self.beat()
+            self.heartbeat()
             self.net.settle()
 
     def restart(self, name: str) -> None:
         self.net.crash(name)
-        self.beat()
+        self.heartbeat()
         self.net.restart(name)
         self.opened[name] = self.ticks
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         names = self.net.names
         for source, to in ((a, b) for a in names for b in names if a != b):
             up = source in self.net.up() and to in self.net.up()
@@ -42,25 +42,25 @@ class Pairs:
                 self.lose(source, to)
 
     def exchange(self, source: str, to: str) -> None:
-        leading, _ = self.open.setdefault((source, to), (Leading(), Following()))
+        sender, _ = self.open.setdefault((source, to), (Sender(), Receiver()))
         leader = self.net.raft(source)
         self.answer(source, to, self.sent(source, to))
         assert leader.invariants() is None, leader.invariants()
-        assert leading is self.open[(source, to)][0]
+        assert sender is self.open[(source, to)][0]
 
-    def sent(self, source: str, to: str) -> Beaten:
+    def sent(self, source: str, to: str) -> HeartbeatAck:
         """A beat leaves and arrives; the answer to it."""
-        leading, following = self.open[(source, to)]
+        sender, receiver = self.open[(source, to)]
         leader, follower = self.net.raft(source), self.net.raft(to)
-        leads = {GROUP: leader.term} if leader.answers(to) else {}
-        beat = leading.beat(self.ticks, leads)
-        return following.take(beat, lambda _, term: follower.leader_lives(source, term))
+        leads = {GROUP: leader.term} if leader.is_acking(to) else {}
+        heartbeat = sender.heartbeat(self.ticks, leads)
+        return receiver.take(heartbeat, lambda _, term: follower.observe_leader(source, term))
 
-    def answer(self, source: str, to: str, answer: Beaten) -> None:
+    def answer(self, source: str, to: str, answer: HeartbeatAck) -> None:
         leader = self.net.raft(source)
         claims, refused = self.open[(source, to)][0].answered(answer)
         for _, term in claims:
-            leader.vouched(to, term, answer.tick - self.opened[source])
+            leader.node_acked(to, term, answer.tick - self.opened[source])
         if refused:
             leader.unpair(to)
 

@@ -345,7 +345,7 @@ def test_a_member_that_stands_down_leads_no_more_and_asks_for_no_votes_meanwhile
     raft = leader(1)
     term = raft.term
     for _ in range(100):
-        raft.stand_down()
+        raft.step_down()
         raft.tick()
         assert (raft.role, raft.term) == (Role.FOLLOWER, term)
     assert not [m for m in finish(raft) if isinstance(m, VoteRequest)]
@@ -362,7 +362,7 @@ def test_a_follower_that_lost_what_it_had_acknowledged_is_told_of_unless_it_was_
 
     def replied(*, refused: bool, match: int, hint: int) -> tuple[str, ...]:
         raft.step(AppendReply("n2", term, refused, match, hint, raft.now))
-        return raft.forgetful()
+        return raft.followers_with_lost_log()
 
     assert replied(refused=False, match=last, hint=0) == ()
     for _ in range(9):

@@ -8,8 +8,8 @@ import pytest
 from raft_pairs import GROUP, Pairs, paired
 
 from clusters.reference.node.raft import Append, Role
-from clusters.reference.node.rpc.heartbeats import Following, Leading
-from clusters.reference.node.wire.messages import Beat, Beaten
+from clusters.reference.node.rpc.heartbeats import Receiver, Sender
+from clusters.reference.node.wire.messages import Heartbeat, HeartbeatAck
 
 PATIENCE = 10
 
@@ -69,7 +69,7 @@ def test_a_follower_that_restarted_speaks_for_itself_before_its_node_does() -> N
     pairs.net.raft("n1").propose(b"x")
     pairs.run(3)
     pairs.restart("n2")
-    assert not pairs.net.raft("n1").answers("n2")
+    assert not pairs.net.raft("n1").is_acking("n2")
     assert "Append" in sent_during(pairs, 3)
     assert pairs.net.data("n2") == [b"x"]
     assert sent_during(pairs, PATIENCE) == []
@@ -84,7 +84,7 @@ def test_a_follower_that_has_left_is_not_counted_by_the_word_of_its_node() -> No
     assert pairs.net.raft("n1").role is Role.LEADER
     for follower in ("n2", "n3"):
         pairs.exchange("n1", follower)
-        assert not pairs.net.raft("n1").answers(follower)
+        assert not pairs.net.raft("n1").is_acking(follower)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -103,10 +103,10 @@ def test_no_other_member_leads_a_later_term_while_a_lease_holds(seed: int) -> No
                 net.heal()
         for _ in range(choose.randrange(1, 2 * PATIENCE)):
             pairs.run(1)
-            leading = [n for n in net.names if net.raft(n).role is Role.LEADER]
-            for name in (n for n in leading if net.raft(n).lease_holds()):
+            sender = [n for n in net.names if net.raft(n).role is Role.LEADER]
+            for name in (n for n in sender if net.raft(n).lease_holds()):
                 held += 1
-                assert net.raft(name).term == max(net.raft(n).term for n in leading)
+                assert net.raft(name).term == max(net.raft(n).term for n in sender)
     net.heal()
     pairs.run(6 * PATIENCE)
     net.raft(net.leader()).propose(b"last")
@@ -120,39 +120,44 @@ def test_no_other_member_leads_a_later_term_while_a_lease_holds(seed: int) -> No
 
 
 def test_a_claim_is_said_once_and_its_end_once() -> None:
-    leading = Leading()
-    assert leading.beat(1, {"a": 1, "b": 4}) == Beat(1, (("a", 1), ("b", 4)))
-    assert leading.beat(2, {"a": 1, "b": 4}) == Beat(2)
-    assert leading.beat(3, {"a": 2}) == Beat(3, (("a", 2),), ("b",))
+    sender = Sender()
+    assert sender.heartbeat(1, {"a": 1, "b": 4}) == Heartbeat(1, (("a", 1), ("b", 4)))
+    assert sender.heartbeat(2, {"a": 1, "b": 4}) == Heartbeat(2)
+    assert sender.heartbeat(3, {"a": 2}) == Heartbeat(3, (("a", 2),), ("b",))
 
 
 def test_an_answer_says_nothing_of_what_was_claimed_after_its_beat() -> None:
-    leading = Leading()
-    leading.beat(1, {"a": 1})
-    leading.beat(2, {"a": 1, "b": 1})
-    assert leading.answered(Beaten(1)) == ((("a", 1),), ())
-    assert leading.answered(Beaten(2)) == ((("a", 1), ("b", 1)), ())
-    leading.beat(3, {"a": 2, "b": 1})
-    assert leading.answered(Beaten(2, (("a", 1),))) == ((("b", 1),), ())
+    sender = Sender()
+    sender.heartbeat(1, {"a": 1})
+    sender.heartbeat(2, {"a": 1, "b": 1})
+    assert sender.answered(HeartbeatAck(1)) == ((("a", 1),), ())
+    assert sender.answered(HeartbeatAck(2)) == ((("a", 1), ("b", 1)), ())
+    sender.heartbeat(3, {"a": 2, "b": 1})
+    assert sender.answered(HeartbeatAck(2, (("a", 1),))) == ((("b", 1),), ())
 
 
 def test_what_is_refused_is_claimed_anew() -> None:
-    leading, following = Leading(), Following()
-    answer = following.take(leading.beat(1, {"a": 1, "b": 1}), lambda group, _: group == "b")
-    assert answer == Beaten(1, (("a", 1),))
-    assert leading.answered(answer) == ((("b", 1),), ("a",))
-    assert following.take(leading.beat(2, {"b": 1}), lambda *_: True) == Beaten(2)
-    assert leading.beat(3, {"a": 1, "b": 1}) == Beat(3, (("a", 1),))
+    sender, receiver = Sender(), Receiver()
+    answer = receiver.take(sender.heartbeat(1, {"a": 1, "b": 1}), lambda group, _: group == "b")
+    assert answer == HeartbeatAck(1, (("a", 1),))
+    assert sender.answered(answer) == ((("b", 1),), ("a",))
+    assert receiver.take(sender.heartbeat(2, {"b": 1}), lambda *_: True) == HeartbeatAck(2)
+    assert sender.heartbeat(3, {"a": 1, "b": 1}) == Heartbeat(3, (("a", 1),))
 
 
 def test_a_receiver_asks_for_every_claim_at_every_beat_until_it_ends() -> None:
     asked: list[tuple[str, int]] = []
-    following = Following()
+    receiver = Receiver()
 
     def follows(group: str, term: int) -> bool:
         asked.append((group, term))
         return True
 
-    for beat in (Beat(1, ((GROUP, 3),)), Beat(2), Beat(3, (), (GROUP,)), Beat(4)):
-        assert following.take(beat, follows) == Beaten(beat.tick)
+    for heartbeat in (
+        Heartbeat(1, ((GROUP, 3),)),
+        Heartbeat(2),
+        Heartbeat(3, (), (GROUP,)),
+        Heartbeat(4),
+    ):
+        assert receiver.take(heartbeat, follows) == HeartbeatAck(heartbeat.tick)
     assert asked == [(GROUP, 3)] * 2

@@ -85,7 +85,7 @@ def _primary_status(primary: Primary, granted: str | None, epoch: int) -> Primar
         serving=primary.serving,
         locks=primary.locks.count,
         waiting=primary.locks.waiting,
-        open=len(primary.footings),
+        open=len(primary.transactions),
         prepared=tuple(str(txn) for txn in partition.prepared),
         outcomes=len(partition.outcomes),
         keys=len(partition.versions),

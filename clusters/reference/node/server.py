@@ -10,9 +10,9 @@ from collections.abc import Coroutine
 from clusters.reference.node import bugs, events
 from clusters.reference.node import node_report as reports
 from clusters.reference.node.config import Config, check
-from clusters.reference.node.groups.group import Group, Machine
-from clusters.reference.node.groups.host import Host
-from clusters.reference.node.groups.snapshot_manager import Saver
+from clusters.reference.node.groups.group import Group, StateMachine
+from clusters.reference.node.groups.host import RaftHost
+from clusters.reference.node.groups.snapshot_manager import SnapshotManager
 from clusters.reference.node.metastorage.metadesk import MetaDesk
 from clusters.reference.node.metastorage.store import Change, Metastorage, encode_invoke
 from clusters.reference.node.placement.assignments import (
@@ -23,12 +23,12 @@ from clusters.reference.node.placement.assignments import (
     first_assignments,
     zone_of,
 )
-from clusters.reference.node.placement.lease_manager import Tenure
-from clusters.reference.node.placement.lease_table import RENEW_S, Leases, origin_of
+from clusters.reference.node.placement.lease_manager import LeaseManager
+from clusters.reference.node.placement.lease_table import RENEW_S, LeaseTable, origin_of
 from clusters.reference.node.raft import Message
 from clusters.reference.node.rpc.heartbeats import Heartbeats
 from clusters.reference.node.rpc.peers import Peers, Reply
-from clusters.reference.node.rpc.request_router import Switchboard
+from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
 from clusters.reference.node.runtime.clock import Hlc
@@ -36,13 +36,13 @@ from clusters.reference.node.runtime.files import VolatileDisk
 from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.storage.identity import load, member_of, name_of
 from clusters.reference.node.storage.shared_log import SharedLog
-from clusters.reference.node.storage.snapshot_files import Snapshots
-from clusters.reference.node.topology.membership import Founding, Keeper
+from clusters.reference.node.storage.snapshot_files import SnapshotFiles
+from clusters.reference.node.topology.membership import Bootstrap, Reconfigurer
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.finisher import TEND_S, Finisher
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import PeerBody
 
 METASTORAGE = "metastorage"
@@ -75,7 +75,9 @@ class Node:
         self.log = SharedLog(self._disk, fsync="no-fsync" not in config.bugs)
         self.metastorage = Metastorage()
         self.assignments: dict[int, Assignment] = {}
-        self._tenure: Tenure | None = None  # from when it is known who founded the cluster
+        self._lease_manager: LeaseManager | None = (
+            None  # from when it is known who founded the cluster
+        )
         self.replicas: dict[int, Replica] = {}
         self._partitions: dict[str, Partition] = {}  # restored, and not yet started
         self._finishers: dict[int, Finisher] = {}
@@ -102,14 +104,14 @@ class Node:
         monotonic_s = asyncio.get_running_loop().time
         self.clock = Hlc(wall_ns=runtime.wall_ns, monotonic_s=monotonic_s)
         self._origin = origin_of(config.node, runtime.boot)
-        self.leases = Leases(
+        self.leases = LeaseTable(
             node=config.node,
             origin=self._origin,
             clock=self.clock,
             monotonic_s=monotonic_s,
             held=self.metastorage.get,
         )
-        self._switchboard = Switchboard(
+        self._router = RequestRouter(
             node=config.node,
             primaries=lambda number: (
                 self.replicas[number].primary if number in self.replicas else None
@@ -118,17 +120,17 @@ class Node:
             under_way=lambda: len(self._tasks),
             fail=lambda error: self.host.fail(error),
         )
-        self.calls = Calls(
-            route=self.leases.primary, ask=self._switchboard.ask, tell=self._switchboard.tell
+        self.primaries = PrimaryClient(
+            route=self.leases.primary, ask=self._router.ask, notify=self._router.notify
         )
         identity = await load(self._disk, config.node, runtime.random)
         self.incarnation = identity.incarnation
         self.member = member_of(config.node, identity.incarnation)
-        self._founding = Founding(self._disk, identity, config.members)
+        self._bootstrap = Bootstrap(self._disk, identity, config.members)
         await self.log.open()
         if self.log.torn is not None:
             self.events.add(events.TORN_TAIL, str(self.log.torn))
-        self.host = Host(
+        self.host = RaftHost(
             member=self.member,
             log=self.log,
             event_log=self.events,
@@ -151,18 +153,18 @@ class Node:
             groups=Heartbeats(self.host.groups),
             rare=runtime.rare,
         )
-        self._switchboard.links = self.peers.links
+        self._router.links = self.peers.links
         self.host.on_send, self.host.batch = self.peers.send_raft, runtime.network.batch
-        self.saver = Saver(
+        self.snapshots = SnapshotManager(
             host=self.host,
-            snapshots=Snapshots(self._disk),
+            snapshots=SnapshotFiles(self._disk),
             snapshot_bytes=config.snapshot_bytes,
             send=self.peers.send_raft,
             rare=runtime.rare,
         )
-        await self.saver.load(self._machine)
+        await self.snapshots.load(self._machine)
 
-    def _machine(self, group: str) -> Machine:
+    def _machine(self, group: str) -> StateMachine:
         """The state machine that ``group`` of the log is restored to."""
         if group == METASTORAGE:
             return self.metastorage
@@ -173,7 +175,7 @@ class Node:
         sessions = Sessions(
             origin=self._origin,
             partitions=config.partitions,
-            calls=self.calls,
+            primaries=self.primaries,
             clock=self.clock,
             admin=functools.partial(reports.answer, self),
         )
@@ -211,30 +213,30 @@ class Node:
 
     async def _hand_over(self) -> None:
         """A graceful stop releases what it was granted, so that successors need not wait."""
-        if self._tenure is None:
+        if self._lease_manager is None:
             return
         primaries = tuple(replica.primary for replica in self.replicas.values())
         try:
             async with asyncio.timeout(HAND_OVER_LIMIT_S):
-                await self._tenure.give_up(primaries)
+                await self._lease_manager.release_all(primaries)
         except TimeoutError:
             log.info("stopped before every partition was handed over")
 
     async def _lead_a_life(self) -> None:
         """Wait until it is known who founded the cluster, then run the groups."""
-        await self._founding.settle()
+        await self._bootstrap.settle()
         self.peers.ping_all()
         # Watched from here on, so that what is applied from now is seen, from revision 1.
         self.metastorage.watch("", self._changed)
-        founders = self._founding.founders
+        founders = self._bootstrap.founders
         self._meta = self.host.open(
             METASTORAGE,
             partition=None,
             founders=founders if self.member in founders else (),
             machine=self.metastorage,
-            restoring=self.saver.loaded(METASTORAGE),
+            restoring=self.snapshots.loaded(METASTORAGE),
         )
-        self._keeper = Keeper(
+        self._reconfigurer = Reconfigurer(
             host=self.host,
             metastorage=self._meta,
             assignments=self.assignments,
@@ -246,13 +248,13 @@ class Node:
             node=self.config.node,
             group=self._meta,
             propose=lambda data, limit_s: self.host.ask(self._meta, data, limit_s),
-            ask=self._switchboard.ask,
-            tell=self._switchboard.tell,
+            ask=self._router.ask,
+            notify=self._router.notify,
             spawn=self._spawn,
             held=self.metastorage.get,
         )
-        self._switchboard.desk = desk
-        self._tenure = Tenure(
+        self._router.desk = desk
+        self._lease_manager = LeaseManager(
             node=self.config.node,
             origin=self._origin,
             leases=self.leases,
@@ -261,7 +263,7 @@ class Node:
             spawn=self._spawn,
         )
         self.host.on_tick = self._tick
-        await together(self.host.run(), self.saver.run(), self._tend_forever())
+        await together(self.host.run(), self.snapshots.run(), self._tend_forever())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run ``work`` beside everything else; what it raises stops the node."""
@@ -282,34 +284,34 @@ class Node:
 
     def founders(self) -> tuple[str, ...]:
         """Who founded the cluster, once that is known."""
-        return self._founding.founders
+        return self._bootstrap.founders
 
     def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
         """What ``peer``, in this life, knows of a cluster."""
-        self._founding.heard(peer, incarnation, founders)
+        self._bootstrap.heard(peer, incarnation, founders)
 
     def request(self, body: PeerBody, reply: Reply) -> None:
         """A request of a peer."""
-        self._switchboard.request(body, reply)
+        self._router.request(body, reply)
 
     def _tick(self) -> None:
-        self.peers.beat(self.host.ticks)
-        self._stand_down()
+        self.peers.heartbeat(self.host.ticks)
+        self._step_down()
         self._seed_metastorage()
-        self._keeper.tick()
-        if self._tenure is None:
+        self._reconfigurer.tick()
+        if self._lease_manager is None:
             return
-        self._tenure.watch_lease()
+        self._lease_manager.watch_lease()
         for replica in self.replicas.values():
-            self._tenure.look_after(replica.primary, replica.group)
+            self._lease_manager.reconcile(replica.primary, replica.group)
 
-    def _stand_down(self) -> None:
+    def _step_down(self) -> None:
         """Lead nothing while this node's clock and those of most others can't follow each other:
         whatever it led, nobody could use, and its lease would put its successors' clocks ahead.
         """
         before, self._out_of_time = self._out_of_time, self.peers.out_of_time()
         if self._out_of_time is not None:
-            self.host.stand_down()
+            self.host.step_down()
             if before is None:
                 text = f"{self.config.node} leads nothing: {self._out_of_time}"
                 self.events.add(events.LEASE_LOST, text)
@@ -317,9 +319,9 @@ class Node:
             log.info("the clock fits again: %s may lead", self.config.node)
 
     async def _tend_forever(self) -> None:
-        while self._tenure is not None:
+        while self._lease_manager is not None:
             if self._out_of_time is None:
-                self._tenure.renew()
+                self._lease_manager.renew()
             for finisher in self._finishers.values():
                 finisher.tend()
             await asyncio.sleep(min(RENEW_S, TEND_S))
@@ -372,7 +374,7 @@ class Node:
             partition=number,
             founders=founders,
             machine=partition,
-            restoring=self.saver.loaded(name),
+            restoring=self.snapshots.loaded(name),
         )
 
         async def propose(command: commands.Command, limit_s: float) -> object:
@@ -389,7 +391,7 @@ class Node:
         self.replicas[number] = Replica(group, partition, primary)
         self._finishers[number] = Finisher(
             primary=primary,
-            calls=self.calls,
+            primaries=self.primaries,
             clock=self.clock,
             leases=self.leases,
             spawn=self._spawn,

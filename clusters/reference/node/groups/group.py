@@ -9,20 +9,20 @@ import msgspec
 
 from clusters.reference.node.raft import Entry, Message, Raft, Role
 from clusters.reference.node.storage.identity import name_of
-from clusters.reference.node.storage.records import Saved, Update
+from clusters.reference.node.storage.records import SnapshotFile, Update
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed
 from clusters.reference.node.wire.reports import GroupStatus, Recovered
 
 ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
 
-Done = Callable[[object], None]
+Callback = Callable[[object], None]
 Outgoing = dict[str, list[tuple[str, Message]]]
 """Messages to send: member to (group, message)."""
 Send = Callable[[str, tuple[tuple[str, Message], ...]], None]
 
 
-class Restoring(Protocol):
+class SnapshotRestore(Protocol):
     """A snapshot that is read beside the state machine, in steps that are short."""
 
     def feed(self, chunk: bytes) -> None:
@@ -32,7 +32,7 @@ class Restoring(Protocol):
         """All chunks were fed: the state machine is what they say, from one moment to the next."""
 
 
-class Machine(Protocol):
+class StateMachine(Protocol):
     """A group's state machine: deterministic, in memory, fed committed entries in order."""
 
     def apply(self, entry: Entry) -> object:
@@ -41,10 +41,10 @@ class Machine(Protocol):
     def snapshot(self) -> Iterator[bytes]:
         """The state of this moment in chunks, which are taken while later entries are applied."""
 
-    def restoring(self) -> Restoring:
+    def restoring(self) -> SnapshotRestore:
         """The way to become what a ``snapshot`` saw, whatever is applied meanwhile."""
 
-    def foresee(self, entry: Entry) -> object:
+    def predict(self, entry: Entry) -> object:
         """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
 
     def content(self) -> Iterable[object]:
@@ -52,7 +52,7 @@ class Machine(Protocol):
         same, which are taken while later entries are applied.
         """
 
-    def lead_lost(self) -> None:
+    def leadership_lost(self) -> None:
         """This member leads no more: forget what only a leader keeps."""
 
 
@@ -69,21 +69,27 @@ class Waiter(msgspec.Struct, frozen=True):
 
     term: int
     deadline_s: float
-    done: Done
+    done: Callback
 
 
 class Group:
     """One member of one raft group on this node."""
 
     def __init__(
-        self, *, name: str, partition: int | None, raft: Raft, machine: Machine, opened_tick: int
+        self,
+        *,
+        name: str,
+        partition: int | None,
+        raft: Raft,
+        machine: StateMachine,
+        opened_tick: int,
     ) -> None:
         """``opened_tick``: of the host, when ``raft`` began to count its own."""
         self.name, self.partition, self.raft, self.machine = name, partition, raft, machine
         self.opened_tick = opened_tick
         self.applied_index, self.applied_term = raft.applied_index, 0
         self.fresh_bytes = 0  # applied since the last snapshot
-        self.incoming: Saved | None = None  # installed, and not yet in the log
+        self.incoming: SnapshotFile | None = None  # installed, and not yet in the log
         self.waiters: dict[int, Waiter] = {}
         self.unwritten = 0
         self.written_index = raft.last_index
@@ -142,7 +148,7 @@ class Group:
     def answer_early(self, entries: Iterable[Entry]) -> None:
         """Only for the planted bug ``ack-before-quorum``: take the outcome for granted."""
         for entry in entries:
-            result = self.machine.foresee(entry)
+            result = self.machine.predict(entry)
             if result is not None:
                 self.answer(entry, result)
 

@@ -18,12 +18,12 @@ from clusters.reference.node import events
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.config import DEFAULT_APPEND_ENTRIES, DEFAULT_APPENDS_AHEAD
 from clusters.reference.node.groups.group import (
-    Done,
+    Callback,
     Group,
-    Machine,
     Outgoing,
-    Restoring,
     Send,
+    SnapshotRestore,
+    StateMachine,
     Waiter,
     Write,
 )
@@ -42,7 +42,7 @@ from clusters.reference.node.raft import (
 from clusters.reference.node.runtime import Rare, never
 from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.storage.identity import name_of
-from clusters.reference.node.storage.records import Cut, Saved, Update
+from clusters.reference.node.storage.records import Compaction, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import GroupState, SharedLog
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed
@@ -59,7 +59,7 @@ LATE_TICKS = 3  # where a simulation lets a tick come late: less than an electio
 log = logging.getLogger("node.groups")
 
 
-class Host:
+class RaftHost:
     """All groups of a node."""
 
     def __init__(
@@ -100,8 +100,8 @@ class Host:
         *,
         partition: int | None,
         founders: tuple[str, ...],
-        machine: Machine,
-        restoring: Restoring | None,
+        machine: StateMachine,
+        restoring: SnapshotRestore | None,
     ) -> Group:
         """Start this node's member of group ``name`` from what the log holds of it;
         ``restoring`` was fed the snapshot that it names. Where it holds nothing the group begins
@@ -134,23 +134,23 @@ class Host:
         self.groups[name] = group
         if state is None and founders:
             # A restart must find the founders of this moment, not who is assigned by then.
-            self.write(group, Update(name, None, (), Cut(base)), lambda outgoing: None)
-        self.touch(group)
+            self.write(group, Update(name, None, (), Compaction(base)), lambda outgoing: None)
+        self.mark_ready(group)
         return group
 
-    def installed(self, group: Group, saved: Saved) -> None:
+    def installed(self, group: Group, saved: SnapshotFile) -> None:
         """The group's state machine was restored from ``saved``, which its raft has installed."""
         group.incoming, group.fresh_bytes = saved, 0
         group.applied_index, group.applied_term = saved.mark.index, saved.mark.term
         group.written_index = saved.mark.index
-        self.touch(group)
+        self.mark_ready(group)
         self._flush()
 
     def step(self, messages: Iterable[tuple[str, Message]]) -> None:
         """Give messages to their groups; those of a group that is not open here are dropped, the
         sender repeats itself. So are all while the disk is too far behind.
         """
-        if self._swamped:
+        if self.overloaded:
             return
         for name, message in messages:
             group = self.groups.get(name)
@@ -160,14 +160,14 @@ class Host:
                 except InvariantBroken as error:
                     self.fail(error)
                     return
-                self.touch(group)
+                self.mark_ready(group)
 
-    def propose(self, group: Group, data: bytes, limit_s: float, done: Done) -> int | None:
+    def propose(self, group: Group, data: bytes, limit_s: float, done: Callback) -> int | None:
         """Append ``data`` to the group's log; ``done`` gets what ``apply`` returned, or ``Failed``.
 
         Returns the entry's index, or ``None`` where it was refused (``done`` was called).
         """
-        if self._swamped:
+        if self.overloaded:
             done(
                 Failed(codes.OVERLOADED, f"{self._node}: {MAX_UNWRITTEN} writes wait for the disk")
             )
@@ -188,11 +188,11 @@ class Host:
             return None
         deadline_s = asyncio.get_running_loop().time() + limit_s
         group.waiters[index] = Waiter(term, deadline_s, done)
-        self.touch(group)
+        self.mark_ready(group)
         return index
 
     @property
-    def _swamped(self) -> bool:
+    def overloaded(self) -> bool:
         return len(self._unwritten) >= MAX_UNWRITTEN
 
     async def ask(self, group: Group, data: bytes, limit_s: float) -> object:
@@ -212,11 +212,11 @@ class Host:
         """
         await together(self._tick_forever(), self._write_forever(), self._failure)
 
-    def stand_down(self) -> None:
+    def step_down(self) -> None:
         """Lead nothing, until the next tick at least."""
         for group in self.groups.values():
-            group.raft.stand_down()
-            self.touch(group)
+            group.raft.step_down()
+            self.mark_ready(group)
 
     async def made_durable(self, group: Group, update: Update | None) -> None:
         """Return once ``update``, and all that was asked for before it, is durable."""
@@ -250,12 +250,12 @@ class Host:
                 role = group.raft.role
                 group.raft.tick()
                 if group.raft.role is not role or group.raft.has_ready():
-                    self.touch(group)
+                    self.mark_ready(group)
                 if group.waiters:
                     group.expire(asyncio.get_running_loop().time())
             self.on_tick()
 
-    def touch(self, group: Group) -> None:
+    def mark_ready(self, group: Group) -> None:
         """The group's raft was stepped: drain it with this turn of the loop."""
         self._dirty[group.name] = group
         if not self._flush_due:
@@ -311,7 +311,7 @@ class Host:
             group.written_index = last.index
         cut = None
         if ready.installed is not None:
-            cut = Cut(ready.installed, group.incoming, whole=True)
+            cut = Compaction(ready.installed, group.incoming, whole=True)
         hard_state = ready.hard_state
         if hard_state is not None and planted("vote-not-persisted"):
             hard_state = HardState(hard_state.term, None)
@@ -367,7 +367,7 @@ class Host:
                 group.answer_early(ready.entries)
             last = ready.entries[-1]
             group.raft.persisted(last.index, last.term)
-            self.touch(group)
+            self.mark_ready(group)
 
     def _notice_role(self, group: Group) -> None:
         """Tell about leadership won or lost, and fail those who waited for a lost one."""
@@ -377,7 +377,7 @@ class Host:
             return
         group.led_term = leads
         if led is not None:
-            group.machine.lead_lost()
+            group.machine.leadership_lost()
             text = f"{self._node} leads {group.name} no more"
             group.fail_waiters(codes.LEADER_LOST, text, lambda waiter: waiter.term != leads)
             self._events.add(events.LEADER_LOST, text, partition=group.partition, term=led)

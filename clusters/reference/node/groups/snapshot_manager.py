@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from clusters.reference.node.groups.group import Group, Machine, Restoring
-from clusters.reference.node.groups.host import Host
+from clusters.reference.node.groups.group import Group, SnapshotRestore, StateMachine
+from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.raft import Chunk, Mark, Message, Ready
 from clusters.reference.node.runtime import Rare, never
 from clusters.reference.node.runtime.tasks import together
-from clusters.reference.node.storage.records import CorruptLog, Cut, Saved, Update
-from clusters.reference.node.storage.snapshot_files import Snapshots
+from clusters.reference.node.storage.records import Compaction, CorruptLog, SnapshotFile, Update
+from clusters.reference.node.storage.snapshot_files import SnapshotFiles
 
 LOOK_EVERY_S = 0.25  # for groups whose log has grown
 MAX_MOVES = 256  # chunks that wait to be read or written; one more is dropped, and asked for again
@@ -34,14 +34,14 @@ class _Incoming:
         self.mark, self.file, self.size_bytes = mark, file, 0
 
 
-class Saver:
+class SnapshotManager:
     """Moves the snapshots of all groups of one ``host``."""
 
     def __init__(
         self,
         *,
-        host: Host,
-        snapshots: Snapshots,
+        host: RaftHost,
+        snapshots: SnapshotFiles,
         snapshot_bytes: int,
         send: Callable[[str, tuple[tuple[str, Message], ...]], None],
         rare: Rare = never,
@@ -49,14 +49,14 @@ class Saver:
         """A group is saved when it has applied ``snapshot_bytes`` since the last time, or as much
         as its last snapshot takes, if that is more: so saving costs about what logging does.
         """
-        self._host, self._snapshots, self._send = host, snapshots, send
+        self._host, self._files, self._send = host, snapshots, send
         self._snapshot_bytes, self._rare = snapshot_bytes, rare
         self._moves: asyncio.Queue[tuple[Group, str | None, Chunk]] = asyncio.Queue(MAX_MOVES)
         self._incoming: dict[str, _Incoming] = {}
-        self._loaded: dict[str, Restoring] = {}
+        self._loaded: dict[str, SnapshotRestore] = {}
         host.on_chunks = self._enqueue
 
-    async def load(self, machine: Callable[[str], Machine]) -> None:
+    async def load(self, machine: Callable[[str], StateMachine]) -> None:
         """Read every snapshot that the log names, each beside the ``machine`` of its group, and
         delete what it doesn't. Raises ``DiskError`` and ``CorruptLog``.
         """
@@ -65,18 +65,18 @@ class Saver:
             for group, state in self._host.log.groups.items()
             if state.saved is not None
         }
-        await self._snapshots.sweep([held.file for held in saved.values()])
+        await self._files.sweep([held.file for held in saved.values()])
         for group, held in saved.items():
             self._loaded[group] = await self._read(held, machine(group))
 
-    def loaded(self, group: str) -> Restoring | None:
+    def loaded(self, group: str) -> SnapshotRestore | None:
         """What ``load`` read for ``group``, to be had once."""
         return self._loaded.pop(group, None)
 
-    async def _read(self, saved: Saved, machine: Machine) -> Restoring:
+    async def _read(self, saved: SnapshotFile, machine: StateMachine) -> SnapshotRestore:
         """Feed it to ``machine``; the loop turns between chunks, so that nobody waits for all."""
         restoring = machine.restoring()
-        async for chunk in self._snapshots.chunks(saved):
+        async for chunk in self._files.chunks(saved):
             restoring.feed(chunk)
             await asyncio.sleep(0)
         return restoring
@@ -107,21 +107,21 @@ class Saver:
         mark = raft.mark(applied)
         base = raft.mark(applied - (applied - raft.base_index) // SLACK)
         group.fresh_bytes = 0
-        saved = await self._snapshots.write(group.name, mark, group.machine.snapshot())
+        saved = await self._files.write(group.name, mark, group.machine.snapshot())
         before = self._saved(group)
-        cut = Update(group.name, None, (), Cut(base, saved))
+        cut = Update(group.name, None, (), Compaction(base, saved))
         if self._host.groups.get(group.name) is not group:
-            await self._snapshots.delete(saved.file)
+            await self._files.delete(saved.file)
             return
         await self._host.made_durable(group, cut)
         if self._saved(group) is not saved:  # another one was installed meanwhile
-            await self._snapshots.delete(saved.file)
+            await self._files.delete(saved.file)
             return
         raft.compacted(base.index, mark)
         if before is not None:
-            await self._snapshots.delete(before.file)
+            await self._files.delete(before.file)
 
-    def _saved(self, group: Group) -> Saved | None:
+    def _saved(self, group: Group) -> SnapshotFile | None:
         state = self._host.log.groups.get(group.name)
         return None if state is None else state.saved
 
@@ -140,7 +140,7 @@ class Saver:
                 continue
             if to is None:
                 await self._receive(group, chunk)
-                self._host.touch(group)
+                self._host.mark_ready(group)
             else:
                 await self._send_piece(group, to, chunk)
 
@@ -148,7 +148,7 @@ class Saver:
         saved = self._saved(group)
         if saved is None or saved.mark != chunk.mark:
             return  # a newer one is there; the core begins with it in its time
-        data = await self._snapshots.piece(saved, chunk.offset)
+        data = await self._files.piece(saved, chunk.offset)
         last = chunk.offset + len(data) >= saved.size_bytes
         filled = msgspec.structs.replace(chunk, data=data, last=last)
         self._send(to, ((group.name, filled),))
@@ -157,11 +157,11 @@ class Saver:
         incoming = self._incoming.get(group.name)
         if incoming is None or incoming.mark != chunk.mark:
             if incoming is not None:
-                await self._snapshots.delete(incoming.file)
-            incoming = _Incoming(chunk.mark, self._snapshots.new_file(group.name))
+                await self._files.delete(incoming.file)
+            incoming = _Incoming(chunk.mark, self._files.new_file(group.name))
             self._incoming[group.name] = incoming
         if chunk.offset == incoming.size_bytes:
-            await self._snapshots.keep(incoming.file, chunk.data, last=chunk.last)
+            await self._files.keep(incoming.file, chunk.data, last=chunk.last)
             incoming.size_bytes += len(chunk.data)
             if chunk.last:
                 del self._incoming[group.name]
@@ -170,21 +170,21 @@ class Saver:
         group.raft.chunk_stored(chunk, incoming.size_bytes)
 
     async def _install(self, group: Group, chunk: Chunk, incoming: _Incoming) -> None:
-        saved = Saved(incoming.mark, incoming.file, incoming.size_bytes)
+        saved = SnapshotFile(incoming.mark, incoming.file, incoming.size_bytes)
         before = self._saved(group)
         try:
             restoring = await self._read(saved, group.machine)
         except CorruptLog as error:
             log.warning("%s: what was received is damaged, again: %s", group.name, error)
-            await self._snapshots.delete(saved.file)
+            await self._files.delete(saved.file)
             group.raft.chunk_stored(chunk, 0)
             return
         if not group.raft.install(chunk):
-            await self._snapshots.delete(saved.file)
+            await self._files.delete(saved.file)
             return
         # From here to the drain of the group nothing is awaited: log and state change together.
         restoring.done()
         self._host.installed(group, saved)
         if before is not None:
             await self._host.made_durable(group, None)
-            await self._snapshots.delete(before.file)
+            await self._files.delete(before.file)

@@ -9,11 +9,11 @@ from typing import Protocol
 from clusters.reference.node.metastorage import store
 from clusters.reference.node.metastorage.store import Operation, Versioned, encode_invoke
 from clusters.reference.node.placement.lease_table import LEASE, Lease, decode_lease
-from clusters.reference.node.tx.primary_client import Ask, Tell
+from clusters.reference.node.tx.primary_client import Ask, Notify
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Failed,
-    Invoked,
+    InvokeReply,
     MetaInvoke,
     PeerAnswer,
     Renew,
@@ -47,30 +47,30 @@ class MetaDesk:
         group: Group,
         propose: Propose,
         ask: Ask,
-        tell: Tell,
+        notify: Notify,
         spawn: Callable[[Coroutine[None, None, None]], None],
         held: Callable[[str], Versioned | None],
     ) -> None:
         """``held`` is metastorage's ``get``."""
         self._held = held
         self._node, self._group, self._propose = node, group, propose
-        self._ask, self._tell, self._spawn = ask, tell, spawn
+        self._ask, self._notify, self._spawn = ask, notify, spawn
         self._renewals: dict[str, bytes] = {}
         self._taken: dict[str, Lease] = {}  # the last renewal of each node that was taken here
 
-    async def invoke(self, body: MetaInvoke) -> Invoked | Failed:
+    async def invoke(self, body: MetaInvoke) -> InvokeReply | Failed:
         """Do it at the leader; a failure says nothing about whether it was done."""
         leader = self._group.leader
         if leader is None:
             return Failed(codes.NOT_LEADER, "metastorage has no leader")
         answer = await self._ask(leader, body, INVOKE_LIMIT_S)
-        return answer if isinstance(answer, Invoked | Failed) else Failed(codes.LOST)
+        return answer if isinstance(answer, InvokeReply | Failed) else Failed(codes.LOST)
 
     def renew(self, body: Renew) -> None:
         """Hand a renewal to the leader; lost if there is none, the next one comes soon."""
         leader = self._group.leader
         if leader is not None:
-            self._tell(leader, body)
+            self._notify(leader, body)
 
     async def serve(self, body: MetaInvoke | Renew) -> PeerAnswer:
         """Answer as the leader."""
@@ -87,10 +87,10 @@ class MetaDesk:
             if not self._renewals:
                 self._spawn(self._renew_all())
             self._renewals[body.node] = body.lease
-            return Invoked(True)
+            return InvokeReply(True)
         done = await self._propose(body.data, INVOKE_LIMIT_S)
-        if isinstance(done, store.Invoked):
-            return Invoked(done.success)
+        if isinstance(done, store.InvokeResult):
+            return InvokeReply(done.success)
         return done if isinstance(done, Failed) else Failed(codes.LOST)
 
     async def _renew_all(self) -> None:

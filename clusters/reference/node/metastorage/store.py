@@ -51,7 +51,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     entries: dict[str, bytes | None]
 
 
-class Invoked(msgspec.Struct, frozen=True, kw_only=True):
+class InvokeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an invoke: which branch, and the revision after it."""
 
     success: bool
@@ -100,22 +100,22 @@ class Metastorage:
         """
         self._watchers.append((prefix, watcher))
 
-    def apply(self, entry: Entry) -> Invoked:
+    def apply(self, entry: Entry) -> InvokeResult:
         """Decide and do one invoke."""
         invoke = _decoder.decode(entry.data)
         success = all(self._holds(condition) for condition in invoke.conditions)
         operations = invoke.success if success else invoke.failure
         if operations:
             self._do(operations)
-        return Invoked(success=success, revision=self.revision)
+        return InvokeResult(success=success, revision=self.revision)
 
     def snapshot(self) -> Iterator[bytes]:
         """The state of this moment as one chunk: metastorage is small."""
         return iter((_encoder.encode(_Whole(self.revision, self._keys)),))
 
-    def restoring(self) -> Restoring:
+    def restoring(self) -> SnapshotRestore:
         """The way to become what ``snapshot`` saw."""
-        return Restoring(self)
+        return SnapshotRestore(self)
 
     def become(self, chunks: Iterable[bytes]) -> None:
         """What ``snapshot`` saw. Watchers are told of everything that differs, as one change at its
@@ -127,16 +127,16 @@ class Metastorage:
             key: held.value for key, held in whole.keys.items() if before.get(key) != held
         }
         changed.update({key: None for key in before if key not in whole.keys})
-        self._tell(changed)
+        self._notify(changed)
 
-    def foresee(self, entry: Entry) -> None:
+    def predict(self, entry: Entry) -> None:
         """Nothing: metastorage never answers before it applies."""
 
     def content(self) -> Iterable[object]:
         """Keys with value and revision."""
         return list(self._keys.items())
 
-    def lead_lost(self) -> None:
+    def leadership_lost(self) -> None:
         """A leader keeps nothing of its own."""
 
     def _holds(self, condition: Condition) -> bool:
@@ -156,16 +156,16 @@ class Metastorage:
                 self._keys.pop(operation.key, None)
             else:
                 self._keys[operation.key] = Versioned(operation.value, self.revision)
-        self._tell({operation.key: operation.value for operation in operations})
+        self._notify({operation.key: operation.value for operation in operations})
 
-    def _tell(self, change: dict[str, bytes | None]) -> None:
+    def _notify(self, change: dict[str, bytes | None]) -> None:
         for prefix, watcher in self._watchers:
             seen = {key: value for key, value in change.items() if key.startswith(prefix)}
             if seen:
                 watcher(Change(revision=self.revision, entries=seen))
 
 
-class Restoring:
+class SnapshotRestore:
     """A snapshot of metastorage being read: it is small, so all of it is done at the end."""
 
     def __init__(self, store: Metastorage) -> None:

@@ -7,12 +7,12 @@ from typing import Protocol
 
 from clusters.reference.node import events
 from clusters.reference.node.metastorage.store import Condition, Invoke, Operation, encode_invoke
-from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, Leases, encode
+from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, LeaseTable, encode
 from clusters.reference.node.runtime.tasks import all_of
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     Failed,
-    Invoked,
+    InvokeReply,
     MetaInvoke,
     Renew,
 )
@@ -23,7 +23,7 @@ Spawn = Callable[[Coroutine[None, None, None]], None]
 class Metastorage(Protocol):
     """The way to the leader of metastorage."""
 
-    async def invoke(self, body: MetaInvoke) -> Invoked | Failed:
+    async def invoke(self, body: MetaInvoke) -> InvokeReply | Failed:
         """Do it there; a failure says nothing about whether it was done."""
 
     def renew(self, body: Renew) -> None:
@@ -42,7 +42,7 @@ class Raft(Protocol):
         """Leads."""
 
 
-class Tenure:
+class LeaseManager:
     """One node's lease and the grants of the partitions that it has replicas of."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Tenure:
         *,
         node: str,
         origin: str,
-        leases: Leases,
+        leases: LeaseTable,
         metastorage: Metastorage,
         event_log: events.EventLog,
         spawn: Spawn,
@@ -85,7 +85,7 @@ class Tenure:
         finally:
             self._joining = False
 
-    def look_after(self, primary: Primary, group: Raft) -> None:
+    def reconcile(self, primary: Primary, group: Raft) -> None:
         """Do the next thing for one partition: give up, take, or open. Called every tick, and at
         most one thing is under way.
         """
@@ -98,7 +98,7 @@ class Tenure:
         step: Awaitable[None] | None = None
         if not group.leading and mine is not None:
             step = self._write(partition, mine, released(mine))
-        elif group.serving and (mine is None or mine.epoch <= primary.spent_epoch):
+        elif group.serving and (mine is None or mine.epoch <= primary.last_closed_epoch):
             primary.close()
             held = self._leases.grants.get(partition)
             if held is None or held.released or self._may_take(held):
@@ -118,7 +118,7 @@ class Tenure:
             kind = events.LEASE_GRANTED if holds else events.LEASE_LOST
             self._events.add(kind, f"the lease of {self._node} {'holds' if holds else 'ran out'}")
 
-    async def give_up(self, primaries: tuple[Primary, ...]) -> None:
+    async def release_all(self, primaries: tuple[Primary, ...]) -> None:
         """Close every primary and release its grant: the node stops."""
         self._stopping = True
         held = []
@@ -133,7 +133,7 @@ class Tenure:
     def _may_take(self, held: Grant) -> bool:
         # Our own grant may be of an earlier start, which is certainly over, or of a tenure that
         # was closed: then nobody acts under it any more.
-        return held.node == self._node or self._leases.over(held.node, held.origin)
+        return held.node == self._node or self._leases.expired(held.node, held.origin)
 
     async def _do(self, partition: int, step: Awaitable[None]) -> None:
         try:
@@ -157,8 +157,8 @@ class Tenure:
         if held is not None and held.node != self._node:
             seen = self._leases.seen.get(held.node)
             if seen is not None:
-                self._leases.succeed(seen.lease)
-            if not held.released and not self._leases.ended(held.node, held.origin):
+                self._leases.observe_predecessor(seen.lease)
+            if not held.released and not self._leases.superseded(held.node, held.origin):
                 lease = f"{LEASE}{held.node}"
                 conditions.append(
                     Condition(lease, "absent")

@@ -55,7 +55,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     released: bool = False
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ObservedLease(msgspec.Struct, frozen=True):
     """The last renewal of a node, by which revision, and when it was applied here."""
 
     lease: Lease
@@ -68,7 +68,7 @@ decode_lease = msgspec.msgpack.Decoder(Lease).decode
 decode_grant = msgspec.msgpack.Decoder(Grant).decode
 
 
-class Leases:
+class LeaseTable:
     """What a node knows of all leases and grants, from what it has applied of metastorage."""
 
     def __init__(
@@ -88,9 +88,9 @@ class Leases:
         self._until_s = float("-inf")
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
         self.ceiling = 0
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, ObservedLease] = {}
         self._since_s: dict[str, float] = {}  # when the start that has the lease was first seen
-        self._ended: dict[str, dict[str, None]] = {}  # starts before it, the last ones
+        self._superseded: dict[str, dict[str, None]] = {}  # starts before it, the last ones
         self.grants: dict[int, Grant] = {}
 
     # -- our own lease
@@ -129,7 +129,7 @@ class Leases:
                 return ts
         return self._clock.last
 
-    def succeed(self, lease: Lease) -> None:
+    def observe_predecessor(self, lease: Lease) -> None:
         """We are about to take over from the holder of ``lease``."""
         self._clock.observe(lease.ceiling)
 
@@ -150,7 +150,7 @@ class Leases:
 
     def _renewed(self, node: str, lease: Lease, revision: int) -> None:
         before = self.seen.get(node)
-        self.seen[node] = Seen(lease, revision, self._monotonic_s())
+        self.seen[node] = ObservedLease(lease, revision, self._monotonic_s())
         if before is None or before.lease.origin != lease.origin:
             self._started(node, lease.origin, before)
         if node != self._node:
@@ -163,16 +163,16 @@ class Leases:
             self._until_s = max(self._until_s, sent_s + LEASE_S)
             self.ceiling = max(self.ceiling, ceiling)
 
-    def _started(self, node: str, origin: str, before: Seen | None) -> None:
+    def _started(self, node: str, origin: str, before: ObservedLease | None) -> None:
         """The lease of ``node`` is of another start than ``before``. One that was seen already is
         no later one: what an earlier start sent may come after it has ended.
         """
         self._since_s[node] = self._monotonic_s()
-        ended = self._ended.setdefault(node, {})
-        if before is not None and origin not in ended:
-            ended[before.lease.origin] = None
-            while len(ended) > MAX_STARTS:
-                del ended[next(iter(ended))]
+        superseded = self._superseded.setdefault(node, {})
+        if before is not None and origin not in superseded:
+            superseded[before.lease.origin] = None
+            while len(superseded) > MAX_STARTS:
+                del superseded[next(iter(superseded))]
 
     def mine(self, partition: int) -> Grant | None:
         """Our grant of ``partition``, if we have it and have not given it up."""
@@ -185,23 +185,23 @@ class Leases:
         grant = self.grants.get(partition)
         return None if grant is None or grant.released else grant.node
 
-    def silent(self, origin: str) -> bool:
+    def coordinator_dead(self, origin: str) -> bool:
         """Whether that start of a node has surely not renewed its lease for a while."""
-        return self.over(origin.rpartition("~")[0], origin)
+        return self.expired(origin.rpartition("~")[0], origin)
 
-    def over(self, node: str, origin: str) -> bool:
+    def expired(self, node: str, origin: str) -> bool:
         """Whether the lease of that start of ``node`` has run out, its clock drifting as it may."""
         seen = self.seen.get(node)
-        if seen is None or self.ended(node, origin):
+        if seen is None or self.superseded(node, origin):
             return True
         # Where another start has the lease of which we don't know that it came later, its first
         # renewal ended the lease of ``origin`` at the latest.
         last_s = seen.at_s if seen.lease.origin == origin else self._since_s[node]
         return self._monotonic_s() > last_s + LEASE_S * (1 + DRIFT)
 
-    def ended(self, node: str, origin: str) -> bool:
+    def superseded(self, node: str, origin: str) -> bool:
         """Whether a later start of ``node`` was seen: it has the directory for itself."""
-        return origin in self._ended.get(node, ())
+        return origin in self._superseded.get(node, ())
 
 
 def origin_of(node: str, boot: str) -> str:

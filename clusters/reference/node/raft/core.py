@@ -53,7 +53,7 @@ class Raft(Voter):
         elif self._leadership.heartbeat_due(self._now):
             self._send_now.extend(self._leadership.heartbeats(self._now, self._commit))
 
-    def leader_lives(self, leader: str, term: int) -> bool:
+    def observe_leader(self, leader: str, term: int) -> bool:
         """The node of ``leader`` says that it still leads ``term``: as good as a heartbeat of this
         group, if this member follows it in that term. Whether it does.
         """
@@ -62,25 +62,25 @@ class Raft(Voter):
         self._leader_seen = self._timer_started = self._now
         return True
 
-    def answers(self, follower: str) -> bool:
+    def is_acking(self, follower: str) -> bool:
         """Whether ``follower`` has answered this leader, so that its node may vouch for it."""
-        return self._leadership is not None and self._leadership.answers(follower)
+        return self._leadership is not None and self._leadership.is_acking(follower)
 
-    def vouched(self, follower: str, term: int, tick: int) -> None:
-        """Another member's ``leader_lives`` was true for what was sent here at ``tick``."""
+    def node_acked(self, follower: str, term: int, tick: int) -> None:
+        """Another member's ``observe_leader`` was true for what was sent here at ``tick``."""
         if self._leadership is not None and term == self.term:
-            self._leadership.vouched(follower, tick)
+            self._leadership.node_acked(follower, tick)
 
-    def forgetful(self) -> tuple[str, ...]:
+    def followers_with_lost_log(self) -> tuple[str, ...]:
         """Followers of this leader that have lost what they had acknowledged."""
-        return () if self._leadership is None else self._leadership.forgetful()
+        return () if self._leadership is None else self._leadership.followers_with_lost_log()
 
     def unpair(self, follower: str) -> None:
         """Nobody vouches for ``follower`` any more: it is sent heartbeats again."""
         if self._leadership is not None:
             self._leadership.unpair(follower)
 
-    def stand_down(self) -> None:
+    def step_down(self) -> None:
         """Lead no more, and let patience begin anew: called at every tick it keeps this member from
         asking for votes.
         """

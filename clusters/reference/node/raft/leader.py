@@ -45,17 +45,17 @@ class Progress:
     in flight, and ``next_index`` runs ahead. A refusal turns probing on: one message at a time
     until the logs are found to match. With a ``transfer`` no entries are sent at all.
 
-    ``answers``: it has answered this leader since its node was last out of reach. ``paired``: its
+    ``is_acking``: it has answered this leader since its node was last out of reach. ``paired``: its
     node vouches for it, so that a follower with nothing to learn is sent nothing. ``lost``: how
     often in a row it said that it lacks what it had said to have: it is sent that never again,
     since who forgets what counted may have voted on it, too.
     """
 
     __slots__ = (
-        "answers",
         "commit_index",
         "heard_tick",
         "inflight",
+        "is_acking",
         "lost",
         "match_index",
         "next_index",
@@ -67,7 +67,7 @@ class Progress:
 
     def __init__(self, next_index: int) -> None:
         self.match_index = self.commit_index = self.lost = 0
-        self.answers = self.paired = False
+        self.is_acking = self.paired = False
         self.next_index = next_index
         self.probing = False
         self.waiting = False
@@ -242,7 +242,7 @@ class Leadership:
             return
         progress.heard_tick = max(progress.heard_tick, reply.context)
         progress.commit_index = max(progress.commit_index, reply.commit)
-        progress.answers = True
+        progress.is_acking = True
         if reply.refused:
             progress.refused(reply.match_index, reply.hint_index)
         else:
@@ -257,25 +257,25 @@ class Leadership:
         if progress.transfer is not None and progress.transfer.mark.index == reply.index:
             progress.transfer.answered(reply.offset)
 
-    def answers(self, name: str) -> bool:
+    def is_acking(self, name: str) -> bool:
         """Whether ``name`` follows, by its own word: then its node may vouch for it."""
         progress = self._peers.get(name)
-        return progress is not None and progress.answers
+        return progress is not None and progress.is_acking
 
-    def vouched(self, name: str, tick: int) -> None:
+    def node_acked(self, name: str, tick: int) -> None:
         """The node of ``name`` says that it followed when what was sent at ``tick`` arrived."""
         progress = self._peers.get(name)
         if progress is not None:
             progress.heard_tick = max(progress.heard_tick, tick)
-            progress.paired = progress.answers
+            progress.paired = progress.is_acking
 
     def unpair(self, name: str) -> None:
         """Nobody vouches for ``name``: it has to answer for itself."""
         progress = self._peers.get(name)
         if progress is not None:
-            progress.answers = progress.paired = False
+            progress.is_acking = progress.paired = False
 
-    def forgetful(self) -> tuple[str, ...]:
+    def followers_with_lost_log(self) -> tuple[str, ...]:
         """Followers that have lost what they had acknowledged: until they are wiped they count for
         nothing.
         """

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from clusters.reference.node.groups.group import Group
-from clusters.reference.node.wire.messages import Beat, Beaten, Claim
+from clusters.reference.node.wire.messages import Claim, Heartbeat, HeartbeatAck
 
 
-class Leading:
+class Sender:
     """What this node has claimed on one connection to a peer: the sender's side."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Leading:
             str, tuple[int, int]
         ] = {}  # group -> term, and the tick of the first beat with it
 
-    def beat(self, tick: int, leads: Mapping[str, int]) -> Beat:
+    def heartbeat(self, tick: int, leads: Mapping[str, int]) -> Heartbeat:
         """The beat of ``tick``, at most one of each; ``leads``: group to term, all there is now."""
         ended = tuple(group for group in self._claims if group not in leads)
         for group in ended:
@@ -38,9 +38,9 @@ class Leading:
             if group not in self._claims or self._claims[group][0] != term
         )
         self._claims.update({group: (term, tick) for group, term in begun})
-        return Beat(tick, begun, ended)
+        return Heartbeat(tick, begun, ended)
 
-    def answered(self, answer: Beaten) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
+    def answered(self, answer: HeartbeatAck) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
         """What the peer vouches for, as of the tick that it answered, and the groups for which it
         does not any more. What was claimed after that beat is in neither.
         """
@@ -51,21 +51,21 @@ class Leading:
         return tuple(heard.items()), refused
 
 
-class Following:
+class Receiver:
     """What a peer has claimed on one connection from it: the receiver's side."""
 
     def __init__(self) -> None:
         self._claims: dict[str, int] = {}
 
-    def take(self, beat: Beat, follows: Callable[[str, int], bool]) -> Beaten:
+    def take(self, heartbeat: Heartbeat, follows: Callable[[str, int], bool]) -> HeartbeatAck:
         """The answer. ``follows(group, term)`` tells the group, and says whether it is so."""
-        for group in beat.ended:
+        for group in heartbeat.ended:
             self._claims.pop(group, None)
-        self._claims.update(beat.begun)
+        self._claims.update(heartbeat.begun)
         refused = tuple(claim for claim in self._claims.items() if not follows(*claim))
         for group, _ in refused:
             del self._claims[group]
-        return Beaten(beat.tick, refused)
+        return HeartbeatAck(heartbeat.tick, refused)
 
 
 class Heartbeats:
@@ -80,20 +80,20 @@ class Heartbeats:
         return {
             name: group.raft.term
             for name, group in self._groups.items()
-            if group.raft.answers(member)
+            if group.raft.is_acking(member)
         }
 
     def follows(self, member: str, name: str, term: int) -> bool:
         """``member`` leads group ``name`` in ``term``, says its node; whether that is so here."""
         group = self._groups.get(name)
-        return group is not None and group.raft.leader_lives(member, term)
+        return group is not None and group.raft.observe_leader(member, term)
 
-    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
+    def node_acked(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
         """``follows`` was true at ``member`` for what was sent at ``tick``, in all these groups."""
         for name, term in claims:
             group = self._groups.get(name)
             if group is not None:
-                group.raft.vouched(member, term, tick - group.opened_tick)
+                group.raft.node_acked(member, term, tick - group.opened_tick)
 
     def unpair(self, member: str, names: Iterable[str] | None) -> None:
         """It is not any more, in these groups or in all."""

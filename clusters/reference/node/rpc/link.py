@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from clusters.reference.node.raft.types import Append, Chunk, Message
-from clusters.reference.node.rpc.heartbeats import Leading
+from clusters.reference.node.rpc.heartbeats import Sender
 from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
 from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.runtime.tasks import within
@@ -15,8 +15,8 @@ from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
-    Beat,
     Failed,
+    Heartbeat,
     PeerAnswer,
     PeerBody,
     PeerFrame,
@@ -38,7 +38,7 @@ class Link:
         self.peer, self._clock, self._rare = peer, clock, rare
         self.connection: Connection | None = None
         self.incarnation = ""  # of who is at the other end
-        self.leading = Leading()
+        self.sender = Sender()
         self.heard_s = self.pinged_s = 0.0
         self.told: tuple[str, ...] | None = None  # who founded the cluster
         self.refuses_clock = False  # ours, which is too far ahead for it
@@ -53,14 +53,14 @@ class Link:
     def up(self, connection: Connection, incarnation: str) -> None:
         """``connection`` leads to the peer in this life; it was told nothing yet."""
         self.connection, self.incarnation = connection, incarnation
-        self.leading, self.told, self.refuses_clock = Leading(), None, False
+        self.sender, self.told, self.refuses_clock = Sender(), None, False
         self.heard_s = asyncio.get_running_loop().time()
 
-    def ping(self, founders: tuple[str, ...], beat: Beat | None = None) -> None:
+    def ping(self, founders: tuple[str, ...], heartbeat: Heartbeat | None = None) -> None:
         """Send a ping, with what the peer was not told yet."""
         self.pinged_s = asyncio.get_running_loop().time()
         news = None if founders == self.told else founders
-        if self.send(Ping(self._clock.now(), news, beat)):
+        if self.send(Ping(self._clock.now(), news, heartbeat)):
             self.told = founders
 
     def send(self, frame: PeerFrame) -> bool:
@@ -91,16 +91,16 @@ class Link:
             return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
         future: asyncio.Future[PeerAnswer | None] = asyncio.get_running_loop().create_future()
         self._open[number] = future
-        patience_s = EARLY_S if self._rare("early-timeout") else limit_s
+        timeout_s = EARLY_S if self._rare("early-timeout") else limit_s
         try:
-            answer = await within(patience_s, future, None)
+            answer = await within(timeout_s, future, None)
         finally:
             self._open.pop(number, None)
         if answer is None:
             return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
         return answer
 
-    def tell(self, body: PeerBody) -> None:
+    def notify(self, body: PeerBody) -> None:
         """Send it if the link is up, and want no answer. It may come late, twice, or not at all."""
         self.send(PeerRequest(NO_ANSWER, body, self._clock.now()))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeGuard
 
 from clusters.reference.node.raft.types import Message
-from clusters.reference.node.rpc.heartbeats import Following
+from clusters.reference.node.rpc.heartbeats import Receiver
 from clusters.reference.node.rpc.link import Link, in_frames
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network, Rare, never
 from clusters.reference.node.runtime.clock import MAX_AHEAD_S, Hlc
@@ -26,10 +26,10 @@ from clusters.reference.node.wire.messages import (
     NO_ANSWER,
     PROTOCOL,
     BadMessage,
-    Beaten,
     Claim,
     Codec,
     Failed,
+    HeartbeatAck,
     Hello,
     PeerAnswer,
     PeerBody,
@@ -54,7 +54,7 @@ log = logging.getLogger("node.peers")
 Reply = Callable[[PeerAnswer], None]
 
 
-class Local(Protocol):
+class LocalNode(Protocol):
     """What the links deliver to."""
 
     def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
@@ -70,7 +70,7 @@ class Local(Protocol):
         """What ``peer``, in this life, knows of a cluster."""
 
 
-class Groups(Protocol):
+class HeartbeatGroups(Protocol):
     """The raft groups of this node, whose members' heartbeats travel together."""
 
     def led(self, member: str) -> Mapping[str, int]:
@@ -81,7 +81,7 @@ class Groups(Protocol):
     def follows(self, member: str, name: str, term: int) -> bool:
         """``member`` says that it leads group ``name`` in ``term``; whether that is so here."""
 
-    def vouched(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
+    def node_acked(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
         """The node of ``member`` says that it followed in these groups when the beat of ``tick``
         arrived.
         """
@@ -114,8 +114,8 @@ class Peers:
         network: Network,
         rng: random.Random,
         clock: Hlc,
-        local: Local,
-        groups: Groups,
+        local: LocalNode,
+        groups: HeartbeatGroups,
         rare: Rare = never,
     ) -> None:
         """``addresses``: how each other node is dialed."""
@@ -152,12 +152,12 @@ class Peers:
         for link in self.links.values():
             link.ping(self._local.founders())
 
-    def beat(self, tick: int) -> None:
+    def heartbeat(self, tick: int) -> None:
         """Tell every peer that this node lives and leads; once a tick."""
         founders = self._local.founders()
         for link in self.links.values():
             if link.connection is not None:
-                link.ping(founders, link.leading.beat(tick, self._groups.led(link.member)))
+                link.ping(founders, link.sender.heartbeat(tick, self._groups.led(link.member)))
 
     def out_of_time(self) -> str | None:
         """Why the clocks of this node and of most others are too far apart to work together;
@@ -190,10 +190,10 @@ class Peers:
         connection.send(encode(self._hello))
         loop = asyncio.get_running_loop()
         self._accepted[connection] = loop.time()
-        following = Following()
+        receiver = Receiver()
 
         def take(payload: bytes) -> None:
-            self._take(hello, connection, following, decode(Codec.peer, payload))
+            self._take(hello, connection, receiver, decode(Codec.peer, payload))
             self._accepted[connection] = loop.time()
 
         try:
@@ -208,7 +208,7 @@ class Peers:
         return isinstance(hello, Hello) and hello.node in self.links and hello.protocol == PROTOCOL
 
     def _take(
-        self, hello: Hello, connection: Connection, following: Following, frame: PeerFrame
+        self, hello: Hello, connection: Connection, receiver: Receiver, frame: PeerFrame
     ) -> None:
         if isinstance(frame, RaftBatch):
             self._local.raft(frame.messages)
@@ -218,7 +218,7 @@ class Peers:
             followed = self._follow_clock(hello.node, frame.ts)
             if frame.founders is not None:
                 self._local.heard(hello.node, hello.incarnation, frame.founders)
-            pong = Pong(self._beaten(hello, following, frame), not followed)
+            pong = Pong(self._heartbeat_ack(hello, receiver, frame), not followed)
             connection.send(encode(pong))
 
     def _follow_clock(self, peer: str, ts: int) -> bool:
@@ -234,13 +234,13 @@ class Peers:
             log.warning(text, peer, MAX_AHEAD_S)
         return followed
 
-    def _beaten(self, hello: Hello, following: Following, ping: Ping) -> Beaten | None:
+    def _heartbeat_ack(self, hello: Hello, receiver: Receiver, ping: Ping) -> HeartbeatAck | None:
         """The answer to the beat in ``ping``, if there is one."""
-        if ping.beat is None:
+        if ping.heartbeat is None:
             return None
         member = member_of(hello.node, hello.incarnation)
-        return following.take(
-            ping.beat, lambda group, term: self._groups.follows(member, group, term)
+        return receiver.take(
+            ping.heartbeat, lambda group, term: self._groups.follows(member, group, term)
         )
 
     def _serve_request(self, connection: Connection, frame: PeerRequest) -> None:
@@ -308,15 +308,15 @@ class Peers:
                 link.answered(frame)
             elif isinstance(frame, Pong):
                 link.refuses_clock = frame.refused
-                if frame.beaten is not None:
-                    self._vouched(link, frame.beaten)
+                if frame.ack is not None:
+                    self._node_acked(link, frame.ack)
 
         if link.connection is not None:
             await link.connection.each(take)
 
-    def _vouched(self, link: Link, answer: Beaten) -> None:
-        claims, refused = link.leading.answered(answer)
-        self._groups.vouched(link.member, answer.tick, claims)
+    def _node_acked(self, link: Link, answer: HeartbeatAck) -> None:
+        claims, refused = link.sender.answered(answer)
+        self._groups.node_acked(link.member, answer.tick, claims)
         if refused:
             self._groups.unpair(link.member, refused)
 

@@ -20,7 +20,7 @@ from clusters.reference.node.wire.messages import (
 MAX_UNDER_WAY = 16_384  # requests of peers and work of our own that wait for logs or locks
 
 
-class Switchboard:
+class RequestRouter:
     """``links`` and ``desk`` are set once they are there."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Switchboard:
         up, and have asked again.
         """
         try:
-            answer = self._at_once(body)
+            answer = self._try_fast_path(body)
         except Exception as error:
             self._fail(error)
             raise
@@ -62,21 +62,21 @@ class Switchboard:
         # Everything that is waited for in there has a limit of its own.
         return await self._answer(body)
 
-    def tell(self, node: str, body: PeerBody) -> None:
+    def notify(self, node: str, body: PeerBody) -> None:
         """The same, where nobody wants the answer."""
         if node == self._node:
             self._spawn(self._forget_answer(body))
         else:
-            self.links[node].tell(body)
+            self.links[node].notify(body)
 
-    def _at_once(self, body: PeerBody) -> PeerAnswer | None:
+    def _try_fast_path(self, body: PeerBody) -> PeerAnswer | None:
         """The answer where it takes no time to find it."""
         if isinstance(body, Renew | MetaInvoke):
             return None
         if self._under_way() >= MAX_UNDER_WAY:
             return Failed(codes.OVERLOADED, f"{self._node}: {MAX_UNDER_WAY} requests wait already")
         primary = self._primaries(body.partition)
-        return None if primary is None else primary.at_once(body)
+        return None if primary is None else primary.try_fast_path(body)
 
     async def _reply(self, body: PeerBody, reply: Reply) -> None:
         reply(await self._answer(body))

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from clusters.reference.node.runtime import Connection
 from clusters.reference.node.runtime.clock import Hlc
-from clusters.reference.node.tx.coordinator import Snapshot, Transaction, one_shot
+from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot
 from clusters.reference.node.tx.limits import TxError
-from clusters.reference.node.tx.primary_client import Calls
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
@@ -18,20 +18,20 @@ from clusters.reference.node.wire.messages import (
     AdminReply,
     BadMessage,
     Begin,
-    Begun,
     ClientReply,
     ClientRequest,
     Codec,
     Commit,
-    Done,
-    Ended,
+    Committed,
     Failed,
     Get,
+    Ok,
     OneShot,
+    OneShotReply,
     Put,
     ReplyBody,
-    Results,
     Rollback,
+    Started,
     TxnId,
     Value,
     decode,
@@ -57,13 +57,13 @@ class Sessions:
         *,
         origin: str,
         partitions: int,
-        calls: Calls,
+        primaries: PrimaryClient,
         clock: Hlc,
         admin: Callable[[AdminQuestion], Awaitable[AdminBody]],
     ) -> None:
         """``origin`` names this start of this node in the ids of its transactions."""
         self._origin, self._partitions = origin, partitions
-        self._calls, self._clock, self._admin = calls, clock, admin
+        self._primaries, self._clock, self._admin = primaries, clock, admin
         self._transactions = 0
         self._clients = 0
 
@@ -94,7 +94,7 @@ class Sessions:
         """The answer to an admin question."""
         return await self._admin(question)
 
-    def begin(self, request: Begin) -> Transaction | Snapshot:
+    def begin(self, request: Begin) -> Transaction | ReadOnlyTransaction:
         """A new transaction. Raises ``TxError`` on a kind that there is not."""
         limit_s = min(request.limit_ms / 1000, MAX_TX_S)
         if request.kind == READ_WRITE:
@@ -102,30 +102,30 @@ class Sessions:
                 txn=self._next_txn(),
                 limit_s=limit_s,
                 partitions=self._partitions,
-                calls=self._calls,
+                primaries=self._primaries,
                 clock=self._clock,
             )
         if request.kind == SNAPSHOT:
-            return Snapshot(
+            return ReadOnlyTransaction(
                 txn=self._next_txn(),
                 limit_s=limit_s,
                 partitions=self._partitions,
-                calls=self._calls,
+                primaries=self._primaries,
             )
         text = f"kind {request.kind!r}: only {READ_WRITE!r} and {SNAPSHOT!r} are offered"
         raise TxError(Failed(codes.KIND, text))
 
-    async def one_shot(self, request: OneShot) -> Results:
+    async def one_shot(self, request: OneShot) -> OneShotReply:
         """A whole transaction. Raises ``TxError``."""
         done = await one_shot(
             txn=self._next_txn(),
             limit_s=min(request.limit_ms / 1000, MAX_TX_S),
             steps=request.steps,
             partitions=self._partitions,
-            calls=self._calls,
+            primaries=self._primaries,
             clock=self._clock,
         )
-        return Results(done.values, done.ts)
+        return OneShotReply(done.values, done.ts)
 
     def _next_txn(self) -> TxnId:
         self._transactions += 1
@@ -168,7 +168,7 @@ class _Session:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._tx: Transaction | Snapshot | None = None
+        self._tx: Transaction | ReadOnlyTransaction | None = None
         self._untold: Failed | None = None  # of a request that wanted no answer
 
     async def answer(self, request: ClientRequest) -> ClientReply | AdminReply | None:
@@ -195,29 +195,29 @@ class _Session:
             case Begin() as body:
                 self.end()
                 self._tx = self._sessions.begin(body)
-                return Begun(str(self._tx.txn))
-            case Get(key=key, to_write=to_write):
-                return Value(await self._open().get(key, to_write=to_write))
+                return Started(str(self._tx.txn))
+            case Get(key=key, for_update=for_update):
+                return Value(await self._open().get(key, for_update=for_update))
             case Put(key=key, value=value):
                 await self._open().put(key, value)
             case Commit():
                 ts = await self._open().commit()
                 self._tx = None
-                return Ended(ts)
+                return Committed(ts)
             case OneShot() as body:
                 self.end()
                 return await self._sessions.one_shot(body)
             case _:
                 self.end()
-        return Done()
+        return Ok()
 
     def end(self) -> None:
         """Give up what is open."""
         tx, self._tx = self._tx, None
         if tx is not None:
-            tx.give_up()
+            tx.rollback()
 
-    def _open(self) -> Transaction | Snapshot:
+    def _open(self) -> Transaction | ReadOnlyTransaction:
         if self._tx is None:
             raise TxError(Failed(codes.NO_TRANSACTION, "no transaction is open here"))
         return self._tx

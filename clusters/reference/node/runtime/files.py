@@ -25,7 +25,7 @@ class DiskThread:
     """
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._primaries: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="disk", daemon=True)
         self._thread.start()
 
@@ -51,16 +51,16 @@ class DiskThread:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(settle, result, error)
 
-        self._calls.put(work)
+        self._primaries.put(work)
         return await done
 
     def close(self) -> None:
         """Finish what is queued."""
-        self._calls.put(None)
+        self._primaries.put(None)
         self._thread.join()
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while (call := self._primaries.get()) is not None:
             call()
 
 

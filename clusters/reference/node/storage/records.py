@@ -38,7 +38,7 @@ class CorruptLog(Exception):
         self.file, self.offset, self.reason = file, offset, reason
 
 
-class Saved(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
     """A snapshot of a group's state machine at ``mark``: ``size_bytes`` of ``file``."""
 
     mark: Mark
@@ -46,13 +46,13 @@ class Saved(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: int
 
 
-class Cut(msgspec.Struct, frozen=True, array_like=True):
+class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """The group's log begins behind ``base``, and ``saved``, at or after it, stands for what was
     before. With ``whole`` no entry from before this update counts any more.
     """
 
     base: Mark
-    saved: Saved | None = None
+    saved: SnapshotFile | None = None
     whole: bool = False
 
 
@@ -67,7 +67,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     group: str
     hard_state: HardState | None
     entries: tuple[Entry, ...]
-    cut: Cut | None = None
+    cut: Compaction | None = None
     dropped: bool = False
     part: int = 1
     parts: int = 1

@@ -17,9 +17,9 @@ import msgspec
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import Disk
 from clusters.reference.node.storage.records import (
+    Compaction,
     CorruptLog,
-    Cut,
-    Saved,
+    SnapshotFile,
     Update,
     encode_record,
     scan,
@@ -35,7 +35,7 @@ class GroupState:
     def __init__(self) -> None:
         self.hard_state = HardState()
         self.base = Mark()
-        self.saved: Saved | None = None
+        self.saved: SnapshotFile | None = None
         self.entries: deque[Entry] = deque()
         self.live_bytes = 0
         self._runs: deque[tuple[int, int]] = deque()  # first index and segment of each stretch
@@ -67,10 +67,10 @@ class GroupState:
 
     def whole(self, group: str) -> Update:
         """Everything that counts, in one update."""
-        cut = Cut(self.base, self.saved, whole=True)
+        cut = Compaction(self.base, self.saved, whole=True)
         return Update(group, self.hard_state, tuple(self.entries), cut)
 
-    def _cut(self, cut: Cut, segment: int) -> None:
+    def _cut(self, cut: Compaction, segment: int) -> None:
         self.base, self.saved, self._cut_segment = cut.base, cut.saved, segment
         while self.entries and (cut.whole or self.entries[0].index <= cut.base.index):
             self.live_bytes -= size_of(self.entries.popleft())

@@ -1,8 +1,8 @@
 """Files of snapshots: chunks of a state machine, each with length and CRC.
 
-A file counts from the moment that the shared log names it (``Saved``), which it does once the file
-is whole and synced. So a snapshot replaces another at once or not at all, and what a crash left
-unfinished is a file that nobody names.
+A file counts from the moment that the shared log names it (``SnapshotFile``), which it does once
+the file is whole and synced. So a snapshot replaces another at once or not at all, and a file that
+a crash left unfinished is named nowhere and deleted at the next start.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator, Collection, Iterable
 
 from clusters.reference.node.raft.types import Mark
 from clusters.reference.node.runtime import Disk
-from clusters.reference.node.storage.records import CorruptLog, Saved
+from clusters.reference.node.storage.records import CorruptLog, SnapshotFile
 
 PREFIX = "snap-"
 PIECE_BYTES = 256 * 1024  # read, sent or written at once: small beside a frame and a tick
 _CHUNK = struct.Struct("!II")
 
 
-class Snapshots:
+class SnapshotFiles:
     """The snapshot files of a node."""
 
     def __init__(self, disk: Disk) -> None:
@@ -40,7 +40,7 @@ class Snapshots:
         self._number += 1
         return f"{PREFIX}{self._number:08d}-{group}"
 
-    async def write(self, group: str, mark: Mark, chunks: Iterable[bytes]) -> Saved:
+    async def write(self, group: str, mark: Mark, chunks: Iterable[bytes]) -> SnapshotFile:
         """Write ``chunks`` to a new file, whole and synced on return. Raises ``DiskError``."""
         file, size = self.new_file(group), 0
         for chunk in chunks:
@@ -48,18 +48,18 @@ class Snapshots:
             await self._disk.append(file, framed, sync=False)
             size += len(framed)
         await self._disk.append(file, b"", sync=True)
-        return Saved(mark, file, size)
+        return SnapshotFile(mark, file, size)
 
     async def keep(self, file: str, data: bytes, *, last: bool) -> None:
         """Append a received piece; the ``last`` one is synced with all before it."""
         await self._disk.append(file, data, sync=last)
 
-    async def piece(self, saved: Saved, offset: int) -> bytes:
+    async def piece(self, saved: SnapshotFile, offset: int) -> bytes:
         """Up to ``PIECE_BYTES`` of the file from ``offset`` on."""
         size = min(PIECE_BYTES, saved.size_bytes - offset)
         return await self._disk.read_at(saved.file, offset, size) if size > 0 else b""
 
-    async def chunks(self, saved: Saved) -> AsyncIterator[bytes]:
+    async def chunks(self, saved: SnapshotFile) -> AsyncIterator[bytes]:
         """The state machine's chunks. Raises ``CorruptLog`` where they are not what was written."""
         buffer, offset = bytearray(), 0
         while offset < saved.size_bytes:

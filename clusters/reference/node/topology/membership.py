@@ -17,7 +17,7 @@ import msgspec
 
 from clusters.reference.node import events
 from clusters.reference.node.groups.group import Group
-from clusters.reference.node.groups.host import Host
+from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.metastorage.store import encode_invoke
 from clusters.reference.node.placement.assignments import Assignment, reassigned
 from clusters.reference.node.raft import ChangeRefused, NotLeader, Stage
@@ -30,13 +30,13 @@ PROPOSAL_LIMIT_S = 5.0
 log = logging.getLogger("node.membership")
 
 
-class Founding:
+class Bootstrap:
     """How a node learns, once in its life, who founded its cluster."""
 
     def __init__(self, disk: Disk, identity: Identity, names: tuple[str, ...]) -> None:
         """``names``: all nodes of the cluster, this one included."""
         self._disk, self.identity, self._names = disk, identity, sorted(names)
-        self._heard: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._seen: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._news = asyncio.Event()
 
     @property
@@ -46,13 +46,13 @@ class Founding:
 
     def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
         """What ``peer`` knows of a cluster."""
-        self._heard[peer] = (member_of(peer, incarnation), founders)
+        self._seen[peer] = (member_of(peer, incarnation), founders)
         self._news.set()
 
     async def settle(self) -> None:
         """Return when the founders are known, durably. Raises ``DiskError``."""
         while not self.founders:
-            founders = self._told() or self._found()
+            founders = self._learned() or self._decide()
             if founders:
                 self.identity = msgspec.structs.replace(self.identity, founders=founders)
                 await save(self._disk, self.identity)
@@ -61,25 +61,25 @@ class Founding:
             await self._news.wait()
             self._news.clear()
 
-    def _told(self) -> tuple[str, ...]:
-        return next((founders for _, founders in self._heard.values() if founders), ())
+    def _learned(self) -> tuple[str, ...]:
+        return next((founders for _, founders in self._seen.values() if founders), ())
 
-    def _found(self) -> tuple[str, ...]:
+    def _decide(self) -> tuple[str, ...]:
         """All members, if it is on this node to found the cluster and everyone is there."""
         me = self.identity.node
-        if me != self._names[0] or any(n not in self._heard for n in self._names if n != me):
+        if me != self._names[0] or any(n not in self._seen for n in self._names if n != me):
             return ()
         mine = member_of(me, self.identity.incarnation)
-        return tuple(mine if name == me else self._heard[name][0] for name in self._names)
+        return tuple(mine if name == me else self._seen[name][0] for name in self._names)
 
 
-class Keeper:
+class Reconfigurer:
     """Makes groups consist of the nodes as they live now; acts where this node leads."""
 
     def __init__(
         self,
         *,
-        host: Host,
+        host: RaftHost,
         metastorage: Group,
         assignments: Mapping[int, Assignment],
         partitions: Callable[[], Mapping[int, Group]],
@@ -88,7 +88,7 @@ class Keeper:
     ) -> None:
         """``lives``: the members as which nodes are met now, by name, this one included."""
         self._host, self._metastorage, self._events = host, metastorage, event_log
-        self._forgetful: dict[tuple[str, str], None] = {}  # group and member, told of
+        self._reported: dict[tuple[str, str], None] = {}  # group and member, told of
         self._assignments, self._partitions, self._lives = assignments, partitions, lives
         self._ticks = 0
         self._proposing = False
@@ -98,17 +98,19 @@ class Keeper:
         self._ticks += 1
         if self._ticks % KEEP_EVERY_TICKS:
             return
-        self._tell_forgetful(self._metastorage)
+        self._report_lost_logs(self._metastorage)
         if self._metastorage.serving:
             self._keep_metastorage()
         for partition, group in self._partitions().items():
-            self._tell_forgetful(group)
+            self._report_lost_logs(group)
             if group.serving and partition in self._assignments:
-                self._steer(group, self._assignments[partition].members)
+                self._step_towards(group, self._assignments[partition].members)
 
     def _keep_metastorage(self) -> None:
         lives = self._lives()
-        self._steer(self._metastorage, replaced(self._metastorage.raft.configuration.voters, lives))
+        self._step_towards(
+            self._metastorage, replaced(self._metastorage.raft.configuration.voters, lives)
+        )
         invoke = reassigned(self._assignments, lives)
         if invoke is None or self._proposing:
             return
@@ -119,17 +121,17 @@ class Keeper:
 
         self._host.propose(self._metastorage, encode_invoke(invoke), PROPOSAL_LIMIT_S, done)
 
-    def _tell_forgetful(self, group: Group) -> None:
+    def _report_lost_logs(self, group: Group) -> None:
         """A follower that has lost what it had acknowledged stays out. That must not be silent."""
-        for member in group.raft.forgetful():
-            if (group.name, member) not in self._forgetful:
-                self._forgetful[group.name, member] = None
+        for member in group.raft.followers_with_lost_log():
+            if (group.name, member) not in self._reported:
+                self._reported[group.name, member] = None
                 text = f"{name_of(member)} has lost entries of {group.name} that it had: wipe it"
                 self._events.add(
                     events.STORAGE_ERROR, text, partition=group.partition, term=group.raft.term
                 )
 
-    def _steer(self, group: Group, members: tuple[str, ...]) -> None:
+    def _step_towards(self, group: Group, members: tuple[str, ...]) -> None:
         """One step of ``group`` towards ``members``."""
         raft = group.raft
         if raft.stage is Stage.CATCHING_UP and raft.changing_to not in (None, members):
@@ -145,7 +147,7 @@ class Keeper:
             log.debug("%s: not now: %s", group.name, error)
             return
         log.info("%s: from %s to %s", group.name, config, " ".join(members))
-        self._host.touch(group)
+        self._host.mark_ready(group)
 
 
 def names_of(members: tuple[str, ...]) -> tuple[str, ...]:

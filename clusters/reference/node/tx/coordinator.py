@@ -25,7 +25,7 @@ from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.runtime.tasks import all_of
 from clusters.reference.node.tx.limits import (
-    PATIENCE_S,
+    ROUTING_TIMEOUT_S,
     Limits,
     Step,
     TxError,
@@ -34,23 +34,23 @@ from clusters.reference.node.tx.limits import (
     error,
 )
 from clusters.reference.node.tx.partition import SNAPSHOT_S
-from clusters.reference.node.tx.primary_client import NOT_DONE, Calls
+from clusters.reference.node.tx.primary_client import NOT_DONE, PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
-    NO_HOLD,
-    Committed,
+    NO_TOKEN,
+    Ack,
+    CommitReply,
     CommitTx,
     Execute,
-    Executed,
+    ExecuteReply,
     Failed,
-    Fine,
     Finish,
-    Hold,
     Lock,
-    Locked,
+    LockReply,
+    LockToken,
     PeerAnswer,
     Prepare,
-    Prepared,
+    PrepareReply,
     ReadAt,
     TxnId,
     Validate,
@@ -75,35 +75,35 @@ class Transaction:
     """One open read-write transaction. After a ``TxError`` it must only be given up."""
 
     def __init__(
-        self, *, txn: TxnId, limit_s: float, partitions: int, calls: Calls, clock: Hlc
+        self, *, txn: TxnId, limit_s: float, partitions: int, primaries: PrimaryClient, clock: Hlc
     ) -> None:
         """``limit_s`` from now on the store may give it up."""
         self.txn = txn
         self._limits = Limits(txn, limit_s)
-        self._partitions, self._calls, self._clock = partitions, calls, clock
-        self._holds: dict[int, Hold] = {}
+        self._partitions, self._primaries, self._clock = partitions, primaries, clock
+        self._tokens: dict[int, LockToken] = {}
         self._reads: dict[bytes, bytes | None] = {}
         self._writes: dict[bytes, bytes] = {}
         self._locked: dict[bytes, None] = {}  # exclusively
 
-    async def get(self, key: bytes, *, to_write: bool = False) -> bytes | None:
+    async def get(self, key: bytes, *, for_update: bool = False) -> bytes | None:
         """The value as this transaction sees it: own writes, what it read before, the primary's.
-        ``to_write`` locks it exclusively now: of two that read what both then write, one can only
+        ``for_update`` locks it exclusively now: of two that read what both then write, one can only
         die, and the sooner the less of its work is lost.
         """
-        self._limits.touch(key)
+        self._limits.count_key(key)
         if key in self._writes and not planted("own-write-unseen"):
             return self._writes[key]
         if key not in self._reads:
-            self._reads[key] = await self._lock(key, exclusive=to_write, read=True)
-            if to_write:
+            self._reads[key] = await self._lock(key, exclusive=for_update, read=True)
+            if for_update:
                 self._locked[key] = None
             self._limits.read(self._reads[key])
         return self._reads[key]
 
     async def put(self, key: bytes, value: bytes) -> None:
         """Keep the write; its key is locked, if only against other writers."""
-        self._limits.touch(key, value)
+        self._limits.count_key(key, value)
         if key not in self._locked and key not in self._reads:
             await self._lock(key, exclusive=True, read=False)
             self._locked[key] = None
@@ -115,46 +115,46 @@ class Transaction:
         if not self._writes:
             return await self._validate()
         home = min(self._partition(key) for key in self._writes)
-        others = tuple(sorted(p for p in self._holds if p != home))
+        others = tuple(sorted(p for p in self._tokens if p != home))
         ts = await self._prepare(home, others) if others else 0
         limit_s = self._limits.left_s()
         command = CommitTx(
             partition=home,
             txn=self.txn,
-            hold=self._holds[home],
+            token=self._tokens[home],
             ts=ts,
             writes=self._writes_in(home),
             participants=others,
             limit_ms=self._limits.left_ms(),
         )
         # From here on home decides; only if it certainly did not is there anything to give up.
-        holds, self._holds = self._holds, {}
-        answer = await self._calls.primary(home, command, 0, limit_s)
-        if planted("commit-retried") and not isinstance(answer, Committed):
-            answer = await self._calls.primary(home, command, PATIENCE_S, limit_s)
-        if isinstance(answer, Committed):
+        tokens, self._tokens = self._tokens, {}
+        answer = await self._primaries.primary(home, command, 0, limit_s)
+        if planted("commit-retried") and not isinstance(answer, CommitReply):
+            answer = await self._primaries.primary(home, command, ROUTING_TIMEOUT_S, limit_s)
+        if isinstance(answer, CommitReply):
             return answer.ts
         failed = _failed(answer)
         if failed.code in NOT_COMMITTED:
-            self._holds = holds
+            self._tokens = tokens
         raise TxError(failed)
 
-    def give_up(self) -> None:
+    def rollback(self) -> None:
         """Let every lock go. What is prepared is told too; where that does not arrive, whoever
         finds it asks home, where there is no outcome.
         """
-        holds, self._holds = self._holds, {}
-        for partition in holds:
-            self._calls.tell(partition, Finish(partition, self.txn, 0))
+        tokens, self._tokens = self._tokens, {}
+        for partition in tokens:
+            self._primaries.notify(partition, Finish(partition, self.txn, 0))
 
     async def _validate(self) -> int:
         """Nothing was written, so no failure here leaves any doubt."""
         ts = self._clock.now()
         answers = await self._ask_all(
-            Fine, (Validate(p, self.txn, hold, ts) for p, hold in self._holds.items())
+            Ack, (Validate(p, self.txn, token, ts) for p, token in self._tokens.items())
         )
-        self._must(answers, Fine, "its reads could not be validated")
-        self._holds.clear()
+        self._must(answers, Ack, "its reads could not be validated")
+        self._tokens.clear()
         return ts
 
     async def _prepare(self, home: int, others: tuple[int, ...]) -> int:
@@ -165,7 +165,7 @@ class Transaction:
             Prepare(
                 partition=p,
                 txn=self.txn,
-                hold=self._holds[p],
+                token=self._tokens[p],
                 writes=self._writes_in(p),
                 home=home,
                 limit_ms=limit_ms,
@@ -173,20 +173,20 @@ class Transaction:
             )
             for p in others
         )
-        answers = await self._ask_all(Prepared, bodies)
+        answers = await self._ask_all(PrepareReply, bodies)
         if not planted("refusal-ignored"):
-            self._must(answers, Prepared, "it could not be prepared everywhere")
-        return max((answer.ts for answer in answers if isinstance(answer, Prepared)), default=0)
+            self._must(answers, PrepareReply, "it could not be prepared everywhere")
+        return max((answer.ts for answer in answers if isinstance(answer, PrepareReply)), default=0)
 
     async def _ask_all(
         self, wanted: type[object], bodies: Iterable[Validate | Prepare]
     ) -> list[PeerAnswer]:
         """The answers to all, or to some where one of these is not ``wanted``: then nobody is
-        waited for any more, and ``give_up`` ends what the others were asked for.
+        waited for any more, and ``rollback`` ends what the others were asked for.
         """
         limit_s = self._limits.left_s()
         return await all_of(
-            (self._calls.primary(body.partition, body, 0, limit_s) for body in bodies),
+            (self._primaries.primary(body.partition, body, 0, limit_s) for body in bodies),
             enough=lambda answer: not isinstance(answer, wanted),
         )
 
@@ -204,19 +204,19 @@ class Transaction:
         body = Lock(
             partition=partition,
             txn=self.txn,
-            hold=self._holds.get(partition, NO_HOLD),
+            token=self._tokens.get(partition, NO_TOKEN),
             key=key,
             exclusive=exclusive,
             read=read,
             limit_ms=self._limits.left_ms(),
         )
-        # Known from now on, answered or not: ``give_up`` must reach whoever may hold the lock.
-        self._holds.setdefault(partition, NO_HOLD)
-        patience_s = min(PATIENCE_S, self._limits.left_s())
-        answer = await self._calls.primary(partition, body, patience_s)
-        if not isinstance(answer, Locked):
+        # Known from now on, answered or not: ``rollback`` must reach whoever may hold the lock.
+        self._tokens.setdefault(partition, NO_TOKEN)
+        timeout_s = min(ROUTING_TIMEOUT_S, self._limits.left_s())
+        answer = await self._primaries.primary(partition, body, timeout_s)
+        if not isinstance(answer, LockReply):
             raise TxError(_failed(answer))
-        self._holds[partition] = answer.hold
+        self._tokens[partition] = answer.token
         return answer.value
 
     def _partition(self, key: bytes) -> int:
@@ -232,32 +232,34 @@ async def one_shot(
     limit_s: float,
     steps: tuple[Step, ...],
     partitions: int,
-    calls: Calls,
+    primaries: PrimaryClient,
     clock: Hlc,
-) -> Executed:
+) -> ExecuteReply:
     """A whole transaction: one request where all its keys are in one partition. Raises
     ``TxError``.
     """
     limits = Limits(txn, limit_s)
     check_steps(steps)
     for key, value in steps:
-        limits.touch(key, value)
+        limits.count_key(key, value)
     where = sorted({partition_of(key, partitions) for key, _ in steps}) or [0]
     if len(where) == 1:
         body = Execute(where[0], txn, steps, limits.left_ms())
-        patience_s = min(PATIENCE_S, limits.left_s())
-        answer = await calls.primary(where[0], body, patience_s, limits.left_s())
-        if not isinstance(answer, Executed):
+        timeout_s = min(ROUTING_TIMEOUT_S, limits.left_s())
+        answer = await primaries.primary(where[0], body, timeout_s, limits.left_s())
+        if not isinstance(answer, ExecuteReply):
             raise TxError(_failed(answer))
         return answer
-    tx = Transaction(txn=txn, limit_s=limit_s, partitions=partitions, calls=calls, clock=clock)
+    tx = Transaction(
+        txn=txn, limit_s=limit_s, partitions=partitions, primaries=primaries, clock=clock
+    )
     try:
         values = await _take_steps(tx, steps)
         if (failed := answer_too_large(values)) is not None:
             raise TxError(failed)
-        return Executed(values, await tx.commit())
+        return ExecuteReply(values, await tx.commit())
     except BaseException:
-        tx.give_up()
+        tx.rollback()
         raise
 
 
@@ -268,7 +270,7 @@ async def _take_steps(tx: Transaction, steps: tuple[Step, ...]) -> tuple[bytes |
     try:
         for key, value in steps:
             if value is None:
-                values.append(await tx.get(key, to_write=key in written))
+                values.append(await tx.get(key, for_update=key in written))
             else:
                 await tx.put(key, value)
     except TxError as stopped:
@@ -285,21 +287,23 @@ def _failed(answer: PeerAnswer) -> Failed:
 MAX_OPEN_S = SNAPSHOT_S / 2  # versions are kept for twice as long
 
 
-class Snapshot:
+class ReadOnlyTransaction:
     """One open snapshot transaction at the timestamp ``txn.ts``."""
 
-    def __init__(self, *, txn: TxnId, limit_s: float, partitions: int, calls: Calls) -> None:
+    def __init__(
+        self, *, txn: TxnId, limit_s: float, partitions: int, primaries: PrimaryClient
+    ) -> None:
         self.txn = txn
         self._limits = Limits(txn, min(limit_s, MAX_OPEN_S))
-        self._partitions, self._calls = partitions, calls
+        self._partitions, self._primaries = partitions, primaries
         self._begun_s = asyncio.get_running_loop().time()
         self._reads: dict[bytes, bytes | None] = {}
 
-    async def get(self, key: bytes, *, to_write: bool = False) -> bytes | None:
-        """The value at the snapshot's time; refused ``to_write``."""
-        if to_write:
+    async def get(self, key: bytes, *, for_update: bool = False) -> bytes | None:
+        """The value at the snapshot's time; refused ``for_update``."""
+        if for_update:
             raise error(codes.READ_ONLY, "a snapshot transaction does not write")
-        self._limits.touch(key)
+        self._limits.count_key(key)
         if key not in self._reads:
             self._reads[key] = await self._read(key)
             self._limits.read(self._reads[key])
@@ -314,7 +318,7 @@ class Snapshot:
         self._limits.left_s()
         return self.txn.ts
 
-    def give_up(self) -> None:
+    def rollback(self) -> None:
         """Nothing is held."""
 
     async def _read(self, key: bytes) -> bytes | None:
@@ -327,8 +331,8 @@ class Snapshot:
             age_ms=int(age_s * 1000),
             limit_ms=self._limits.left_ms(),
         )
-        patience_s = min(PATIENCE_S, self._limits.left_s())
-        answer = await self._calls.primary(partition, body, patience_s)
+        timeout_s = min(ROUTING_TIMEOUT_S, self._limits.left_s())
+        answer = await self._primaries.primary(partition, body, timeout_s)
         if not isinstance(answer, Version):
             raise TxError(
                 answer if isinstance(answer, Failed) else Failed(codes.LOST, f"got {answer!r}")

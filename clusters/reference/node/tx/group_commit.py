@@ -8,10 +8,10 @@ from clusters.reference.node.runtime.tasks import settle
 
 # An append and a sync on every member cost the same for one entry as for several. A partition that
 # is busy enough for that to matter has another proposal within this time.
-COMPANY_S = 0.01
+MAX_DELAY_S = 0.01
 
 
-class Company:
+class LazyProposals:
     """The proposals of one primary that may wait: they leave with the next one that can't."""
 
     def __init__(self) -> None:
@@ -19,11 +19,11 @@ class Company:
         self._timer: asyncio.TimerHandle | None = None
 
     async def join(self) -> None:
-        """Return at the next ``leave``, or ``COMPANY_S`` after the first one who waits came."""
+        """Return at the next ``leave``, or ``MAX_DELAY_S`` after the first one who waits came."""
         loop = asyncio.get_running_loop()
         leaves: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
-            self._timer = loop.call_later(COMPANY_S, self.leave)
+            self._timer = loop.call_later(MAX_DELAY_S, self.leave)
         self._waiting.append(leaves)
         await leaves
 

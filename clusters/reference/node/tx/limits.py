@@ -48,7 +48,7 @@ class Limits:
         """The same in milliseconds, at least one."""
         return max(1, int(self.left_s() * 1000))
 
-    def touch(self, key: bytes, value: bytes | None = None) -> None:
+    def count_key(self, key: bytes, value: bytes | None = None) -> None:
         """Count a key, and what is written to it. Raises ``TxError`` over a limit."""
         self.left_s()
         if not 0 < len(key) <= MAX_KEY_BYTES:
@@ -100,19 +100,23 @@ def _read_too_much(size: int) -> Failed:
     return Failed(codes.TOO_LARGE, text)
 
 
-LOCK_WAIT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
+LOCK_TIMEOUT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
 RECOVER_AFTER_S = 1.0  # prepared, and no lock is waited for: an outcome is due in milliseconds
-OUTCOME_WAIT_S = 1.5  # of a snapshot for a transaction in doubt: longer than most recoveries take
-WAY_S = 0.4  # for a question and its answer to travel, on machines that are busy
-CALL_LIMIT_S = 1.0  # for one answer that may be asked for again; who is slower is likely cut off
-OWN_LIMIT_S = 5.0  # for commands that nobody waits for; then they are proposed again
-PATIENCE_S = 2.0  # for a partition to get a primary; beyond it the client should hear about it
+OUTCOME_TIMEOUT_S = (
+    1.5  # of a snapshot for a transaction in doubt: longer than most recoveries take
+)
+NETWORK_ALLOWANCE_S = 0.4  # for a question and its answer to travel, on machines that are busy
+RPC_TIMEOUT_S = 1.0  # for one answer that may be asked for again; who is slower is likely cut off
+INTERNAL_TIMEOUT_S = 5.0  # for commands that nobody waits for; then they are proposed again
+ROUTING_TIMEOUT_S = (
+    2.0  # for a partition to get a primary; beyond it the client should hear about it
+)
 
 
-def answer_limit_s(body: PrimaryBody) -> float:
+def answer_timeout_s(body: PrimaryBody) -> float:
     """How long one answer to ``body``, which may be asked again, is waited for."""
     if isinstance(body, Lock):
-        return LOCK_WAIT_S + WAY_S
+        return LOCK_TIMEOUT_S + NETWORK_ALLOWANCE_S
     if isinstance(body, ReadAt):
-        return OUTCOME_WAIT_S + WAY_S
-    return CALL_LIMIT_S
+        return OUTCOME_TIMEOUT_S + NETWORK_ALLOWANCE_S
+    return RPC_TIMEOUT_S

@@ -7,10 +7,10 @@ import asyncio
 from clusters.reference.node.runtime.tasks import settle, within
 from clusters.reference.node.wire.messages import TxnId
 
-MAX_FOOTINGS = 10_000  # open in one partition; one more is refused
+MAX_OPEN_TRANSACTIONS = 10_000  # open in one partition; one more is refused
 
 
-class Footing:
+class OpenTransaction:
     """One transaction at one primary, ``since_s``. ``ts``: what it can't commit below, once
     ``proposed``: then only the log ends it. ``durable_s``: it was not in the log before.
     """
@@ -86,40 +86,40 @@ class Footing:
             self._grant.set_result(granted)
 
 
-class Footings:
+class OpenTransactions:
     """All of a primary. Numbers are never used twice, so that a lost footing is noticed."""
 
     def __init__(self) -> None:
-        self._footings: dict[TxnId, Footing] = {}
+        self._transactions: dict[TxnId, OpenTransaction] = {}
         self._number = 0
 
     def __len__(self) -> int:
-        return len(self._footings)
+        return len(self._transactions)
 
-    def get(self, txn: TxnId) -> Footing | None:
+    def get(self, txn: TxnId) -> OpenTransaction | None:
         """The footing of ``txn``, if it has one."""
-        return self._footings.get(txn)
+        return self._transactions.get(txn)
 
-    def all(self) -> tuple[Footing, ...]:
+    def all(self) -> tuple[OpenTransaction, ...]:
         """Every footing, the first first."""
-        return tuple(self._footings.values())
+        return tuple(self._transactions.values())
 
-    def add(self, txn: TxnId, limit_s: float, *, forced: bool = False) -> Footing | None:
-        """A new one; ``None`` where there are ``MAX_FOOTINGS``, unless it is ``forced``."""
-        if len(self._footings) >= MAX_FOOTINGS and not forced:
+    def add(self, txn: TxnId, limit_s: float, *, forced: bool = False) -> OpenTransaction | None:
+        """Open ``txn``; ``None`` at ``MAX_OPEN_TRANSACTIONS``, unless it is ``forced``."""
+        if len(self._transactions) >= MAX_OPEN_TRANSACTIONS and not forced:
             return None
         self._number += 1
         now_s = asyncio.get_running_loop().time()
-        footing = Footing(txn, self._number, now_s, now_s + limit_s)
-        self._footings[txn] = footing
-        return footing
+        tx = OpenTransaction(txn, self._number, now_s, now_s + limit_s)
+        self._transactions[txn] = tx
+        return tx
 
-    def remove(self, txn: TxnId) -> Footing | None:
+    def remove(self, txn: TxnId) -> OpenTransaction | None:
         """Take it out."""
-        return self._footings.pop(txn, None)
+        return self._transactions.pop(txn, None)
 
     def clear(self) -> None:
         """End all of them."""
-        footings, self._footings = self._footings, {}
-        for footing in footings.values():
-            footing.end()
+        transactions, self._transactions = self._transactions, {}
+        for tx in transactions.values():
+            tx.end()

@@ -21,11 +21,11 @@ from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, P
 from clusters.reference.node.tx.mvcc import Versions
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
-    Committed,
+    Ack,
+    CommitReply,
     Failed,
-    Fine,
-    Prepared,
-    Resolved,
+    PrepareReply,
+    ResolveReply,
     TxnId,
     Version,
 )
@@ -34,7 +34,7 @@ SNAPSHOT_S = 15.0  # how far back versions are kept; half as long may a snapshot
 CHUNK_BYTES = 256 * 1024  # of keys in one part of a snapshot, or a single larger one
 VERSION_BYTES = 16  # of a version beside its value, roughly
 
-Result = Committed | Prepared | Resolved | Fine | Failed
+Result = CommitReply | PrepareReply | ResolveReply | Ack | Failed
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -74,7 +74,7 @@ class Partition:
         self.horizon = 0
         self.committed = self.aborted = 0
         self.on_end: Callable[[TxnId], None] = lambda txn: None
-        self.on_lead_lost: Callable[[], None] = lambda: None
+        self.on_leadership_lost: Callable[[], None] = lambda: None
 
     @property
     def readable_from(self) -> int:
@@ -95,7 +95,7 @@ class Partition:
                 return self._commit(command)
             case Prepare():
                 self.prepared[command.txn] = command
-                return Prepared(command.ts)
+                return PrepareReply(command.ts)
             case Abort():
                 return self._abort(command.txn)
             case Finish():
@@ -104,11 +104,11 @@ class Partition:
                 return self._forget(command)
         raise InvariantBroken(f"a command that nobody proposes: {command}")
 
-    def foresee(self, entry: Entry) -> Result | None:
+    def predict(self, entry: Entry) -> Result | None:
         """What ``apply`` will say unless another primary takes over."""
         command = commands.decode(entry.data) if entry.data else None
         if isinstance(command, Commit):
-            return Committed(command.ts)
+            return CommitReply(command.ts)
         return None
 
     def content(self) -> Iterable[object]:
@@ -119,17 +119,17 @@ class Partition:
         rows = ((key, versions[-1]) for key, versions in self.versions.dump())
         return chain((head,), list(self.prepared.values()), list(self.outcomes.items()), rows)
 
-    def lead_lost(self) -> None:
+    def leadership_lost(self) -> None:
         """What only a primary keeps is kept by the primary."""
-        self.on_lead_lost()
+        self.on_leadership_lost()
 
-    def outcome(self, txn: TxnId) -> Resolved | None:
+    def outcome(self, txn: TxnId) -> ResolveReply | None:
         """What became of ``txn``, if that is certain."""
         held = self.outcomes.get(txn)
         if held is not None:
-            return Resolved(held.ts)
+            return ResolveReply(held.ts)
         # Forgotten: whoever can still ask has not been told, so it did not commit.
-        return Resolved(0) if txn.ts <= self.horizon else None
+        return ResolveReply(0) if txn.ts <= self.horizon else None
 
     def snapshot(self) -> Iterator[bytes]:
         """The state now, in parts; later commands don't touch it."""
@@ -143,20 +143,20 @@ class Partition:
         )
         return _parts(head, self.versions.dump())
 
-    def restoring(self) -> Restoring:
+    def restoring(self) -> SnapshotRestore:
         """The way to become what ``snapshot`` saw."""
-        return Restoring(self)
+        return SnapshotRestore(self)
 
-    def _take_over(self, command: Takeover) -> Fine | Failed:
+    def _take_over(self, command: Takeover) -> Ack | Failed:
         if command.epoch <= self.epoch:
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch}, it is {self.epoch} already")
         self.epoch = command.epoch
         if planted("prepared-forgotten"):
             self.prepared.clear()
         self.max_ts = max(self.max_ts, command.floor)
-        return Fine()
+        return Ack()
 
-    def _commit(self, command: Commit) -> Committed | Failed:
+    def _commit(self, command: Commit) -> CommitReply | Failed:
         txn = command.txn
         decided = self.outcome(txn)
         if decided is None:
@@ -167,18 +167,18 @@ class Partition:
         if decided is not None and not decided.ts:
             return Failed(codes.ABORTED, f"{txn} was found silent, and aborted by who found it")
         self.committed += 1
-        return Committed(command.ts)
+        return CommitReply(command.ts)
 
-    def _abort(self, txn: TxnId) -> Resolved:
+    def _abort(self, txn: TxnId) -> ResolveReply:
         decided = self.outcome(txn)
         if decided is None:
             self.outcomes[txn] = Outcome(0)
             self.on_end(txn)
-            decided = Resolved(0)
+            decided = ResolveReply(0)
             self.aborted += 1
         return decided
 
-    def _finish(self, command: Finish) -> Fine:
+    def _finish(self, command: Finish) -> Ack:
         prepared = self.prepared.pop(command.txn, None)
         if prepared is not None:
             if command.ts:
@@ -188,15 +188,15 @@ class Partition:
             else:
                 self.aborted += 1
             self.on_end(command.txn)
-        return Fine()
+        return Ack()
 
-    def _forget(self, command: Forget) -> Fine:
+    def _forget(self, command: Forget) -> Ack:
         for txn in command.txns:
             self.outcomes.pop(txn, None)
         self.horizon = max(self.horizon, command.horizon)
         for txn in [t for t, o in self.outcomes.items() if not o.ts and t.ts <= self.horizon]:
             del self.outcomes[txn]
-        return Fine()
+        return Ack()
 
     def _install(self, writes: commands.Writes, ts: int) -> None:
         for key, value in writes:
@@ -209,7 +209,7 @@ class Partition:
         self.versions.collect(self.max_ts if early else self.readable_from)
 
 
-class Restoring:
+class SnapshotRestore:
     """A snapshot of a partition being read, a chunk at a time; nobody sees it until it is done."""
 
     def __init__(self, partition: Partition) -> None:

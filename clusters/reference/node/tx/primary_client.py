@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 
-from clusters.reference.node.tx.limits import answer_limit_s
+from clusters.reference.node.tx.limits import answer_timeout_s
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Failed,
@@ -23,29 +23,29 @@ ROUTE_POLL_S = 0.05
 NOT_DONE = (codes.NO_PRIMARY, codes.NOT_PRIMARY, codes.NOT_LEADER, codes.UNREACHABLE)
 
 Ask = Callable[[str, PeerBody, float], Awaitable[PeerAnswer]]
-Tell = Callable[[str, PeerBody], None]
+Notify = Callable[[str, PeerBody], None]
 Spawn = Callable[[Coroutine[None, None, None]], None]
 Work = Callable[..., Coroutine[None, None, None]]
 
 
-class Calls:
+class PrimaryClient:
     """``route`` names the primary of a partition, where one is granted."""
 
-    def __init__(self, *, route: Callable[[int], str | None], ask: Ask, tell: Tell) -> None:
-        self._route, self._ask, self._tell = route, ask, tell
+    def __init__(self, *, route: Callable[[int], str | None], ask: Ask, notify: Notify) -> None:
+        self._route, self._ask, self._notify = route, ask, notify
 
     async def primary(
-        self, partition: int, body: PrimaryBody, patience_s: float, limit_s: float | None = None
+        self, partition: int, body: PrimaryBody, timeout_s: float, limit_s: float | None = None
     ) -> PeerAnswer:
         """The primary's answer to ``body`` within ``limit_s`` once it is asked, by default within
-        ``patience_s``.
+        ``timeout_s``.
 
-        While it is certain that nothing was done, it is asked again for ``patience_s``: that
+        While it is certain that nothing was done, it is asked again for ``timeout_s``: that
         covers a change of primaries. So is an unanswered question that may be repeated without
         harm.
         """
         loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + patience_s
+        give_up_s = loop.time() + timeout_s
         again = isinstance(body, Lock | ReadAt | Resolve | Finish)
         while True:
             node = self._route(partition)
@@ -56,7 +56,7 @@ class Calls:
             else:
                 left_s = give_up_s - loop.time() if limit_s is None else limit_s
                 if again:
-                    left_s = min(left_s, answer_limit_s(body))
+                    left_s = min(left_s, answer_timeout_s(body))
                 answer = await self._ask(node, body, left_s)
             if not isinstance(answer, Failed):
                 return answer
@@ -65,8 +65,8 @@ class Calls:
                 return answer
             await asyncio.sleep(ROUTE_POLL_S)
 
-    def tell(self, partition: int, body: PrimaryBody) -> None:
+    def notify(self, partition: int, body: PrimaryBody) -> None:
         """Say it to the primary if the way is open; nobody waits for an answer."""
         node = self._route(partition)
         if node is not None:
-            self._tell(node, body)
+            self._notify(node, body)

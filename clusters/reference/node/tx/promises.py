@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from clusters.reference.node.placement.lease_table import Leases
+from clusters.reference.node.placement.lease_table import LeaseTable
 from clusters.reference.node.runtime.clock import Hlc
 
 STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
@@ -15,7 +15,7 @@ CEILING_POLL_S = 0.05
 class Promises:
     """Of one primary."""
 
-    def __init__(self, clock: Hlc, leases: Leases) -> None:
+    def __init__(self, clock: Hlc, leases: LeaseTable) -> None:
         self._clock, self._leases = clock, leases
         self._found_ts, self._opened_s = 0, 0.0
 

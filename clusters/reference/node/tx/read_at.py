@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.tx.limits import OUTCOME_WAIT_S
+from clusters.reference.node.tx.limits import OUTCOME_TIMEOUT_S
 from clusters.reference.node.tx.promises import STALENESS_S
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed, ReadAt, Version
@@ -27,18 +27,18 @@ async def read_at(primary: Primary, body: ReadAt) -> Version | Failed:
         if not primary.serving:
             return primary.refusal()
         return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
-    give_up_s = now_s() + min(OUTCOME_WAIT_S, body.limit_ms / 1000)
+    give_up_s = now_s() + min(OUTCOME_TIMEOUT_S, body.limit_ms / 1000)
     while (writer := primary.locks.writer(body.key)) is not None:
-        footing = primary.footings.get(writer)
-        if footing is None or not footing.proposed or footing.ts > body.ts:
+        tx = primary.transactions.get(writer)
+        if tx is None or not tx.proposed or tx.ts > body.ts:
             break
         if planted("pending-ignored"):
             break
-        primary.company.leave()
-        if not await footing.ended(give_up_s - now_s()):
+        primary.lazy.leave()
+        if not await tx.ended(give_up_s - now_s()):
             return Failed(codes.SNAPSHOT_BUSY, f"the outcome of {writer} is not known yet")
         late = primary.partition.versions.newest(body.key).ts > body.ts
-        if late and footing.durable_s < fresh_s:
+        if late and tx.durable_s < fresh_s:
             # It may have been acknowledged, at home, before the snapshot had to see it.
             return Failed(codes.SNAPSHOT_TOO_OLD, f"{writer} may be over {STALENESS_S:g} s old")
     if not primary.serving:

@@ -45,7 +45,7 @@ class TxnId(msgspec.Struct, frozen=True, array_like=True, order=True):
         return f"{self.origin}-{self.number}"
 
 
-class Hold(msgspec.Struct, frozen=True, array_like=True):
+class LockToken(msgspec.Struct, frozen=True, array_like=True):
     """What a transaction holds at a primary, by the primary's epoch and a number that it gives
     once. (0, 0): nothing yet. Whoever shows another hold than the primary has, has lost his locks.
     """
@@ -54,14 +54,14 @@ class Hold(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-NO_HOLD = Hold(0, 0)
+NO_TOKEN = LockToken(0, 0)
 
 
 Claim = tuple[str, int]
 """A group and a term of it."""
 
 
-class Beat(msgspec.Struct, frozen=True, array_like=True):
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
     """A node's heartbeat to another, for all the groups that it leads and the other one follows in:
     those that were ``begun`` on this connection and not ``ended``. ``tick`` is the sender's.
     """
@@ -71,7 +71,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True):
     ended: tuple[str, ...] = ()
 
 
-class Beaten(msgspec.Struct, frozen=True, array_like=True):
+class HeartbeatAck(msgspec.Struct, frozen=True, array_like=True):
     """Answers the beat of ``tick``: all that it claims is so, and goes on to be, except what was
     ``refused``.
     """
@@ -87,13 +87,13 @@ class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
 
     ts: int
     founders: tuple[str, ...] | None
-    beat: Beat | None = None
+    heartbeat: Heartbeat | None = None
 
 
 class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
     """Answers a ping; ``refused``: the clock in it is too far ahead to follow."""
 
-    beaten: Beaten | None = None
+    ack: HeartbeatAck | None = None
     refused: bool = False
 
 
@@ -104,7 +104,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock"):
 
     partition: int
     txn: TxnId
-    hold: Hold
+    token: LockToken
     key: bytes
     exclusive: bool
     read: bool
@@ -127,7 +127,7 @@ class Validate(msgspec.Struct, frozen=True, array_like=True, tag="validate"):
 
     partition: int
     txn: TxnId
-    hold: Hold
+    token: LockToken
     ts: int
 
 
@@ -139,7 +139,7 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
 
     partition: int
     txn: TxnId
-    hold: Hold
+    token: LockToken
     writes: tuple[tuple[bytes, bytes], ...]
     home: int
     limit_ms: int
@@ -153,7 +153,7 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
     partition: int
     txn: TxnId
-    hold: Hold
+    token: LockToken
     ts: int
     writes: tuple[tuple[bytes, bytes], ...]
     participants: tuple[int, ...]
@@ -200,33 +200,33 @@ class MetaInvoke(msgspec.Struct, frozen=True, array_like=True, tag="invoke"):
     data: bytes
 
 
-class Locked(msgspec.Struct, frozen=True, array_like=True, tag="locked"):
+class LockReply(msgspec.Struct, frozen=True, array_like=True, tag="locked"):
     """The lock is held; the last committed value."""
 
-    hold: Hold
+    token: LockToken
     value: bytes | None
 
 
-class Executed(msgspec.Struct, frozen=True, array_like=True, tag="executed"):
+class ExecuteReply(msgspec.Struct, frozen=True, array_like=True, tag="executed"):
     """A whole transaction happened at ``ts``; the values of its gets, in order."""
 
     values: tuple[bytes | None, ...]
     ts: int
 
 
-class Prepared(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
+class PrepareReply(msgspec.Struct, frozen=True, array_like=True, tag="prepared"):
     """Durable; it can't commit below ``ts``."""
 
     ts: int
 
 
-class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
+class CommitReply(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
     """Durable on a quorum and visible at ``ts``."""
 
     ts: int
 
 
-class Resolved(msgspec.Struct, frozen=True, array_like=True, tag="resolved"):
+class ResolveReply(msgspec.Struct, frozen=True, array_like=True, tag="resolved"):
     """Committed at ``ts``; 0: aborted, for good."""
 
     ts: int
@@ -239,11 +239,11 @@ class Version(msgspec.Struct, frozen=True, array_like=True, tag="version"):
     ts: int
 
 
-class Fine(msgspec.Struct, frozen=True, array_like=True, tag="fine"):
+class Ack(msgspec.Struct, frozen=True, array_like=True, tag="fine"):
     """It is so."""
 
 
-class Invoked(msgspec.Struct, frozen=True, array_like=True, tag="invoked"):
+class InvokeReply(msgspec.Struct, frozen=True, array_like=True, tag="invoked"):
     """Which branch of an invoke was done."""
 
     success: bool
@@ -259,7 +259,17 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 PrimaryBody = Lock | Execute | Validate | Prepare | CommitTx | Finish | Resolve | ReadAt
 PeerBody = PrimaryBody | Renew | MetaInvoke
-PeerAnswer = Locked | Executed | Prepared | Committed | Resolved | Version | Fine | Invoked | Failed
+PeerAnswer = (
+    LockReply
+    | ExecuteReply
+    | PrepareReply
+    | CommitReply
+    | ResolveReply
+    | Version
+    | Ack
+    | InvokeReply
+    | Failed
+)
 
 
 class PeerRequest(msgspec.Struct, frozen=True, array_like=True, tag="request"):
@@ -289,10 +299,10 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
 
 
 class Get(msgspec.Struct, frozen=True, array_like=True, tag="get"):
-    """Read ``key`` in the open transaction; ``to_write``: it will be written, too."""
+    """Read ``key`` in the open transaction; ``for_update``: it will be written, too."""
 
     key: bytes
-    to_write: bool = False
+    for_update: bool = False
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put"):
@@ -317,7 +327,7 @@ class OneShot(msgspec.Struct, frozen=True, array_like=True, tag="one-shot"):
     limit_ms: int
 
 
-class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begun"):
+class Started(msgspec.Struct, frozen=True, array_like=True, tag="begun"):
     """The open transaction's id."""
 
     txn: str
@@ -329,17 +339,17 @@ class Value(msgspec.Struct, frozen=True, array_like=True, tag="value"):
     value: bytes | None
 
 
-class Done(msgspec.Struct, frozen=True, array_like=True, tag="done"):
+class Ok(msgspec.Struct, frozen=True, array_like=True, tag="done"):
     """It is so."""
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+class Committed(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """It is committed, at ``ts``."""
 
     ts: int
 
 
-class Results(msgspec.Struct, frozen=True, array_like=True, tag="results"):
+class OneShotReply(msgspec.Struct, frozen=True, array_like=True, tag="results"):
     """A one-shot is committed, at ``ts``; the values of its gets, in order."""
 
     values: tuple[bytes | None, ...]
@@ -347,7 +357,7 @@ class Results(msgspec.Struct, frozen=True, array_like=True, tag="results"):
 
 
 ClientBody = Begin | Get | Put | Commit | Rollback | OneShot | AdminQuestion
-ReplyBody = Begun | Value | Done | Ended | Results | Failed
+ReplyBody = Started | Value | Ok | Committed | OneShotReply | Failed
 
 
 class ClientRequest(msgspec.Struct, frozen=True, array_like=True):
