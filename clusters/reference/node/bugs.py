@@ -56,7 +56,7 @@ KNOWN = {
     "(storage/records.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",
     "versions-collected-early": "versions go that an open snapshot still reads (tx/partition.py)",
-    "vote-ignores-log": "a vote is given to who lacks entries (raft/voter.py)",
+    "vote-ignores-log": "a vote is given to who lacks entries (raft/core.py)",
     "vote-not-persisted": "who a vote went to is not written down (groups.py)",
     "wiped-node-votes": "a node whose disk was wiped comes back as who it was "
     "(storage/identity.py)",

@@ -1,0 +1,63 @@
+"""Elections (Raft 5.2, 5.4.1; thesis 9.6): the round of votes that a member asks for, as a value,
+and the time that it waits for a leader before it asks.
+"""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from clusters.reference.node.raft.configuration import Configuration, Vote, tally
+from clusters.reference.node.raft.types import VoteReply
+
+
+class Election(msgspec.Struct, frozen=True):
+    """One round of votes for ``term``; with ``pre`` it only finds out whether the round could be
+    won, and disturbs no term (pre-vote, thesis 9.6).
+    """
+
+    term: int
+    pre: bool
+    votes: dict[str, bool]
+
+    def asked_for(self, reply: VoteReply) -> bool:
+        """Whether ``reply`` answers this round. A refused pre-vote names the voter's own term."""
+        if reply.pre != self.pre:
+            return False
+        return reply.term == self.term or (reply.pre and not reply.granted)
+
+    def counting(self, reply: VoteReply) -> Election:
+        """This round with the vote in ``reply``; a voter's first answer counts."""
+        if reply.sender in self.votes:
+            return self
+        return Election(self.term, self.pre, {**self.votes, reply.sender: reply.granted})
+
+    def result(self, configuration: Configuration) -> Vote:
+        """Whether the votes so far decide, by the majorities of ``configuration``."""
+        return tally(configuration, self.votes)
+
+
+class ElectionTimer:
+    """Counts the ticks since a member last had a reason to wait for its leader.
+
+    The timeout lies between ``election_ticks`` and twice that, and is drawn anew at each restart,
+    so that split votes end (Raft 5.2).
+    """
+
+    def __init__(self, election_ticks: int, rng: random.Random) -> None:
+        self._election_ticks, self._random = election_ticks, rng
+        self.restart(0)
+
+    def restart(self, now: int) -> None:
+        """Wait from tick ``now`` on, for a timeout that is drawn now."""
+        self._started = now
+        self._timeout = self._election_ticks + self._random.randrange(self._election_ticks)
+
+    def extend(self, now: int) -> None:
+        """The leader lives at tick ``now``: wait from there on, as long as drawn before."""
+        self._started = now
+
+    def expired(self, now: int) -> bool:
+        """Whether the member has waited long enough to ask for votes."""
+        return now - self._started >= self._timeout
