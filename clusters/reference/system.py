@@ -34,7 +34,7 @@ from clusters.reference.node.config import (
 from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.rpc.sessions import SNAPSHOT
 from clusters.reference.node.runtime import ConnectionLost, Network
-from clusters.reference.node.tx.promises import STALENESS_S
+from clusters.reference.node.tx.primary import STALENESS_S
 from clusters.reference.node.wire.messages import BadMessage
 from clusters.reference.node.wire.reports import (
     AdminBody,

@@ -8,7 +8,10 @@ import attrs
 
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.clock import Hlc, span
+from clusters.reference.node.runtime.tasks import Spawn
 from clusters.reference.node.tx import commands
+from clusters.reference.node.tx.finisher import Finisher
+from clusters.reference.node.tx.outcomes import OutcomeSender
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
@@ -59,11 +62,6 @@ class LeaseTable:
         return 0
 
 
-@attrs.frozen
-class Leading:
-    serving: bool = True
-
-
 @attrs.define(slots=False)
 class Scene:
     """One primary, its log that commits after ``log_s``, and who finishes its transactions."""
@@ -75,13 +73,18 @@ class Scene:
     log_s: float = 0.0
     proposed: list[tuple[float, str]] = attrs.field(factory=list)  # when, and what
 
+    serving: bool = True
+
     def __attrs_post_init__(self) -> None:
         self.clock = Hlc(wall_ns=lambda: 10**9, monotonic_s=now_s)
+        self.outcomes = OutcomeSender(
+            partition=self.partition, primaries=self.primaries(), spawn=asyncio.ensure_future
+        )
         self.primary = Primary(
             number=0,
             partition=self.partition,
-            group=Leading(),
-            propose=self.propose,
+            replication=self,
+            outcomes=self.outcomes,
             clock=self.clock,
             leases=self.leases,  # type: ignore[arg-type]  # of the same shape
         )
@@ -96,7 +99,20 @@ class Scene:
 
     async def _apply(self, entry: Entry) -> object:
         await asyncio.sleep(self.log_s)
-        return self.partition.apply(entry)
+        done = self.partition.apply(entry)
+        self.primary.applied(self.partition.take_ended())
+        return done
+
+    def finisher(self, spawn: Spawn) -> Finisher:
+        """Who finishes the transactions of the primary, by work that goes to ``spawn``."""
+        return Finisher(
+            primary=self.primary,
+            outcomes=self.outcomes,
+            primaries=self.primaries(),
+            clock=self.clock,
+            leases=self.leases,  # type: ignore[arg-type]  # of the same shape
+            spawn=spawn,
+        )
 
     async def ask(self, node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
         """As over a link: who gives up knows nothing."""

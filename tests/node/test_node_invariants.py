@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from primary_scene import KEY, OLD, Scene, lock
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.rpc.request_router import RequestRouter
+from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.tx.locks import Answer, LockTable
-from clusters.reference.node.wire.messages import Execute, PeerAnswer, PrimaryBody, TxnId
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.messages import (
+    Execute,
+    Failed,
+    MetaInvoke,
+    PeerAnswer,
+    PrimaryBody,
+    Renew,
+    TxnId,
+)
 
 GET = lock(OLD, exclusive=False)
 ONE_SHOT = Execute(0, OLD, ((KEY, b"x"),), 60_000)
@@ -24,30 +35,37 @@ class Broken(LockTable):
         raise KeyError(key)
 
 
+class NotLeading:
+    """Metastorage, which is led elsewhere."""
+
+    async def serve(self, body: MetaInvoke | Renew) -> PeerAnswer:
+        return Failed(codes.NOT_LEADER, "not here")
+
+
 @pytest.mark.parametrize("body", [GET, ONE_SHOT])
 @pytest.mark.parametrize("remote", [True, False])
 def test_a_lock_table_that_raises_ends_the_node(body: PrimaryBody, remote: bool) -> None:
-    async def scenario() -> tuple[list[str], list[PeerAnswer]]:
-        scene, failures = Scene(), list[str]()
-        answers, work = list[PeerAnswer](), list[asyncio.Task[None]]()
+    async def scenario() -> tuple[KeyError, list[PeerAnswer]]:
+        scene, failure = Scene(), Failure()
+        answers, tasks = list[PeerAnswer](), Tasks(failure)
         scene.primary.locks = Broken()
-        board = RequestRouter(
+        router = RequestRouter(
             node="n1",
-            primaries=lambda number: scene.primary,
-            spawn=lambda step: work.append(asyncio.ensure_future(step)),
-            under_way=lambda: len(work),
-            fail=lambda error: failures.append(repr(error)),
+            links={},
+            replicas={0: scene},
+            metastorage=NotLeading(),
+            tasks=tasks,
+            failure=failure,
         )
-
-        async def ask() -> None:
+        with suppress(KeyError):
             if remote:
-                board.request(body, answers.append)
-                await work[0]
+                router.request(body, answers.append)
             else:
-                await board.ask("n1", body, 1.0)
+                await router.ask("n1", body, 1.0)
+        async with asyncio.timeout(1.0):
+            with pytest.raises(KeyError) as raised:
+                await failure.future
+        return raised.value, answers
 
-        with pytest.raises(KeyError):
-            await ask()
-        return failures, answers
-
-    assert simulate(scenario()) == ([repr(KeyError(KEY))], [])
+    error, answers = simulate(scenario())
+    assert (error.args, answers) == ((KEY,), [])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_kit import restore
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.events import EventLog
-from clusters.reference.node.metastorage.metadesk import MetaDesk
+from clusters.reference.node.metastorage.metastorage_service import MetastorageService
 from clusters.reference.node.metastorage.store import (
     Invoke,
     Metastorage,
@@ -32,8 +33,10 @@ from clusters.reference.node.placement.lease_table import (
 )
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.tx.outcomes import OutcomeSender
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import (
     Failed,
     InvokeReply,
@@ -271,7 +274,7 @@ def test_nobody_else_takes_the_lease_of_the_later_of_two_starts_while_it_holds(
     assert other.leases.expired("n1", new.origin)
 
 
-class Desk:
+class Leader:
     """Metastorage, done at once."""
 
     def __init__(self, observer: Observer) -> None:
@@ -292,59 +295,73 @@ class Led:
     serving = leading = True
     leader = "n1"
 
+    async def propose(self, command: object, limit_s: float) -> object:
+        raise AssertionError(f"the grant comes first: {command}")
+
+
+async def unasked(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
+    raise AssertionError(f"nothing is asked of {node}: {body}")
+
+
+def unnotified(node: str, body: PeerBody) -> None:
+    raise AssertionError(f"nothing is sent to {node}: {body}")
+
+
+@attrs.frozen
+class Replicated:
+    """The group of metastorage, all of which is the replica of ``observer``."""
+
+    observer: Observer
+    serving: bool = True
+
+    async def propose(self, data: bytes, limit_s: float) -> object:
+        self.observer.index += 1
+        return self.observer.store.apply(Entry(1, self.observer.index, data))
+
 
 def test_a_grant_of_a_node_that_never_had_a_lease_can_be_taken_over() -> None:
     async def scenario() -> list[object]:
         observer = Observer("n1")
         observer.granted(0, Grant("n2", origin_of("n2", "00000009"), 4))
-        desk, work = Desk(observer), list[asyncio.Task[None]]()
-        tenure = LeaseManager(
+        leader, work = Leader(observer), list[asyncio.Task[None]]()
+        manager = LeaseManager(
             node="n1",
             origin=observer.origin,
             leases=observer.leases,
-            metastorage=desk,
+            metastorage=leader,
             event_log=EventLog(boot="boot", wall_ns=lambda: 7),
             spawn=lambda step: work.append(asyncio.ensure_future(step)),
         )
 
-        async def propose(command: object, limit_s: float) -> object:
-            raise AssertionError(f"the grant comes first: {command}")
-
+        partition = Partition()
         primary = Primary(
             number=0,
-            partition=Partition(),
-            group=Led(),
-            propose=propose,
+            partition=partition,
+            replication=Led(),
+            outcomes=OutcomeSender(
+                partition=partition,
+                primaries=PrimaryClient(route=lambda _: None, ask=unasked, notify=unnotified),
+                spawn=asyncio.ensure_future,
+            ),
             clock=observer.clock,
             leases=observer.leases,
         )
-        tenure.reconcile(primary, Led())
+        manager.reconcile(primary, Led())
         for task in work:
             await task
         assert observer.leases.grants[0] == Grant("n1", observer.origin, 5)
-        return desk.done
+        return leader.done
 
     assert asyncio.run(scenario()) == [True]
 
 
-def desk_of(observer: Observer, work: list[asyncio.Task[None]]) -> MetaDesk:
-    """The desk of the leader of metastorage, all of which is ``observer``'s replica."""
-
-    async def propose(data: bytes, limit_s: float) -> object:
-        observer.index += 1
-        return observer.store.apply(Entry(1, observer.index, data))
-
-    async def ask(node: str, body: PeerBody, limit_s: float) -> PeerAnswer:
-        raise AssertionError("the leader of metastorage is here")
-
-    return MetaDesk(
+def service_of(observer: Observer, work: list[asyncio.Task[None]]) -> MetastorageService:
+    """Metastorage at its leader, all of which is ``observer``'s replica."""
+    return MetastorageService(
         node="n1",
-        group=Led(),
-        propose=propose,
-        ask=ask,
-        notify=lambda node, body: None,
+        group=Replicated(observer),
+        get=observer.store.get,
         spawn=lambda step: work.append(asyncio.ensure_future(step)),
-        held=observer.store.get,
     )
 
 
@@ -353,12 +370,12 @@ def test_a_renewal_of_an_earlier_start_does_not_end_the_lease_of_the_later() -> 
 
     async def scenario() -> list[Lease]:
         observer, work = Observer("n1"), list[asyncio.Task[None]]()
-        desk = desk_of(observer, work)
+        service = service_of(observer, work)
         held = list[Lease]()
 
         async def renew(*leases: Lease) -> None:
             for lease in leases:
-                await desk.serve(Renew("n2", encode(lease)))
+                await service.serve(Renew("n2", encode(lease)))
             while work:
                 await work.pop()
             held.append(observer.leases.seen["n2"].lease)
@@ -387,12 +404,12 @@ def test_a_renewal_that_comes_late_or_twice_takes_no_ceiling_back() -> None:
 
     async def scenario() -> list[Lease]:
         observer, work = Observer("n1"), list[asyncio.Task[None]]()
-        desk = desk_of(observer, work)
+        service = service_of(observer, work)
         observer.renewed("n2", Lease(start, 1, 10))
         held = list[Lease]()
         for batch in ((3, 2), (2, 3), (4, 1)):
             for number in batch:
-                await desk.serve(Renew("n2", encode(Lease(start, number, 10 * number))))
+                await service.serve(Renew("n2", encode(Lease(start, number, 10 * number))))
             while work:
                 await work.pop()
             held.append(observer.leases.seen["n2"].lease)

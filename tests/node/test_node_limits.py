@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NoReturn
 
 import attrs
@@ -15,12 +16,14 @@ from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import events
 from clusters.reference.node.groups import host as groups
+from clusters.reference.node.groups.group import ChunkQueue
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.metastorage.store import Metastorage
 from clusters.reference.node.rpc import sessions
 from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.tasks import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
@@ -56,8 +59,12 @@ def test_a_disk_that_does_not_keep_up_makes_a_leader_refuse(
             rng=random.Random(1),
             tick_s=0.1,
             election_ticks=4,
+            send=lambda member, messages: None,
+            batch=nullcontext(),
+            chunks=ChunkQueue(),
+            failure=Failure(),
         )
-        running = asyncio.ensure_future(host.run())
+        running = asyncio.ensure_future(host.run(lambda: None))
         group = host.open(
             "g", partition=0, founders=("n1@1",), machine=Metastorage(), restoring=None
         )

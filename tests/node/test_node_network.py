@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node.raft.types import Append, Entry, Message
 from clusters.reference.node.rpc.heartbeats import Heartbeats
-from clusters.reference.node.rpc.link import FRAME_BYTES, Link, in_frames
-from clusters.reference.node.rpc.peers import Peers, Reply
+from clusters.reference.node.rpc.link import FRAME_BYTES, Link, Links, in_frames
+from clusters.reference.node.rpc.peers import Peers
 from clusters.reference.node.runtime import Connection, ConnectionLost, real
 from clusters.reference.node.runtime.clock import Hlc, span
 from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
@@ -25,6 +25,7 @@ from clusters.reference.node.wire.messages import (
     Codec,
     Failed,
     Hello,
+    PeerAnswer,
     PeerBody,
     PeerFrame,
     PeerReply,
@@ -150,31 +151,34 @@ def test_a_dial_that_is_refused_or_not_answered_is_a_lost_connection() -> None:
 class Talkative:
     """A node that answers every request at length."""
 
-    def founders(self) -> tuple[str, ...]:
-        return ()
+    founders: tuple[str, ...] = ()
 
-    def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
+    def observe_peer(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
         """Nothing that matters here."""
 
-    def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
+    def step(self, messages: Iterable[tuple[str, Message]]) -> None:
         raise AssertionError("nobody speaks of raft here")
 
-    def request(self, body: PeerBody, reply: Reply) -> None:
+    def request(self, body: PeerBody, reply: Callable[[PeerAnswer], None]) -> None:
         assert isinstance(body, ReadAt)
         reply(Version(b"x" * body.ts, 1))
 
 
 def talkative(*peers: str) -> Peers:
     nowhere = ("127.0.0.1", 1)
+    node, clock = Talkative(), Hlc(wall_ns=lambda: 0, monotonic_s=lambda: 0.0)
     return Peers(
         node="n1",
         incarnation="1",
         addresses=dict.fromkeys(peers or ("n2",), nowhere),  # type: ignore[arg-type]  # not dialed
         network=TcpNetwork(),
         rng=random.Random(1),
-        clock=Hlc(wall_ns=lambda: 0, monotonic_s=lambda: 0.0),
-        local=Talkative(),
-        groups=Heartbeats({}),
+        clock=clock,
+        links=Links(peers or ("n2",), clock),
+        host=node,
+        router=node,
+        bootstrap=node,
+        heartbeats=Heartbeats({}),
     )
 
 
@@ -287,7 +291,7 @@ def test_who_was_met_on_a_link_that_is_down_is_not_said_to_live() -> None:
             link.up(Up(), "life1")  # type: ignore[arg-type]  # it is only kept and closed
         peers.links["n2"].down("silent")
 
-        assert peers.lives() == {"n3": member_of("n3", "life1")}
+        assert peers.links.lives() == {"n3": member_of("n3", "life1")}
 
     asyncio.run(body())
 

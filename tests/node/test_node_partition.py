@@ -13,9 +13,9 @@ from clusters.reference.node.node_report import ROWS_AT_ONCE, content_digest
 from clusters.reference.node.raft.settings import InvariantBroken
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.clock import span
+from clusters.reference.node.storage.memory_storage import MemoryStorage
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
-from clusters.reference.node.tx.mvcc import Versions
 from clusters.reference.node.tx.partition import CHUNK_BYTES, SNAPSHOT_S, Partition, Result
 from clusters.reference.node.wire.messages import (
     Ack,
@@ -40,13 +40,14 @@ class Log:
     def __init__(self) -> None:
         self.partition = Partition()
         self.ended: list[TxnId] = []
-        self.partition.on_end = self.ended.append
         self.index = 0
         self.do(Takeover(EPOCH, 0))
 
     def do(self, command: commands.Command) -> Result:
         self.index += 1
-        return self.partition.apply(Entry(1, self.index, commands.encode(command)))
+        done = self.partition.apply(Entry(1, self.index, commands.encode(command)))
+        self.ended += self.partition.take_ended()
+        return done
 
     def value(self, key: bytes) -> bytes | None:
         return self.partition.versions.newest(key).value
@@ -219,7 +220,7 @@ def test_a_snapshot_that_is_being_read_shows_once_it_is_whole() -> None:
 
 
 def test_a_dump_shows_its_moment_whatever_is_installed_and_collected_while_it_is_read() -> None:
-    versions = Versions()
+    versions = MemoryStorage()
     for ts, key in enumerate((b"a", b"b", b"a", b"a", b"b"), 1):
         versions.install(key, b"%d" % ts, ts)
     dump = versions.dump()

@@ -40,14 +40,19 @@ class Forever:
     def holds(self) -> bool:
         return True
 
-
-def primary() -> Primary:
-    async def propose(command: object, limit_s: float) -> object:
+    async def propose(self, command: object, limit_s: float) -> object:
         raise AssertionError(f"locks alone write nothing: {command}")
 
+
+def primary() -> Primary:
     always: Any = Forever()
     made = Primary(
-        number=0, partition=Partition(), group=always, propose=propose, clock=always, leases=always
+        number=0,
+        partition=Partition(),
+        replication=always,
+        outcomes=always,
+        clock=always,
+        leases=always,
     )
     made.epoch = EPOCH
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node import events
 from clusters.reference.node import node_report as reports
+from clusters.reference.node.groups.group import ChunkQueue
 from clusters.reference.node.groups.host import MAX_ENTRY_BYTES, RaftHost
 from clusters.reference.node.metastorage.store import Metastorage
 from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.tasks import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx import limits
 from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot
@@ -181,11 +184,11 @@ class Granted:
     def observe(self, ts: int) -> None:
         """It stands still."""
 
-
-def test_a_primary_refuses_a_one_shot_whose_answer_is_too_large_and_holds_nothing() -> None:
-    async def propose(command: object, limit_s: float) -> object:
+    async def propose(self, command: object, limit_s: float) -> object:
         raise AssertionError(f"nothing may be proposed: {command}")
 
+
+def test_a_primary_refuses_a_one_shot_whose_answer_is_too_large_and_holds_nothing() -> None:
     async def scenario() -> tuple[list[PeerAnswer], int]:
         always: Any = Granted()
         partition = Partition()
@@ -193,8 +196,8 @@ def test_a_primary_refuses_a_one_shot_whose_answer_is_too_large_and_holds_nothin
         primary = Primary(
             number=0,
             partition=partition,
-            group=always,
-            propose=propose,
+            replication=always,
+            outcomes=always,
             clock=always,
             leases=always,
         )
@@ -238,6 +241,10 @@ def test_an_entry_that_fits_into_no_frame_is_not_proposed() -> None:
             rng=random.Random(1),
             tick_s=0.1,
             election_ticks=4,
+            send=lambda member, messages: None,
+            batch=nullcontext(),
+            chunks=ChunkQueue(),
+            failure=Failure(),
         )
         group = host.open(
             "g", partition=0, founders=("n1@1",), machine=Metastorage(), restoring=None

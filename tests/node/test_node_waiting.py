@@ -21,11 +21,11 @@ from primary_scene import (
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.placement.assignments import partition_of
-from clusters.reference.node.rpc import request_router as switchboard
+from clusters.reference.node.rpc import request_router
 from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.runtime.clock import Hlc, span
+from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.tx.coordinator import one_shot
-from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.limits import (
     LOCK_TIMEOUT_S,
     OUTCOME_TIMEOUT_S,
@@ -43,6 +43,7 @@ from clusters.reference.node.wire.messages import (
     Finish,
     Lock,
     LockReply,
+    MetaInvoke,
     PeerAnswer,
     PeerBody,
     PrepareReply,
@@ -60,7 +61,7 @@ def test_who_waits_for_a_lock_at_another_node_hears_that_it_was_not_free_in_time
         scene = Scene()
         await scene.primary.serve(lock(YOUNG, exclusive=True))
         before_s = now_s()
-        answer = await scene.primaries().primary(0, lock(OLD, exclusive=False), ROUTING_TIMEOUT_S)
+        answer = await scene.primaries().ask(0, lock(OLD, exclusive=False), ROUTING_TIMEOUT_S)
         return answer, now_s() - before_s, len(scene.asked)
 
     answer, took_s, asked = simulate(scenario())
@@ -79,7 +80,7 @@ def test_a_snapshot_at_another_node_hears_that_an_outcome_is_in_doubt() -> None:
         await scene.primary.serve(prepare(YOUNG, held.token, settled=True))
         before_s = now_s()
         read = ReadAt(0, KEY, scene.clock.now(), 0, 60_000)
-        return await scene.primaries().primary(0, read, ROUTING_TIMEOUT_S), now_s() - before_s
+        return await scene.primaries().ask(0, read, ROUTING_TIMEOUT_S), now_s() - before_s
 
     answer, took_s = simulate(scenario())
 
@@ -115,23 +116,17 @@ def test_a_transaction_that_was_open_for_long_is_not_taken_for_silent_when_it_pr
         def spawn(step: Coroutine[None, None, None]) -> None:
             work.append(asyncio.ensure_future(step))
 
-        finisher = Finisher(
-            primary=scene.primary,
-            primaries=scene.primaries(),
-            clock=scene.clock,
-            leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
-            spawn=spawn,
-        )
+        finisher = scene.finisher(spawn)
         held = await scene.primary.serve(lock(YOUNG, exclusive=True))
         assert isinstance(held, LockReply)
         await asyncio.sleep(5.0)
         done = await scene.primary.serve(prepare(YOUNG, held.token, settled=True))
         assert isinstance(done, PrepareReply)
         await asyncio.sleep(0.5)
-        finisher.tend()
+        finisher.turn()
         healthy = len(work)
         await asyncio.sleep(1.0)
-        finisher.tend()
+        finisher.turn()
         for task in work:
             await task
         assert scene.partition.prepared == {}
@@ -146,18 +141,12 @@ def test_who_may_have_waited_for_a_lock_elsewhere_is_given_that_time_before_home
 ) -> None:
     async def scenario() -> list[int]:
         scene, work = Scene(), list[asyncio.Task[None]]()
-        finisher = Finisher(
-            primary=scene.primary,
-            primaries=scene.primaries(),
-            clock=scene.clock,
-            leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
-            spawn=lambda step: work.append(asyncio.ensure_future(step)),
-        )
+        finisher = scene.finisher(lambda step: work.append(asyncio.ensure_future(step)))
         await scene.primary.serve(prepare(OLD, await token_of(scene, OLD), settled=settled))
         found = list[int]()
-        for wait_s in (0.9, 0.9, 0.4):  # RECOVER_AFTER_S, and LOCK_WAIT_S behind it
+        for wait_s in (0.9, 0.9, 0.4):  # RECOVER_AFTER_S, and LOCK_TIMEOUT_S behind it
             await asyncio.sleep(wait_s)
-            finisher.tend()
+            finisher.turn()
             await asyncio.sleep(0.1)
             found.append(sum(isinstance(body, Resolve) for body in scene.asked))
         for task in work:
@@ -285,52 +274,51 @@ def test_a_free_lock_is_answered_at_once_and_one_that_is_not_takes_its_time() ->
 def test_a_coordinator_that_has_just_started_is_not_taken_for_gone() -> None:
     async def scenario() -> list[int]:
         scene = Scene(leases=LeaseTable(gone=True))
-        finisher = Finisher(
-            primary=scene.primary,
-            primaries=scene.primaries(),
-            clock=scene.clock,
-            leases=scene.leases,  # type: ignore[arg-type]  # of the same shape
-            spawn=lambda step: step.close(),
-        )
+        finisher = scene.finisher(lambda step: step.close())
         await scene.primary.serve(lock(YOUNG, exclusive=True))
         held = list[int]()
         for _ in range(3):
             await asyncio.sleep(0.5)
-            finisher.tend()
+            finisher.turn()
             held.append(scene.primary.locks.count)
         return held
 
     assert simulate(scenario()) == [1, 1, 0]
 
 
-def raised(error: BaseException) -> None:
-    raise AssertionError("nothing here may end the node") from error
+class NotLeading:
+    """Metastorage, which is led elsewhere."""
+
+    async def serve(self, body: MetaInvoke | Renew) -> PeerAnswer:
+        return Failed(codes.NOT_LEADER, "not here")
 
 
 def test_a_node_takes_only_so_many_requests_that_wait_but_renewals_always(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(switchboard, "MAX_UNDER_WAY", 2)
+    monkeypatch.setattr(request_router, "MAX_IN_FLIGHT", 2)
 
     async def scenario() -> list[PeerAnswer]:
-        scene, work = Scene(), list[asyncio.Task[None]]()
+        scene, failure = Scene(), Failure()
+        tasks = Tasks(failure)
         await scene.primary.serve(lock(YOUNG, exclusive=True))
-        board = RequestRouter(
+        router = RequestRouter(
             node="n1",
-            primaries=lambda number: scene.primary,
-            spawn=lambda step: work.append(asyncio.ensure_future(step)),
-            under_way=lambda: len(work),
-            fail=raised,
+            links={},
+            replicas={0: scene},
+            metastorage=NotLeading(),
+            tasks=tasks,
+            failure=failure,
         )
         answers = list[PeerAnswer]()
         for number in range(4):
             older = TxnId(1, "n1~1", number)
-            board.request(lock(older, exclusive=True), answers.append)
-        board.request(Renew("n2", b""), answers.append)
-        for task in work[2:]:
-            await task
-        for task in work:
-            task.cancel()
+            router.request(lock(older, exclusive=True), answers.append)
+        router.request(Renew("n2", b""), answers.append)
+        while len(tasks) > 2:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.01)
+        tasks.cancel()
+        assert not failure.reported
         return answers
 
     refused, again, renewal = simulate(scenario())

@@ -17,7 +17,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node.admin import ask
-from clusters.reference.node.tx.promises import STALENESS_S
+from clusters.reference.node.tx.primary import STALENESS_S
 from clusters.reference.node.wire.reports import AskStatus, NodeReport, PrimaryStatus
 from clusters.reference.system import CLIENT, ReferenceSystem
 from clusters.reference.system import build as build_system

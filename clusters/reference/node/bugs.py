@@ -13,32 +13,34 @@ import contextvars
 from collections.abc import Iterable
 
 KNOWN = {
-    "ack-before-quorum": "a leader acknowledges a commit once its own log holds it (groups.py)",
-    "clock-not-advanced": "the clock does not follow what messages carry (clock.py)",
+    "ack-before-quorum": "a leader acknowledges a commit once its own log holds it "
+    "(groups/host.py)",
+    "clock-not-advanced": "the clock does not follow what messages carry (runtime/clock.py)",
     "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the second "
     "one for the outcome (tx/coordinator.py)",
     "conflict-ignored": "who should die for a lock of an older one goes on (tx/primary.py)",
-    "conflict-kept": "a follower keeps its entry where its leader has another (raft/log.py)",
+    "conflict-kept": "a follower keeps its entry where its leader has another (raft/raft_log.py)",
     "dead-coordinator-kept": "nobody ends the transactions of a dead coordinator (tx/primary.py)",
     "doubt-called-abort": "a commit whose outcome is not known is called aborted (tx/primary.py)",
     "finished-at-own-time": "a participant commits at a timestamp of its own (tx/partition.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
     "(tx/finisher.py)",
     "laggard-left-behind": "a leader does not go back for a follower that lacks what it was sent "
-    "(raft/progress.py)",
-    "last-entry-dropped": "recovery leaves the last entry of a log out (groups.py)",
-    "lease-past-end": "a lease is honoured past its end (leases.py)",
+    "(raft/leader.py)",
+    "last-entry-dropped": "recovery leaves the last entry of a log out (groups/host.py)",
+    "lease-past-end": "a lease is honoured past its end (placement/lease_table.py)",
     "lock-timeout-ignored": "who has waited too long for a lock goes on (tx/primary.py)",
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
     "lost-hold-ignored": "a transaction goes on after it has lost its locks (tx/primary.py)",
-    "no-fsync": "the log is appended but not synced before it is acknowledged (storage/log.py)",
+    "no-fsync": "the log is appended but not synced before it is acknowledged "
+    "(storage/shared_log.py)",
     "old-term-counted": "a leader commits entries of earlier terms by counting (raft/core.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
     "(tx/partition.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",
     "pending-ignored": "a snapshot does not wait for a commit under way below its timestamp "
-    "(tx/read_at.py)",
+    "(tx/primary.py)",
     "prepared-forgotten": "a takeover drops what is prepared (tx/partition.py)",
     "prepared-not-saved": "snapshots of a partition lack what is prepared (tx/partition.py)",
     "prepared-times-out": "a prepared transaction loses its locks at its deadline (tx/primary.py)",
@@ -48,16 +50,16 @@ KNOWN = {
     "released-before-durable": "locks go before the commit is in the log (tx/primary.py)",
     "snapshot-applied-partly": "a restored snapshot has only the oldest version of each key "
     "(tx/partition.py)",
-    "snapshot-reads-newest": "a snapshot reads the newest version (tx/read_at.py)",
+    "snapshot-reads-newest": "a snapshot reads the newest version (tx/primary.py)",
     "term-not-checked": "a follower takes entries behind one of another term than its leader's "
     "(raft/core.py)",
-    "term-not-persisted": "term and vote are written only together with entries (groups.py)",
+    "term-not-persisted": "term and vote are written only together with entries (groups/host.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "
     "(storage/records.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",
     "versions-collected-early": "versions go that an open snapshot still reads (tx/partition.py)",
     "vote-ignores-log": "a vote is given to who lacks entries (raft/core.py)",
-    "vote-not-persisted": "who a vote went to is not written down (groups.py)",
+    "vote-not-persisted": "who a vote went to is not written down (groups/host.py)",
     "wiped-node-votes": "a node whose disk was wiped comes back as who it was "
     "(storage/identity.py)",
 }

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import msgspec
 
-from clusters.reference.node.raft import Entry, Message, Raft, Role
+from clusters.reference.node.raft import Chunk, Entry, Message, Raft, Ready, Role
 from clusters.reference.node.storage.identity import name_of
 from clusters.reference.node.storage.records import SnapshotFile, Update
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed
 from clusters.reference.node.wire.reports import GroupStatus, Recovered
 
+MAX_CHUNKS = 256  # that wait to be read or written
 ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
 
 Callback = Callable[[object], None]
@@ -32,7 +34,14 @@ class SnapshotRestore(Protocol):
         """All chunks were fed: the state machine is what they say, from one moment to the next."""
 
 
-class StateMachine(Protocol):
+class Restorable(Protocol):
+    """What a snapshot can be read into."""
+
+    def restoring(self) -> SnapshotRestore:
+        """A way to become what a ``snapshot`` saw, however the state changes meanwhile."""
+
+
+class StateMachine(Restorable, Protocol):
     """A group's state machine: deterministic, in memory, fed committed entries in order."""
 
     def apply(self, entry: Entry) -> object:
@@ -40,9 +49,6 @@ class StateMachine(Protocol):
 
     def snapshot(self) -> Iterator[bytes]:
         """The state of this moment in chunks, which are taken while later entries are applied."""
-
-    def restoring(self) -> SnapshotRestore:
-        """The way to become what a ``snapshot`` saw, whatever is applied meanwhile."""
 
     def predict(self, entry: Entry) -> object:
         """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
@@ -56,11 +62,30 @@ class StateMachine(Protocol):
         """This member leads no more: forget what only a leader keeps."""
 
 
+class ChunkQueue:
+    """Chunks of snapshots to send and to store. Beyond ``MAX_CHUNKS`` one more is dropped, and
+    asked for again.
+    """
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[tuple[Group, str | None, Chunk]] = asyncio.Queue(MAX_CHUNKS)
+
+    def put(self, group: Group, ready: Ready) -> None:
+        """Take in what ``ready`` holds of chunks."""
+        wanted = [(group, to, chunk) for to, chunk in ready.send_chunks]
+        for move in (*wanted, *((group, None, chunk) for chunk in ready.chunks)):
+            if not self._queue.full():
+                self._queue.put_nowait(move)
+
+    async def get(self) -> tuple[Group, str | None, Chunk]:
+        """The next one, with the member to send it to; ``None``: it is to be stored here."""
+        return await self._queue.get()
+
+
 class Write(msgspec.Struct, frozen=True):
     """Something for the log, and what to do once it is durable."""
 
-    group: Group
-    update: Update | None
+    updates: tuple[Update, ...]
     done: Callable[[Outgoing], None]
 
 

@@ -12,13 +12,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 from clusters.reference.node import events
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.config import DEFAULT_APPEND_ENTRIES, DEFAULT_APPENDS_AHEAD
 from clusters.reference.node.groups.group import (
     Callback,
+    ChunkQueue,
     Group,
     Outgoing,
     Send,
@@ -28,6 +29,7 @@ from clusters.reference.node.groups.group import (
     Write,
 )
 from clusters.reference.node.raft import (
+    ChangeRefused,
     Configuration,
     HardState,
     InvariantBroken,
@@ -38,9 +40,10 @@ from clusters.reference.node.raft import (
     RaftConfig,
     Ready,
     Role,
+    Stage,
 )
 from clusters.reference.node.runtime import Rare, never
-from clusters.reference.node.runtime.tasks import together
+from clusters.reference.node.runtime.tasks import Failure, together
 from clusters.reference.node.storage.identity import name_of
 from clusters.reference.node.storage.records import Compaction, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import GroupState, SharedLog
@@ -73,9 +76,16 @@ class RaftHost:
         election_ticks: int,
         append_entries: int = DEFAULT_APPEND_ENTRIES,
         appends_ahead: int = DEFAULT_APPENDS_AHEAD,
+        send: Send,
+        batch: AbstractContextManager[None],
+        chunks: ChunkQueue,
+        failure: Failure,
         bugs: frozenset[str] = frozenset(),
         rare: Rare = never,
     ) -> None:
+        """What is sent with ``send`` inside ``batch`` leaves together. Chunks of snapshots go to
+        ``chunks``; an error that the node can't go on with goes to ``failure``.
+        """
         self.member, self._node = member, name_of(member)
         self.log, self._events, self._bugs = log, event_log, bugs
         self._rng, self._tick_s, self._election_ticks = rng, tick_s, election_ticks
@@ -87,12 +97,8 @@ class RaftHost:
         self._flush_due = False
         self._unwritten: list[Write] = []
         self._write_wanted = asyncio.Event()
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.on_send: Send = lambda peer, messages: None
-        self.batch: AbstractContextManager[None] = nullcontext()  # of what is sent
-        self.on_leading: Callable[[], None] = lambda: None
-        self.on_chunks: Callable[[Group, Ready], None] = lambda group, ready: None
-        self.on_tick: Callable[[], None] = lambda: None
+        self._send_to, self._batch = send, batch
+        self._chunks, self._failure = chunks, failure
 
     def open(
         self,
@@ -134,9 +140,60 @@ class RaftHost:
         self.groups[name] = group
         if state is None and founders:
             # A restart must find the founders of this moment, not who is assigned by then.
-            self.write(group, Update(name, None, (), Compaction(base)), lambda outgoing: None)
+            self.write((Update(name, None, (), Compaction(base)),), lambda outgoing: None)
         self.mark_ready(group)
         return group
+
+    def close(self, group: Group) -> None:
+        """Stop this node's member of ``group``: its waiters are answered, nothing more is applied,
+        sent or asked to be written for it. What the log holds of it stays, see ``erase``.
+        """
+        if self.groups.get(group.name) is not group:
+            return
+        del self.groups[group.name]
+        self._dirty.pop(group.name, None)
+        text = f"{self._node} stops {group.name}"
+        group.fail_waiters(codes.LEADER_LOST, text, lambda _: True)
+        if group.led_term is not None:
+            group.machine.leadership_lost()
+            self._events.add(
+                events.LEADER_LOST, text, partition=group.partition, term=group.led_term
+            )
+
+    async def erase(self, name: str) -> None:
+        """Remove entries, base and snapshot of the closed group ``name`` from the log, durably.
+
+        Its term and vote stay: a member that comes back must not vote twice. It comes back without
+        a configuration, even where it was a founder, and waits to be taken in.
+        """
+        if name in self.groups:
+            raise InvariantBroken(f"{name} is open, and can't be erased")
+        await self.made_durable()  # what was asked for before the group was closed
+        state = self.log.groups.get(name)
+        if state is None:
+            return
+        await self.made_durable(
+            Update(name, None, (), dropped=True),
+            Update(name, state.hard_state, (), Compaction(Mark())),
+        )
+
+    def step_towards(self, group: Group, members: tuple[str, ...]) -> None:
+        """Take one step of ``group``, which is led here, towards ``members`` as its voters."""
+        raft = group.raft
+        if raft.stage is Stage.CATCHING_UP and raft.changing_to not in (None, members):
+            raft.cancel_change()  # the member that was to come is gone again
+        config = raft.configuration
+        if frozenset(config.voters) == frozenset(members) and not config.learners:
+            return
+        if raft.stage is not Stage.STABLE:
+            return
+        try:
+            raft.change_peers(members)
+        except (ChangeRefused, NotLeader) as error:
+            log.debug("%s: not now: %s", group.name, error)
+            return
+        log.info("%s: from %s to %s", group.name, config, " ".join(members))
+        self.mark_ready(group)
 
     def installed(self, group: Group, saved: SnapshotFile) -> None:
         """The group's state machine was restored from ``saved``, which its raft has installed."""
@@ -158,7 +215,7 @@ class RaftHost:
                 try:
                     group.raft.step(message)
                 except InvariantBroken as error:
-                    self.fail(error)
+                    self._failure.report(error)
                     return
                 self.mark_ready(group)
 
@@ -206,11 +263,11 @@ class RaftHost:
         self.propose(group, data, limit_s, done)
         return await result
 
-    async def run(self) -> None:
-        """Tick and write until cancelled. What it raises must stop the node: ``DiskError``,
-        ``InvariantBroken``, or what a state machine could not take.
+    async def run(self, ticked: Callable[[], None]) -> None:
+        """Tick and write until cancelled; ``ticked`` is called after each tick. What it raises must
+        stop the node: ``DiskError``, ``InvariantBroken``, or what a state machine could not take.
         """
-        await together(self._tick_forever(), self._write_forever(), self._failure)
+        await together(self._tick_forever(ticked), self._write_forever(), self._failure.future)
 
     def step_down(self) -> None:
         """Lead nothing, until the next tick at least."""
@@ -218,28 +275,23 @@ class RaftHost:
             group.raft.step_down()
             self.mark_ready(group)
 
-    async def made_durable(self, group: Group, update: Update | None) -> None:
-        """Return once ``update``, and all that was asked for before it, is durable."""
+    async def made_durable(self, *updates: Update) -> None:
+        """Return once ``updates``, and all that was asked for before, are durable: all or none."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: object) -> None:
             if not durable.done():  # who waits may be cancelled by now
                 durable.set_result(None)
 
-        self.write(group, update, done)
+        self.write(updates, done)
         await durable
-
-    def fail(self, error: BaseException) -> None:
-        """End ``run`` with ``error``; nothing more is flushed."""
-        if not self._failure.done():
-            self._failure.set_exception(error)
 
     def stop(self) -> None:
         """Answer everyone who still waits: what they asked for may happen or not."""
         for group in self.groups.values():
             group.fail_waiters(codes.LEADER_LOST, f"{self._node} stops", lambda _: True)
 
-    async def _tick_forever(self) -> None:
+    async def _tick_forever(self, ticked: Callable[[], None]) -> None:
         # One tick a wake-up: a process that was frozen must not tick a whole election timeout away
         # before it has read what its peers sent meanwhile.
         while True:
@@ -253,10 +305,12 @@ class RaftHost:
                     self.mark_ready(group)
                 if group.waiters:
                     group.expire(asyncio.get_running_loop().time())
-            self.on_tick()
+            ticked()
 
     def mark_ready(self, group: Group) -> None:
-        """The group's raft was stepped: drain it with this turn of the loop."""
+        """Drain ``group``, whose raft was stepped, with this turn of the loop, unless closed."""
+        if self.groups.get(group.name) is not group:
+            return
         self._dirty[group.name] = group
         if not self._flush_due:
             self._flush_due = True
@@ -266,26 +320,26 @@ class RaftHost:
         """Drain every dirty group; one frame a peer leaves, behind what was ``gathered``."""
         outgoing: Outgoing = {} if gathered is None else gathered
         try:
-            while self._dirty and not self._failure.done():
+            while self._dirty and not self._failure.reported:
                 name = next(iter(self._dirty))
                 self._drain(self._dirty.pop(name), outgoing)
             self._flush_due = False
             self._send(outgoing)
         except Exception as error:
             # A callback of the loop: whatever is wrong here must stop the node, not be logged.
-            self.fail(error)
+            self._failure.report(error)
 
     def _send(self, outgoing: Outgoing) -> None:
-        with self.batch:
+        with self._batch:
             for peer, messages in outgoing.items():
-                self.on_send(peer, tuple(messages))
+                self._send_to(peer, tuple(messages))
 
     def _drain(self, group: Group, outgoing: Outgoing) -> None:
         while group.raft.has_ready():
             ready = group.raft.ready()
             _gather(group, ready.send_now, outgoing)
             if ready.send_chunks or ready.chunks:
-                self.on_chunks(group, ready)
+                self._chunks.put(group, ready)
             if ready.must_write:
                 self._write_later(group, ready)
             elif group.unwritten and ready.send_durable:
@@ -320,21 +374,19 @@ class RaftHost:
         update = Update(group.name, hard_state, ready.entries, cut)
         group.unwritten += 1
         self.write(
-            group,
-            update if ready.must_write else None,
+            (update,) if ready.must_write else (),
             lambda outgoing: self._written(group, ready, outgoing),
         )
 
     def write(
         self,
-        group: Group,
-        update: Update | None,
+        updates: tuple[Update, ...],
         done: Callable[[Outgoing], None],
     ) -> None:
-        """Make ``update`` durable behind everything that was asked for before, then call ``done``
+        """Make ``updates`` durable behind everything that was asked for before, then call ``done``
         with where messages to send are gathered.
         """
-        self._unwritten.append(Write(group, update, done))
+        self._unwritten.append(Write(updates, done))
         self._write_wanted.set()
 
     async def _write_forever(self) -> None:
@@ -348,7 +400,7 @@ class RaftHost:
                 self._write_wanted.set()
             if self._rare("slow-sync"):
                 await asyncio.sleep(self._tick_s * self._election_ticks)
-            updates = [write.update for write in batch if write.update is not None]
+            updates = [update for write in batch for update in write.updates]
             if updates:
                 await self.log.append(updates)
             # What became durable is drained here, where it would wait for a turn of its own: a
@@ -384,7 +436,6 @@ class RaftHost:
         if leads is not None:
             text = f"{self._node} leads {group.name}"
             self._events.add(events.LEADER_ELECTED, text, partition=group.partition, term=leads)
-        self.on_leading()
 
 
 def _gather(
@@ -394,3 +445,29 @@ def _gather(
 ) -> None:
     for peer, message in messages:
         outgoing.setdefault(peer, []).append((group.name, message))
+
+
+class GroupHandle:
+    """One group of a host by name, whether it is open or not: for all that is made before it is."""
+
+    def __init__(self, host: RaftHost, name: str) -> None:
+        self._host, self._name = host, name
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node leads it, and has applied everything of earlier terms."""
+        group = self._host.groups.get(self._name)
+        return group is not None and group.serving
+
+    @property
+    def leader(self) -> str | None:
+        """The node that leads, where it is known."""
+        group = self._host.groups.get(self._name)
+        return None if group is None else group.leader
+
+    async def propose(self, data: bytes, limit_s: float) -> object:
+        """What the state machine returned for ``data``, or ``Failed``."""
+        group = self._host.groups.get(self._name)
+        if group is None:
+            return Failed(codes.NOT_LEADER, f"{self._name} is not open here")
+        return await self._host.ask(group, data, limit_s)

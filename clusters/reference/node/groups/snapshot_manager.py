@@ -12,16 +12,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from clusters.reference.node.groups.group import Group, SnapshotRestore, StateMachine
+from clusters.reference.node.groups.group import ChunkQueue, Group, Restorable, SnapshotRestore
 from clusters.reference.node.groups.host import RaftHost
-from clusters.reference.node.raft import Chunk, Mark, Message, Ready
+from clusters.reference.node.raft import Chunk, Mark, Message
 from clusters.reference.node.runtime import Rare, never
 from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.storage.records import Compaction, CorruptLog, SnapshotFile, Update
 from clusters.reference.node.storage.snapshot_files import SnapshotFiles
 
 LOOK_EVERY_S = 0.25  # for groups whose log has grown
-MAX_MOVES = 256  # chunks that wait to be read or written; one more is dropped, and asked for again
 SLACK = 4  # this part of what a snapshot covers stays in the log, for followers that lag a little
 
 log = logging.getLogger("node.saving")
@@ -41,7 +40,8 @@ class SnapshotManager:
         self,
         *,
         host: RaftHost,
-        snapshots: SnapshotFiles,
+        chunks: ChunkQueue,
+        files: SnapshotFiles,
         snapshot_bytes: int,
         send: Callable[[str, tuple[tuple[str, Message], ...]], None],
         rare: Rare = never,
@@ -49,14 +49,13 @@ class SnapshotManager:
         """A group is saved when it has applied ``snapshot_bytes`` since the last time, or as much
         as its last snapshot takes, if that is more: so saving costs about what logging does.
         """
-        self._host, self._files, self._send = host, snapshots, send
+        self._host, self._files, self._send = host, files, send
         self._snapshot_bytes, self._rare = snapshot_bytes, rare
-        self._moves: asyncio.Queue[tuple[Group, str | None, Chunk]] = asyncio.Queue(MAX_MOVES)
+        self._chunks = chunks
         self._incoming: dict[str, _Incoming] = {}
         self._loaded: dict[str, SnapshotRestore] = {}
-        host.on_chunks = self._enqueue
 
-    async def load(self, machine: Callable[[str], StateMachine]) -> None:
+    async def load(self, machine: Callable[[str], Restorable]) -> None:
         """Read every snapshot that the log names, each beside the ``machine`` of its group, and
         delete what it doesn't. Raises ``DiskError`` and ``CorruptLog``.
         """
@@ -73,13 +72,35 @@ class SnapshotManager:
         """What ``load`` read for ``group``, to be had once."""
         return self._loaded.pop(group, None)
 
-    async def _read(self, saved: SnapshotFile, machine: StateMachine) -> SnapshotRestore:
+    async def _read(self, saved: SnapshotFile, machine: Restorable) -> SnapshotRestore:
         """Feed it to ``machine``; the loop turns between chunks, so that nobody waits for all."""
         restoring = machine.restoring()
         async for chunk in self._files.chunks(saved):
             restoring.feed(chunk)
             await asyncio.sleep(0)
         return restoring
+
+    async def reload(self, group: str, machine: Restorable) -> None:
+        """Read the snapshot of a closed ``group`` again, if it has one, for ``loaded``. Raises
+        ``DiskError`` and ``CorruptLog``.
+        """
+        state = self._host.log.groups.get(group)
+        if state is not None and state.saved is not None:
+            self._loaded[group] = await self._read(state.saved, machine)
+
+    async def erase(self, group: str) -> None:
+        """Remove what the log and the disk hold of the closed ``group``. A file that a crash leaves
+        behind is named nowhere, and goes at the next start.
+        """
+        self._loaded.pop(group, None)
+        state = self._host.log.groups.get(group)
+        saved = None if state is None else state.saved
+        await self._host.erase(group)
+        if saved is not None:
+            await self._files.delete(saved.file)
+        incoming = self._incoming.pop(group, None)
+        if incoming is not None:
+            await self._files.delete(incoming.file)
 
     async def run(self) -> None:
         """Save and move until cancelled. Raises ``DiskError``."""
@@ -113,7 +134,7 @@ class SnapshotManager:
         if self._host.groups.get(group.name) is not group:
             await self._files.delete(saved.file)
             return
-        await self._host.made_durable(group, cut)
+        await self._host.made_durable(cut)
         if self._saved(group) is not saved:  # another one was installed meanwhile
             await self._files.delete(saved.file)
             return
@@ -127,15 +148,9 @@ class SnapshotManager:
 
     # Moving.
 
-    def _enqueue(self, group: Group, ready: Ready) -> None:
-        wanted = [(group, to, chunk) for to, chunk in ready.send_chunks]
-        for move in (*wanted, *((group, None, chunk) for chunk in ready.chunks)):
-            if not self._moves.full():
-                self._moves.put_nowait(move)
-
     async def _move_forever(self) -> None:
         while True:
-            group, to, chunk = await self._moves.get()
+            group, to, chunk = await self._chunks.get()
             if self._host.groups.get(group.name) is not group:
                 continue
             if to is None:
@@ -179,12 +194,13 @@ class SnapshotManager:
             await self._files.delete(saved.file)
             group.raft.chunk_stored(chunk, 0)
             return
-        if not group.raft.install(chunk):
+        closed = self._host.groups.get(group.name) is not group
+        if closed or not group.raft.install(chunk):
             await self._files.delete(saved.file)
             return
         # From here to the drain of the group nothing is awaited: log and state change together.
         restoring.done()
         self._host.installed(group, saved)
         if before is not None:
-            await self._host.made_durable(group, None)
+            await self._host.made_durable()
             await self._files.delete(before.file)

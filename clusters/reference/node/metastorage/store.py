@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 
@@ -10,7 +9,7 @@ import msgspec
 
 from clusters.reference.node.raft.types import Entry
 
-log = logging.getLogger("node.metastorage")
+METASTORAGE = "metastorage"  # the name of its raft group
 
 
 class Versioned(msgspec.Struct, frozen=True, array_like=True):

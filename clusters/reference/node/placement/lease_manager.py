@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable
 from typing import Protocol
 
 from clusters.reference.node import events
 from clusters.reference.node.metastorage.store import Condition, Invoke, Operation, encode_invoke
 from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, LeaseTable, encode
-from clusters.reference.node.runtime.tasks import all_of
+from clusters.reference.node.runtime.tasks import Spawn, all_of
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     Failed,
@@ -16,8 +16,6 @@ from clusters.reference.node.wire.messages import (
     MetaInvoke,
     Renew,
 )
-
-Spawn = Callable[[Coroutine[None, None, None]], None]
 
 
 class Metastorage(Protocol):

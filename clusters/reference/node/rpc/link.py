@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.rpc.heartbeats import Sender
 from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
 from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.runtime.tasks import within
-from clusters.reference.node.storage.identity import member_of
+from clusters.reference.node.storage.identity import member_of, name_of
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
@@ -23,6 +23,7 @@ from clusters.reference.node.wire.messages import (
     PeerReply,
     PeerRequest,
     Ping,
+    RaftBatch,
     encode,
 )
 
@@ -40,7 +41,7 @@ class Link:
         self.incarnation = ""  # of who is at the other end
         self.sender = Sender()
         self.heard_s = self.pinged_s = 0.0
-        self.told: tuple[str, ...] | None = None  # who founded the cluster
+        self.announced: tuple[str, ...] | None = None  # the founders that the peer was told
         self.refuses_clock = False  # ours, which is too far ahead for it
         self._next_id = 0
         self._open: dict[int, asyncio.Future[PeerAnswer | None]] = {}
@@ -51,17 +52,17 @@ class Link:
         return member_of(self.peer, self.incarnation)
 
     def up(self, connection: Connection, incarnation: str) -> None:
-        """``connection`` leads to the peer in this life; it was told nothing yet."""
+        """``connection`` leads to the peer in this life; nothing was announced on it yet."""
         self.connection, self.incarnation = connection, incarnation
-        self.sender, self.told, self.refuses_clock = Sender(), None, False
+        self.sender, self.announced, self.refuses_clock = Sender(), None, False
         self.heard_s = asyncio.get_running_loop().time()
 
     def ping(self, founders: tuple[str, ...], heartbeat: Heartbeat | None = None) -> None:
         """Send a ping, with what the peer was not told yet."""
         self.pinged_s = asyncio.get_running_loop().time()
-        news = None if founders == self.told else founders
+        news = None if founders == self.announced else founders
         if self.send(Ping(self._clock.now(), news, heartbeat)):
-            self.told = founders
+            self.announced = founders
 
     def send(self, frame: PeerFrame) -> bool:
         """Whether it was queued; a link that is down drops it."""
@@ -122,6 +123,37 @@ class Link:
             if not future.done():
                 future.set_result(Failed(codes.PEER_LOST, f"{self.peer}: {reason}"))
         self._open.clear()
+
+
+class Links(dict[str, Link]):
+    """The dialed sides of all peers, by name."""
+
+    def __init__(self, peers: Iterable[str], clock: Hlc, rare: Rare = never) -> None:
+        super().__init__((peer, Link(peer, clock, rare)) for peer in peers)
+
+    def send_raft(self, member: str, messages: tuple[tuple[str, Message], ...]) -> None:
+        """One frame of raft messages, more only where they are large; lost if the link is down or
+        leads to another life of that node, raft repeats itself. One may come late, or twice.
+        """
+        link = self.get(name_of(member))
+        if link is not None and member == link.member:
+            for batch in in_frames(messages):
+                link.send(RaftBatch(batch))
+
+    def ping_all(self, founders: tuple[str, ...]) -> None:
+        """Announce ``founders`` to every peer now."""
+        for link in self.values():
+            link.ping(founders)
+
+    def lives(self) -> dict[str, str]:
+        """The members at the other ends of the links that are up, by name. The directory of a node
+        whose link is down may have been wiped since.
+        """
+        return {peer: link.member for peer, link in self.items() if link.connection is not None}
+
+    def reachable(self) -> tuple[str, ...]:
+        """Peers with a live link."""
+        return tuple(peer for peer, link in self.items() if link.connection is not None)
 
 
 def in_frames(

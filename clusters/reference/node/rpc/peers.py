@@ -15,11 +15,11 @@ from typing import Protocol, TypeGuard
 
 from clusters.reference.node.raft.types import Message
 from clusters.reference.node.rpc.heartbeats import Receiver
-from clusters.reference.node.rpc.link import Link, in_frames
-from clusters.reference.node.runtime import Connection, ConnectionLost, Network, Rare, never
+from clusters.reference.node.rpc.link import Link, Links
+from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.runtime.clock import MAX_AHEAD_S, Hlc
 from clusters.reference.node.runtime.tasks import together
-from clusters.reference.node.storage.identity import member_of, name_of
+from clusters.reference.node.storage.identity import member_of
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
@@ -51,23 +51,30 @@ REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in 
 
 log = logging.getLogger("node.peers")
 
-Reply = Callable[[PeerAnswer], None]
+
+class Host(Protocol):
+    """The raft groups of this node."""
+
+    def step(self, messages: Iterable[tuple[str, Message]]) -> None:
+        """Take in messages by group."""
 
 
-class LocalNode(Protocol):
-    """What the links deliver to."""
+class Router(Protocol):
+    """Answers the requests of peers."""
 
-    def raft(self, messages: tuple[tuple[str, Message], ...]) -> None:
-        """Messages for raft groups."""
+    def request(self, body: PeerBody, reply: Callable[[PeerAnswer], None]) -> None:
+        """Call ``reply`` once, now or later."""
 
-    def request(self, body: PeerBody, reply: Reply) -> None:
-        """A request; ``reply`` is called once, now or later."""
 
+class Founders(Protocol):
+    """What this node knows of the founding of its cluster."""
+
+    @property
     def founders(self) -> tuple[str, ...]:
-        """Who founded this node's cluster, to tell others."""
+        """The members that founded the cluster; empty until that is known."""
 
-    def heard(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
-        """What ``peer``, in this life, knows of a cluster."""
+    def observe_peer(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
+        """What ``peer``, in this life, knows of the founders."""
 
 
 class HeartbeatGroups(Protocol):
@@ -114,15 +121,20 @@ class Peers:
         network: Network,
         rng: random.Random,
         clock: Hlc,
-        local: LocalNode,
-        groups: HeartbeatGroups,
-        rare: Rare = never,
+        links: Links,
+        host: Host,
+        router: Router,
+        bootstrap: Founders,
+        heartbeats: HeartbeatGroups,
     ) -> None:
-        """``addresses``: how each other node is dialed."""
+        """``addresses``: how each other node is dialed, of which ``links`` has the links. What
+        comes goes to ``host``, ``router``, ``bootstrap`` and ``heartbeats``, by what it is.
+        """
         self._hello = Hello(node, incarnation)
         self._addresses, self._network, self._rng = dict(addresses), network, rng
-        self._local, self._groups, self._clock = local, groups, clock
-        self.links = {peer: Link(peer, clock, rare) for peer in self._addresses}
+        self._clock, self.links = clock, links
+        self._host, self._router, self._bootstrap = host, router, bootstrap
+        self._groups = heartbeats
         self._accepted: dict[Connection, float] = {}
         self._ahead: dict[str, None] = {}  # peers whose clocks are too far ahead to follow
 
@@ -130,31 +142,9 @@ class Peers:
         """Keep every link dialed until cancelled."""
         await together(self._watch(), *(self._keep(link) for link in self.links.values()))
 
-    def send_raft(self, member: str, messages: tuple[tuple[str, Message], ...]) -> None:
-        """One frame of raft messages, more only where they are large; lost if the link is down or
-        leads to another life of that node, raft repeats itself. One may come late, or twice.
-        """
-        link = self.links.get(name_of(member))
-        if link is not None and member == link.member:
-            for batch in in_frames(messages):
-                link.send(RaftBatch(batch))
-
-    def lives(self) -> dict[str, str]:
-        """The members at the other ends of the links that are up, by name. Who was there before may
-        have been wiped since.
-        """
-        return {
-            peer: link.member for peer, link in self.links.items() if link.connection is not None
-        }
-
-    def ping_all(self) -> None:
-        """Tell every peer now what pings tell."""
-        for link in self.links.values():
-            link.ping(self._local.founders())
-
     def heartbeat(self, tick: int) -> None:
-        """Tell every peer that this node lives and leads; once a tick."""
-        founders = self._local.founders()
+        """Send a heartbeat to every peer; once a tick."""
+        founders = self._bootstrap.founders
         for link in self.links.values():
             if link.connection is not None:
                 link.ping(founders, link.sender.heartbeat(tick, self._groups.led(link.member)))
@@ -171,10 +161,6 @@ class Peers:
         if len(self._ahead) >= majority:
             return f"its clock is over {MAX_AHEAD_S:g} s behind {', '.join(self._ahead)}"
         return None
-
-    def reachable(self) -> tuple[str, ...]:
-        """Peers with a live link."""
-        return tuple(p for p, link in self.links.items() if link.connection is not None)
 
     async def serve(self, connection: Connection) -> None:
         """Serve one accepted connection until it ends."""
@@ -211,13 +197,13 @@ class Peers:
         self, hello: Hello, connection: Connection, receiver: Receiver, frame: PeerFrame
     ) -> None:
         if isinstance(frame, RaftBatch):
-            self._local.raft(frame.messages)
+            self._host.step(frame.messages)
         elif isinstance(frame, PeerRequest):
             self._serve_request(connection, frame)
         elif isinstance(frame, Ping):
             followed = self._follow_clock(hello.node, frame.ts)
             if frame.founders is not None:
-                self._local.heard(hello.node, hello.incarnation, frame.founders)
+                self._bootstrap.observe_peer(hello.node, hello.incarnation, frame.founders)
             pong = Pong(self._heartbeat_ack(hello, receiver, frame), not followed)
             connection.send(encode(pong))
 
@@ -259,7 +245,7 @@ class Peers:
                 log.debug("%s is gone before its answer", connection.peer)
 
         if self._clock.receive(frame.ts):
-            self._local.request(frame.body, reply)
+            self._router.request(frame.body, reply)
         else:
             text = f"the clock of {connection.peer} is more than {MAX_AHEAD_S:g} s ahead"
             reply(Failed(codes.CLOCK_DRIFT, text))
@@ -294,7 +280,7 @@ class Peers:
             connection.close()
             raise
         link.up(connection, hello.incarnation)
-        link.ping(self._local.founders())
+        link.ping(self._bootstrap.founders)
 
     async def _read_answers(self, link: Link) -> None:
         loop = asyncio.get_running_loop()
@@ -328,7 +314,7 @@ class Peers:
             since_s = now_s - SILENCE_S
             for link in self.links.values():
                 if link.pinged_s <= now_s - PING_EVERY_S:
-                    link.ping(self._local.founders())
+                    link.ping(self._bootstrap.founders)
                 if link.connection is not None and link.heard_s < since_s:
                     link.down(f"silent for {SILENCE_S:g} s")
             for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:

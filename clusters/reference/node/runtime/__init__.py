@@ -123,12 +123,13 @@ Rare = Callable[[str], bool]
 """Whether the rare path is taken at the named point, now."""
 
 POINTS = {
-    "early-snapshot": "a group is saved long before its log is large (saving.py)",
-    "early-timeout": "a question to a peer is given up almost at once (peers.py)",
-    "full-queue": "a link's send queue is full, which drops the connection (peers.py)",
-    "late-tick": "the process does not get the CPU for some ticks (groups.py)",
-    "short-batch": "only a part of what waits for the log goes into the next write (groups.py)",
-    "slow-sync": "a write to the log takes as long as an election's patience (groups.py)",
+    "early-snapshot": "a group is saved long before its log is large (groups/snapshot_manager.py)",
+    "early-timeout": "a question to a peer is given up almost at once (rpc/link.py)",
+    "full-queue": "a link's send queue is full, which drops the connection (rpc/link.py)",
+    "late-tick": "the process does not get the CPU for some ticks (groups/host.py)",
+    "short-batch": "only a part of what waits for the log goes into the next write "
+    "(groups/host.py)",
+    "slow-sync": "a write to the log takes as long as an election's patience (groups/host.py)",
 }
 
 

@@ -1,4 +1,4 @@
-"""Running things side by side, and waiting for one answer."""
+"""Running work side by side, waiting for one answer, and ending the node by an error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
+Spawn = Callable[[Coroutine[None, None, None]], object]
+"""Starts work beside everything else; an error that it raises stops the node."""
 
 
 async def together(*parts: Awaitable[None]) -> None:
     """Run ``parts`` until the first one ends; cancel the others, wait for them, and raise what it
-    raised. (A ``TaskGroup`` would wrap that, and whoever decides on exit codes wants it as it is.)
+    raised. (A ``TaskGroup`` would wrap that, and an exit code depends on the error itself.)
     """
     work = [asyncio.ensure_future(part) for part in parts]
     try:
@@ -63,3 +65,77 @@ def settle(answer: asyncio.Future[T], value: T) -> None:
     """Set ``answer`` if nothing did."""
     if not answer.done():
         answer.set_result(value)
+
+
+class Failure:
+    """The first error that the node can't go on with; ``future`` raises it."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def report(self, error: BaseException) -> None:
+        """End the node with ``error``, unless another one does already."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    @property
+    def reported(self) -> bool:
+        """Whether the node is about to end."""
+        return self.future.done()
+
+
+class Tasks:
+    """Work of a node that runs beside everything else."""
+
+    def __init__(self, failure: Failure) -> None:
+        """An error that a task raises is reported to ``failure``."""
+        self._failure = failure
+        self._running: dict[asyncio.Task[None], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start ``work``."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def cancel(self) -> tuple[asyncio.Task[None], ...]:
+        """Cancel everything that runs; these tasks end at a later turn of the loop."""
+        running = tuple(self._running)
+        for task in running:
+            task.cancel()
+        return running
+
+    def part(self) -> TaskPart:
+        """Tasks of one part of the node, which count among these and can be cancelled alone."""
+        return TaskPart(self)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure.report(error)
+
+
+class TaskPart:
+    """Some of a node's tasks: see ``Tasks.part``."""
+
+    def __init__(self, whole: Tasks) -> None:
+        self._whole = whole
+        self._running: dict[asyncio.Task[None], None] = {}
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start ``work``."""
+        task = self._whole.spawn(work)
+        self._running[task] = None
+        task.add_done_callback(lambda task: self._running.pop(task, None))
+        return task
+
+    def cancel(self) -> tuple[asyncio.Task[None], ...]:
+        """Cancel everything of this part that runs."""
+        running = tuple(self._running)
+        for task in running:
+            task.cancel()
+        return running

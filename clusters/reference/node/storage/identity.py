@@ -64,3 +64,8 @@ def name_of(member: str) -> str:
 def replaced(members: tuple[str, ...], lives: dict[str, str]) -> tuple[str, ...]:
     """``members`` with each node in its present one of ``lives`` (name to member), where known."""
     return tuple(lives.get(name_of(member), member) for member in members)
+
+
+def names_of(members: tuple[str, ...]) -> tuple[str, ...]:
+    """The nodes behind ``members``."""
+    return tuple(name_of(member) for member in members)

@@ -129,9 +129,9 @@ class Transaction:
         )
         # From here on home decides; only if it certainly did not is there anything to give up.
         tokens, self._tokens = self._tokens, {}
-        answer = await self._primaries.primary(home, command, 0, limit_s)
+        answer = await self._primaries.ask(home, command, 0, limit_s)
         if planted("commit-retried") and not isinstance(answer, CommitReply):
-            answer = await self._primaries.primary(home, command, ROUTING_TIMEOUT_S, limit_s)
+            answer = await self._primaries.ask(home, command, ROUTING_TIMEOUT_S, limit_s)
         if isinstance(answer, CommitReply):
             return answer.ts
         failed = _failed(answer)
@@ -186,7 +186,7 @@ class Transaction:
         """
         limit_s = self._limits.left_s()
         return await all_of(
-            (self._primaries.primary(body.partition, body, 0, limit_s) for body in bodies),
+            (self._primaries.ask(body.partition, body, 0, limit_s) for body in bodies),
             enough=lambda answer: not isinstance(answer, wanted),
         )
 
@@ -213,7 +213,7 @@ class Transaction:
         # Known from now on, answered or not: ``rollback`` must reach whoever may hold the lock.
         self._tokens.setdefault(partition, NO_TOKEN)
         timeout_s = min(ROUTING_TIMEOUT_S, self._limits.left_s())
-        answer = await self._primaries.primary(partition, body, timeout_s)
+        answer = await self._primaries.ask(partition, body, timeout_s)
         if not isinstance(answer, LockReply):
             raise TxError(_failed(answer))
         self._tokens[partition] = answer.token
@@ -246,7 +246,7 @@ async def one_shot(
     if len(where) == 1:
         body = Execute(where[0], txn, steps, limits.left_ms())
         timeout_s = min(ROUTING_TIMEOUT_S, limits.left_s())
-        answer = await primaries.primary(where[0], body, timeout_s, limits.left_s())
+        answer = await primaries.ask(where[0], body, timeout_s, limits.left_s())
         if not isinstance(answer, ExecuteReply):
             raise TxError(_failed(answer))
         return answer
@@ -332,7 +332,7 @@ class ReadOnlyTransaction:
             limit_ms=self._limits.left_ms(),
         )
         timeout_s = min(ROUTING_TIMEOUT_S, self._limits.left_s())
-        answer = await self._primaries.primary(partition, body, timeout_s)
+        answer = await self._primaries.ask(partition, body, timeout_s)
         if not isinstance(answer, Version):
             raise TxError(
                 answer if isinstance(answer, Failed) else Failed(codes.LOST, f"got {answer!r}")

@@ -1,4 +1,6 @@
-"""Proposals that nobody waits for, until there is company for them."""
+"""Group commit: a proposal without a waiter is delayed by up to 10 ms, so that it shares an append
+and a sync with the next proposal of its partition.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,27 @@ MAX_DELAY_S = 0.01
 
 
 class LazyProposals:
-    """The proposals of one primary that may wait: they leave with the next one that can't."""
+    """The proposals of one primary that may wait for another one."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    async def join(self) -> None:
-        """Return at the next ``leave``, or ``MAX_DELAY_S`` after the first one who waits came."""
+    async def wait_for_batch(self) -> None:
+        """Return at the next ``flush``, or ``MAX_DELAY_S`` after the oldest waiter came."""
         loop = asyncio.get_running_loop()
-        leaves: asyncio.Future[None] = loop.create_future()
+        flushed: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
-            self._timer = loop.call_later(MAX_DELAY_S, self.leave)
-        self._waiting.append(leaves)
-        await leaves
+            self._timer = loop.call_later(MAX_DELAY_S, self.flush)
+        self._waiting.append(flushed)
+        await flushed
 
-    def leave(self) -> None:
-        """Everyone who waits goes on now."""
+    def flush(self) -> None:
+        """Let every waiter go on now."""
         if not self._waiting:
             return
         if self._timer is not None:
             self._timer.cancel()
         waiting, self._waiting = self._waiting, []
-        for leaves in waiting:
-            settle(leaves, None)
+        for flushed in waiting:
+            settle(flushed, None)

@@ -1,4 +1,6 @@
-"""A partition's state machine: versions, prepared transactions, outcomes.
+"""A partition: a state machine of commands over two protocols. ``Replication`` proposes commands to
+all replicas; ``PartitionStorage`` keeps what the commands write. The state machine holds what is
+prepared, and the outcomes of the transactions whose commit partition this is.
 
 Every member applies the same commands in the same order with the same result. What needs a lock or
 a clock was decided by the primary before it proposed; what the log decides is who was first: epoch
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import Protocol
 
 import msgspec
 
@@ -16,9 +19,9 @@ from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.settings import InvariantBroken
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.clock import span
+from clusters.reference.node.storage.memory_storage import MemoryStorage
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
-from clusters.reference.node.tx.mvcc import Versions
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     Ack,
@@ -35,6 +38,54 @@ CHUNK_BYTES = 256 * 1024  # of keys in one part of a snapshot, or a single large
 VERSION_BYTES = 16  # of a version beside its value, roughly
 
 Result = CommitReply | PrepareReply | ResolveReply | Ack | Failed
+
+
+class Replication(Protocol):
+    """How commands get to all replicas of a partition."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this replica leads, and has applied every command of earlier leaders."""
+
+    async def propose(self, command: commands.Command, limit_s: float) -> object:
+        """What ``Partition.apply`` returned for ``command`` here, or ``Failed``, whose code says
+        whether it may still be applied. A caller that stops waiting undoes nothing.
+        """
+
+
+class PartitionStorage(Protocol):
+    """What the commands of a partition write: the versions of its keys."""
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+
+    @property
+    def older(self) -> int:
+        """How many versions are kept for read-only transactions alone."""
+
+    def newest(self, key: bytes) -> Version:
+        """The last committed version; (``None``, 0) where there is none."""
+
+    def at(self, key: bytes, ts: int) -> Version:
+        """The version that was the newest at ``ts``; right unless it was collected."""
+
+    def all_of(self, key: bytes) -> tuple[Version, ...]:
+        """Every version that is kept, the newest first."""
+
+    def install(self, key: bytes, value: bytes, ts: int) -> None:
+        """Add a version above all others of ``key``."""
+
+    def collect(self, horizon: int) -> None:
+        """Drop every version that no read at ``horizon`` or later can see."""
+
+    def dump(self) -> Iterator[tuple[bytes, tuple[Version, ...]]]:
+        """Every key with its versions at the call, ascending, while later ones are installed."""
+
+    def load(self, key: bytes, versions: tuple[Version, ...]) -> None:
+        """Take in a key of a dump, into a storage that is empty otherwise."""
+
+    def loaded(self) -> None:
+        """The dump is complete."""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -61,20 +112,19 @@ _decode_rows = msgspec.msgpack.Decoder(list[tuple[bytes, tuple[Version, ...]]]).
 
 
 class Partition:
-    """``on_end`` is called with every transaction that holds nothing here any more; ``finished``,
-    ``committed`` and ``aborted`` count since the start.
-    """
+    """The state of one replica. ``committed`` and ``aborted`` count since the start."""
 
-    def __init__(self) -> None:
-        self.versions = Versions()
+    def __init__(self, new_storage: Callable[[], PartitionStorage] = MemoryStorage) -> None:
+        """``new_storage`` makes an empty storage: one at the start, one for each restore."""
+        self._new_storage = new_storage
+        self.versions: PartitionStorage = new_storage()
         self.prepared: dict[TxnId, Prepare] = {}
         self.outcomes: dict[TxnId, Outcome] = {}
         self.epoch = 0
         self.max_ts = self.written_ts = 0
         self.horizon = 0
         self.committed = self.aborted = 0
-        self.on_end: Callable[[TxnId], None] = lambda txn: None
-        self.on_leadership_lost: Callable[[], None] = lambda: None
+        self._ended: list[TxnId] = []
 
     @property
     def readable_from(self) -> int:
@@ -88,7 +138,7 @@ class Partition:
             return self._take_over(command)
         if command.epoch != self.epoch:
             if isinstance(command, Commit | Prepare):
-                self.on_end(command.txn)
+                self._ended.append(command.txn)
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch} ended, it is {self.epoch}")
         match command:
             case Commit():
@@ -119,16 +169,19 @@ class Partition:
         rows = ((key, versions[-1]) for key, versions in self.versions.dump())
         return chain((head,), list(self.prepared.values()), list(self.outcomes.items()), rows)
 
-    def leadership_lost(self) -> None:
-        """What only a primary keeps is kept by the primary."""
-        self.on_leadership_lost()
+    def take_ended(self) -> list[TxnId]:
+        """The transactions that hold nothing here any more since the last call, in order."""
+        if not self._ended:
+            return self._ended
+        ended, self._ended = self._ended, []
+        return ended
 
     def outcome(self, txn: TxnId) -> ResolveReply | None:
         """What became of ``txn``, if that is certain."""
         held = self.outcomes.get(txn)
         if held is not None:
             return ResolveReply(held.ts)
-        # Forgotten: whoever can still ask has not been told, so it did not commit.
+        # Forgotten: a participant that still asks has not finished it, so it did not commit.
         return ResolveReply(0) if txn.ts <= self.horizon else None
 
     def snapshot(self) -> Iterator[bytes]:
@@ -142,6 +195,10 @@ class Partition:
             list(self.outcomes.items()),
         )
         return _parts(head, self.versions.dump())
+
+    def empty_storage(self) -> PartitionStorage:
+        """A storage like that of this partition, for a restore."""
+        return self._new_storage()
 
     def restoring(self) -> SnapshotRestore:
         """The way to become what ``snapshot`` saw."""
@@ -163,7 +220,7 @@ class Partition:
             self._install(command.writes, command.ts)
             if command.participants and not planted("outcome-not-recorded"):
                 self.outcomes[txn] = Outcome(command.ts, command.participants)
-        self.on_end(txn)
+        self._ended.append(txn)
         if decided is not None and not decided.ts:
             return Failed(codes.ABORTED, f"{txn} was found silent, and aborted by who found it")
         self.committed += 1
@@ -173,7 +230,7 @@ class Partition:
         decided = self.outcome(txn)
         if decided is None:
             self.outcomes[txn] = Outcome(0)
-            self.on_end(txn)
+            self._ended.append(txn)
             decided = ResolveReply(0)
             self.aborted += 1
         return decided
@@ -187,7 +244,7 @@ class Partition:
                 self.committed += 1
             else:
                 self.aborted += 1
-            self.on_end(command.txn)
+            self._ended.append(command.txn)
         return Ack()
 
     def _forget(self, command: Forget) -> Ack:
@@ -210,12 +267,12 @@ class Partition:
 
 
 class SnapshotRestore:
-    """A snapshot of a partition being read, a chunk at a time; nobody sees it until it is done."""
+    """A snapshot of a partition being read, a chunk at a time; it is invisible until ``done``."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._head: _Head | None = None
-        self._versions = Versions()
+        self._versions = partition.empty_storage()
 
     def feed(self, chunk: bytes) -> None:
         """Take the next chunk. Raises ``msgspec.DecodeError``."""

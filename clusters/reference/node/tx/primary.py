@@ -9,33 +9,34 @@ granted meanwhile, or this primary would be closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.placement.lease_table import LeaseTable
 from clusters.reference.node.runtime.clock import Hlc
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
-from clusters.reference.node.tx.execute import execute
 from clusters.reference.node.tx.group_commit import LazyProposals
 from clusters.reference.node.tx.limits import (
     INTERNAL_TIMEOUT_S,
     LOCK_TIMEOUT_S,
     NETWORK_ALLOWANCE_S,
+    OUTCOME_TIMEOUT_S,
+    answer_too_large,
 )
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.open_transactions import OpenTransaction, OpenTransactions
-from clusters.reference.node.tx.partition import Partition
-from clusters.reference.node.tx.promises import Promises
-from clusters.reference.node.tx.read_at import read_at
-from clusters.reference.node.tx.resolve import resolve
+from clusters.reference.node.tx.outcomes import OutcomeSender
+from clusters.reference.node.tx.partition import Partition, Replication
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
+    NO_TOKEN,
     Ack,
     CommitReply,
     CommitTx,
     Execute,
+    ExecuteReply,
     Failed,
     Finish,
     Lock,
@@ -47,20 +48,47 @@ from clusters.reference.node.wire.messages import (
     PrimaryBody,
     ReadAt,
     Resolve,
+    ResolveReply,
     TxnId,
     Validate,
+    Version,
 )
 
 T = TypeVar("T", CommitReply, PrepareReply)
-Propose = Callable[[Command, float], Awaitable[object]]
+
+STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
+CEILING_WAIT_S = 1.0  # for the lease to be renewed: it is, four times
+CEILING_POLL_S = 0.05
 
 
-class Group(Protocol):
-    """The raft group of the partition."""
+class Promises:
+    """What a primary promises about timestamps, so that read-only transactions need no locks."""
 
-    @property
-    def serving(self) -> bool:
-        """This member leads and has applied everything of earlier terms."""
+    def __init__(self, clock: Hlc, leases: LeaseTable) -> None:
+        self._clock, self._leases = clock, leases
+        self._found_ts, self._opened_s = 0, 0.0
+
+    def opened(self, written_ts: int) -> None:
+        """The primary has taken over; ``written_ts`` is the last version that it found."""
+        self._found_ts, self._opened_s = written_ts, asyncio.get_running_loop().time()
+
+    def fresh(self, at_s: float) -> int:
+        """Nothing above this timestamp was acknowledged here before ``at_s``."""
+        if at_s < self._opened_s:
+            return self._found_ts
+        return self._leases.clock_at(at_s)
+
+    async def made(self, ts: int) -> bool:
+        """Whether from now on, as long as the lease holds, no version is at or below ``ts``. A
+        successor only knows what the lease says, so ``ts`` must be below its ceiling, which rises
+        as it is renewed.
+        """
+        self._clock.observe(ts)
+        now_s = asyncio.get_running_loop().time
+        give_up_s = now_s() + CEILING_WAIT_S
+        while ts > self._leases.ceiling and now_s() < give_up_s:  # noqa: ASYNC110 (two ends)
+            await asyncio.sleep(CEILING_POLL_S)
+        return ts <= self._leases.ceiling
 
 
 class Primary:
@@ -71,32 +99,30 @@ class Primary:
         *,
         number: int,
         partition: Partition,
-        group: Group,
-        propose: Propose,
+        replication: Replication,
+        outcomes: OutcomeSender,
         clock: Hlc,
         leases: LeaseTable,
     ) -> None:
-        """``propose`` returns what ``Partition.apply`` returned, or ``Failed``."""
-        self.number, self.partition, self._group = number, partition, group
-        self._propose, self.clock, self._leases, self.epoch = propose, clock, leases, 0
-        self.lazy = LazyProposals()
-        self.last_closed_epoch = 0  # the last one that was open here: it never opens again
+        """``outcomes`` sends what was committed here to the other participants."""
+        self.number, self.partition, self.clock = number, partition, clock
+        self._replication, self._outcomes, self._leases = replication, outcomes, leases
+        self.epoch = 0
+        self.last_closed_epoch = 0  # it never opens again
         self.promises = Promises(clock, leases)
         self.locks = LockTable()
         self.transactions = OpenTransactions()
-        self.on_commit: Callable[[TxnId], None] = lambda txn: None
+        self.lazy = LazyProposals()
         self.counters = dict.fromkeys(
             ("commits", "reads", "snapshots", "died", "lock-timeouts", "expired", "recovered"), 0
         )
-        partition.on_end = self._ended
-        partition.on_leadership_lost = self.close
 
     @property
     def open(self) -> bool:
-        """Whether this node is the primary, lease or not."""
+        """Whether this node is the primary, whether its lease holds or not."""
         grant = self._leases.mine(self.number)
         granted = grant is not None and grant.epoch == self.epoch
-        return granted and self.epoch > 0 and self._group.serving
+        return granted and self.epoch > 0 and self._replication.serving
 
     @property
     def serving(self) -> bool:
@@ -104,15 +130,15 @@ class Primary:
         return self.open and self._leases.holds()
 
     async def propose(self, command: Command, limit_s: float) -> object:
-        """What ``Partition.apply`` returned, or ``Failed``. Who waits for company goes along."""
-        self.lazy.leave()
-        return await self._propose(command, limit_s)
+        """What ``Partition.apply`` returned, or ``Failed``. Lazy proposals leave with it."""
+        self.lazy.flush()
+        return await self._replication.propose(command, limit_s)
 
     async def take_over(self, epoch: int) -> bool:
         """Open under ``epoch``, which was granted; whether it worked."""
         floor = max(self.clock.now(), self.partition.max_ts)
         done = await self.propose(commands.Takeover(epoch, floor), INTERNAL_TIMEOUT_S)
-        if not isinstance(done, Ack) or not self._group.serving:
+        if not isinstance(done, Ack) or not self._replication.serving:
             self.last_closed_epoch = epoch  # it may have been applied: it can't be opened again
             return False
         self.clock.observe(self.partition.max_ts)
@@ -126,7 +152,7 @@ class Primary:
         return True
 
     def close(self) -> None:
-        """Be primary no more. Who waits here is told, and whoever holds something lost it."""
+        """Stop being primary: every request that waits here is refused, every lock is gone."""
         if self.epoch:
             self.last_closed_epoch, self.epoch = self.epoch, 0
             self.locks = LockTable()
@@ -157,7 +183,7 @@ class Primary:
             case Lock():
                 return await self._lock(body)
             case Execute():
-                return await execute(self, body)
+                return await self._execute(body)
             case Validate():
                 return await self._validate(body)
             case Prepare():
@@ -167,9 +193,9 @@ class Primary:
             case Finish():
                 return await self._finish(body)
             case Resolve():
-                return await resolve(self, body)
+                return await self._resolve(body)
             case ReadAt():
-                return await read_at(self, body)
+                return await self._read_at(body)
 
     # -- steps of a transaction
 
@@ -225,7 +251,7 @@ class Primary:
     async def _lock_writes(
         self, tx: OpenTransaction, writes: commands.Writes, limit_s: float
     ) -> Failed | None:
-        """Get every exclusive lock that ``tx`` lacks, well within ``limit_s``, or end it."""
+        """Acquire every exclusive lock that ``tx`` lacks, well within ``limit_s``, or end it."""
         give_up_s = _now_s() + min(LOCK_TIMEOUT_S, limit_s - NETWORK_ALLOWANCE_S)
         for key, _ in writes:
             failed = await self.acquire(tx, key, exclusive=True, limit_s=give_up_s - _now_s())
@@ -252,7 +278,7 @@ class Primary:
         if isinstance(done, CommitReply):
             self.counters["commits"] += 1
             if participants:
-                self.on_commit(txn)
+                self._outcomes.send(txn)
             if not self.serving:
                 return Failed(codes.LEASE_LOST, f"{txn}: the lease ended before the answer")
         return done
@@ -269,11 +295,95 @@ class Primary:
             self.clock.observe(body.ts)
             command = commands.Finish(self.epoch, body.txn, body.ts)
             if tx is None or not (tx.awaited or self.locks.waited_for(body.txn)):
-                await self.lazy.join()
-            done = await self._propose(command, INTERNAL_TIMEOUT_S)
+                await self.lazy.wait_for_batch()
+            done = await self._replication.propose(command, INTERNAL_TIMEOUT_S)
             return done if isinstance(done, Ack | Failed) else self.refusal()
         self.drop(body.txn)
         return Ack()
+
+    async def _execute(self, body: Execute) -> ExecuteReply | Failed:
+        """A whole transaction of this partition: all locks, then all gets, then one command; gets
+        see the puts before them.
+        """
+        tx = self.open_or_resume(body.txn, NO_TOKEN, body.limit_ms)
+        if isinstance(tx, Failed):
+            return tx
+        writes: dict[bytes, bytes] = {}
+        values: list[bytes | None] = []
+        for key, value in body.steps:
+            failed = await self.acquire(tx, key, exclusive=value is not None)
+            if failed is not None:
+                self.drop(body.txn)
+                return failed
+            if value is not None:
+                writes[key] = value
+            else:
+                values.append(writes.get(key, self.partition.versions.newest(key).value))
+        failed = answer_too_large(values)
+        if failed is not None:
+            self.drop(body.txn)
+            return failed
+        if not writes:
+            ts = self.clock.now()
+            promised = await self.promised(ts) and not tx.over
+            self.drop(body.txn)
+            if promised:
+                return ExecuteReply(tuple(values), ts)
+            text = f"{body.txn}: the lease ended before its reads were valid"
+            return Failed(codes.LOST, text)
+        done = await self.commit(tx, 0, tuple(writes.items()), ())
+        return ExecuteReply(tuple(values), done.ts) if isinstance(done, CommitReply) else done
+
+    async def _resolve(self, body: Resolve) -> ResolveReply | Failed:
+        """The outcome of a transaction whose home this is; it is *aborted* from now on where there
+        is none. A commit that waits for a lock here is waited for: its coordinator lives.
+        """
+        tx = self.transactions.get(body.txn)
+        if tx is not None and tx.waits:
+            await tx.ended(LOCK_TIMEOUT_S)
+        outcome = self.partition.outcome(body.txn)
+        if outcome is None:
+            command = commands.Abort(self.epoch, body.txn)
+            done = await self.propose(command, INTERNAL_TIMEOUT_S)
+            if not isinstance(done, ResolveReply):
+                return done if isinstance(done, Failed) else self.refusal()
+            outcome = done
+        return outcome if self.serving else self.refusal()
+
+    async def _read_at(self, body: ReadAt) -> Version | Failed:
+        """The version at a timestamp. Once that is promised, no transaction commits at or below it
+        any more; one that may yet do so is waited for. It takes no lock, so no writer ever waits.
+        """
+        fresh_s = _now_s() - STALENESS_S - body.age_ms / 1000
+        if body.ts < self.promises.fresh(fresh_s):
+            return Failed(codes.SNAPSHOT_TOO_OLD, f"the snapshot is over {STALENESS_S:g} s old")
+        if not await self.promised(body.ts):
+            if not self.serving:
+                return self.refusal()
+            return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
+        give_up_s = _now_s() + min(OUTCOME_TIMEOUT_S, body.limit_ms / 1000)
+        while (writer := self.locks.writer(body.key)) is not None:
+            tx = self.transactions.get(writer)
+            if tx is None or not tx.proposed or tx.ts > body.ts:
+                break
+            if planted("pending-ignored"):
+                break
+            self.lazy.flush()
+            if not await tx.ended(give_up_s - _now_s()):
+                return Failed(codes.SNAPSHOT_BUSY, f"the outcome of {writer} is not known yet")
+            late = self.partition.versions.newest(body.key).ts > body.ts
+            if late and tx.durable_s < fresh_s:
+                # It may have been acknowledged, at home, before the snapshot had to see it.
+                text = f"{writer} may be over {STALENESS_S:g} s old"
+                return Failed(codes.SNAPSHOT_TOO_OLD, text)
+        if not self.serving:
+            return self.refusal()
+        if body.ts < self.partition.readable_from:
+            return Failed(codes.SNAPSHOT_TOO_OLD, "versions of that time may be gone")
+        self.counters["snapshots"] += 1
+        if planted("snapshot-reads-newest"):
+            return self.partition.versions.newest(body.key)
+        return self.partition.versions.at(body.key, body.ts)
 
     async def promised(self, ts: int) -> bool:
         """From now on no version here is at or below ``ts``, whoever is primary."""
@@ -298,10 +408,10 @@ class Primary:
     async def acquire(
         self, tx: OpenTransaction, key: bytes, *, exclusive: bool, limit_s: float = LOCK_TIMEOUT_S
     ) -> Failed | None:
-        """Get the lock within ``limit_s``, or why not."""
+        """Acquire the lock of ``key`` within ``limit_s``, or return why not."""
         answer, request = self._ask(tx, key, exclusive=exclusive), tx.asked
         if answer is Answer.WAITING:
-            self.lazy.leave()
+            self.lazy.flush()
             granted = await tx.wait(min(limit_s, tx.deadline_s - _now_s()))
             if tx.over or not self.serving or tx.asked != request:
                 return Failed(codes.LOST, f"{tx.txn} has lost its locks while it waited")
@@ -335,20 +445,22 @@ class Primary:
                 tx.granted()
 
     def drop(self, txn: TxnId) -> None:
-        """``txn`` is over here: its locks go to those who wait."""
+        """``txn`` is over here: its locks go to the transactions that wait."""
         tx = self.transactions.remove(txn)
         if tx is not None:
             tx.end()
             self._grant(self.locks.release(txn))
 
-    def _ended(self, txn: TxnId) -> None:
-        """The log says that ``txn`` is over."""
+    def applied(self, ended: list[TxnId]) -> None:
+        """The log says that these transactions hold nothing here any more."""
         if self.epoch:
-            self.drop(txn)
+            for txn in ended:
+                self.drop(txn)
 
     def _interpret_outcome(self, txn: TxnId, done: object, wanted: type[T]) -> T | Failed:
-        """What a proposal of ``txn`` came to. What was never in the log is over; what may be in it
-        stays, until it is applied or this primary is closed.
+        """What the result of proposing for ``txn`` means. A command that was never in the log ends
+        the transaction; one that may be in it leaves it open, until it is applied or this primary
+        is closed.
         """
         if isinstance(done, wanted):
             return done
@@ -360,7 +472,7 @@ class Primary:
         return failed
 
     def refusal(self) -> Failed:
-        """Why it may not act now."""
+        """Why this primary may not act now."""
         why = "its lease has run out" if self.open else "another node, or nobody, is"
         return Failed(codes.NOT_PRIMARY, f"not primary of partition {self.number}: {why}")
 
@@ -374,7 +486,7 @@ class Primary:
             self.locks.restore(prepared.txn, key, exclusive=True)
         self.locks.settle(prepared.txn)
 
-    # -- for whoever looks after it
+    # -- for the finisher
 
     def sweep(self, coordinator_dead: Callable[[OpenTransaction], bool]) -> None:
         """Drop every transaction that has proposed nothing and is past its deadline, or whose

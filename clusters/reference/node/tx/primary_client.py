@@ -1,9 +1,9 @@
-"""Asking primaries, wherever they are now."""
+"""Requests to the primary of a partition, on the node that has the role now."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 
 from clusters.reference.node.tx.limits import answer_timeout_s
 from clusters.reference.node.wire import codes
@@ -19,22 +19,20 @@ from clusters.reference.node.wire.messages import (
 )
 
 ROUTE_POLL_S = 0.05
-# Certainly nothing was done: whoever is primary next may be asked.
+# Certainly nothing was done: the next primary may be asked.
 NOT_DONE = (codes.NO_PRIMARY, codes.NOT_PRIMARY, codes.NOT_LEADER, codes.UNREACHABLE)
 
 Ask = Callable[[str, PeerBody, float], Awaitable[PeerAnswer]]
 Notify = Callable[[str, PeerBody], None]
-Spawn = Callable[[Coroutine[None, None, None]], None]
-Work = Callable[..., Coroutine[None, None, None]]
 
 
 class PrimaryClient:
-    """``route`` names the primary of a partition, where one is granted."""
+    """Asks primaries. ``route`` names the node that was granted a partition, if one was."""
 
     def __init__(self, *, route: Callable[[int], str | None], ask: Ask, notify: Notify) -> None:
         self._route, self._ask, self._notify = route, ask, notify
 
-    async def primary(
+    async def ask(
         self, partition: int, body: PrimaryBody, timeout_s: float, limit_s: float | None = None
     ) -> PeerAnswer:
         """The primary's answer to ``body`` within ``limit_s`` once it is asked, by default within
@@ -66,7 +64,7 @@ class PrimaryClient:
             await asyncio.sleep(ROUTE_POLL_S)
 
     def notify(self, partition: int, body: PrimaryBody) -> None:
-        """Say it to the primary if the way is open; nobody waits for an answer."""
+        """Send ``body`` to the primary if it can be reached, without an answer."""
         node = self._route(partition)
         if node is not None:
             self._notify(node, body)

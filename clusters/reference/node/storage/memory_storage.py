@@ -1,4 +1,4 @@
-"""The versions of a partition's keys, by commit timestamp."""
+"""``PartitionStorage`` in memory: versions of a partition's keys, by commit timestamp (MVCC)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusters.reference.node.wire.messages import Version
 ABSENT = Version(None, 0)
 
 
-class Versions:
+class MemoryStorage:
     """The newest version of every key, and older ones as long as a snapshot may want them."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Versions:
 
     def dump(self) -> Iterator[tuple[bytes, tuple[Version, ...]]]:
         """Every key with its versions at the call, ascending; without those that are collected
-        before their turn, which nobody can ask for any more where they were.
+        before their turn, which no transaction can ask for any more.
         """
         # The tables are copied, which takes milliseconds; the rows are made one at a time.
         newest, older = self._newest.copy(), self._older.copy()

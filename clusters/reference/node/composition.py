@@ -1,0 +1,205 @@
+"""What a node consists of, and which part is handed which: every part is made here, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from clusters.reference.node.config import Config
+from clusters.reference.node.events import EventLog
+from clusters.reference.node.groups.group import ChunkQueue, Restorable
+from clusters.reference.node.groups.host import GroupHandle, RaftHost
+from clusters.reference.node.groups.snapshot_manager import SnapshotManager
+from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
+from clusters.reference.node.metastorage.metastorage_service import MetastorageService
+from clusters.reference.node.metastorage.store import METASTORAGE, Metastorage
+from clusters.reference.node.node_report import Reporter
+from clusters.reference.node.placement.assignments import Assignment, Zone
+from clusters.reference.node.placement.lease_manager import LeaseManager
+from clusters.reference.node.placement.lease_table import LeaseTable, origin_of
+from clusters.reference.node.replicas.manager import ReplicaManager
+from clusters.reference.node.replicas.replica import Replica
+from clusters.reference.node.rpc.heartbeats import Heartbeats
+from clusters.reference.node.rpc.link import Links
+from clusters.reference.node.rpc.peers import Peers
+from clusters.reference.node.rpc.request_router import RequestRouter
+from clusters.reference.node.rpc.sessions import Sessions
+from clusters.reference.node.runtime import Disk, Runtime
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.tasks import Failure, Tasks
+from clusters.reference.node.storage.identity import Identity, member_of
+from clusters.reference.node.storage.shared_log import SharedLog
+from clusters.reference.node.storage.snapshot_files import SnapshotFiles
+from clusters.reference.node.topology.bootstrap import Bootstrap, ZoneBootstrap
+from clusters.reference.node.topology.reconfigurer import Reconfigurer
+from clusters.reference.node.tx.primary_client import PrimaryClient
+
+
+class Components:
+    """The parts of one node, in the order in which each needs those before it.
+
+    ::
+
+        clients ──► Sessions ──► PrimaryClient ──► RequestRouter ──► Links ──► peers
+        peers ────► Peers ─────► RequestRouter ──► Primary | MetastorageService
+                      └────────► RaftHost ──► SharedLog, state machines
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        runtime: Runtime,
+        disk: Disk,
+        log: SharedLog,
+        identity: Identity,
+        clock: Hlc,
+        event_log: EventLog,
+    ) -> None:
+        """``log`` is open, and ``identity`` is that of the directory on ``disk``."""
+        self.config, self.runtime, self.identity = config, runtime, identity
+        self.clock, self.event_log, self.log = clock, event_log, log
+        self.member = member_of(config.node, identity.incarnation)
+        self.origin = origin_of(config.node, runtime.boot)
+        self.failure = Failure()
+        self.tasks = Tasks(self.failure)
+        self.metastorage = Metastorage()
+        self.assignments: dict[int, Assignment] = {}
+        self.bootstrap = Bootstrap(disk, identity, config.members)
+        self.links = Links(config.peers, clock, runtime.rare)
+        self._compose_groups(SnapshotFiles(disk))
+        self._compose_transactions()
+        self._compose_topology()
+
+    def restorable(self, group: str) -> Restorable:
+        """The state machine that the snapshot of ``group`` is read into."""
+        return self.metastorage if group == METASTORAGE else self.replicas.restored(group)
+
+    def lives(self) -> dict[str, str]:
+        """The members as which nodes are met now, by name, this one included."""
+        return {**self.links.lives(), self.config.node: self.member}
+
+    def _compose_groups(self, files: SnapshotFiles) -> None:
+        config, runtime, chunks = self.config, self.runtime, ChunkQueue()
+        self.host = RaftHost(
+            member=self.member,
+            log=self.log,
+            event_log=self.event_log,
+            rng=runtime.random,
+            tick_s=config.tick_ms / 1000,
+            election_ticks=config.election_ticks,
+            append_entries=config.append_entries,
+            appends_ahead=config.appends_ahead,
+            send=self.links.send_raft,
+            batch=runtime.network.batch,
+            chunks=chunks,
+            failure=self.failure,
+            bugs=frozenset(config.bugs),
+            rare=runtime.rare,
+        )
+        self.snapshots = SnapshotManager(
+            host=self.host,
+            chunks=chunks,
+            files=files,
+            snapshot_bytes=config.snapshot_bytes,
+            send=self.links.send_raft,
+            rare=runtime.rare,
+        )
+
+    def _compose_transactions(self) -> None:
+        config, clock = self.config, self.clock
+        group = GroupHandle(self.host, METASTORAGE)
+        replicas: dict[int, Replica] = {}
+        self.leases = LeaseTable(
+            node=config.node,
+            origin=self.origin,
+            clock=clock,
+            monotonic_s=asyncio.get_running_loop().time,
+            held=self.metastorage.get,
+        )
+        self.router = RequestRouter(
+            node=config.node,
+            links=self.links,
+            replicas=replicas,
+            metastorage=MetastorageService(
+                node=config.node,
+                group=group,
+                get=self.metastorage.get,
+                spawn=self.tasks.spawn,
+            ),
+            tasks=self.tasks,
+            failure=self.failure,
+        )
+        self.primaries = PrimaryClient(
+            route=self.leases.primary, ask=self.router.ask, notify=self.router.notify
+        )
+        self.replicas = ReplicaManager(
+            member=self.member,
+            replicas=replicas,
+            host=self.host,
+            snapshots=self.snapshots,
+            primaries=self.primaries,
+            leases=self.leases,
+            clock=clock,
+            event_log=self.event_log,
+            tasks=self.tasks,
+        )
+        self.lease_manager = LeaseManager(
+            node=config.node,
+            origin=self.origin,
+            leases=self.leases,
+            metastorage=MetastorageClient(
+                group=group, ask=self.router.ask, notify=self.router.notify
+            ),
+            event_log=self.event_log,
+            spawn=self.tasks.spawn,
+        )
+
+    def _compose_topology(self) -> None:
+        config, runtime = self.config, self.runtime
+        self.peers = Peers(
+            node=config.node,
+            incarnation=self.identity.incarnation,
+            addresses=config.peers,
+            network=runtime.network,
+            rng=runtime.random,
+            clock=self.clock,
+            links=self.links,
+            host=self.host,
+            router=self.router,
+            bootstrap=self.bootstrap,
+            heartbeats=Heartbeats(self.host.groups),
+        )
+        self.zone = ZoneBootstrap(
+            zone=Zone(
+                partitions=config.partitions, replicas=config.replicas, members=config.members
+            ),
+            host=self.host,
+            metastorage=self.metastorage,
+            failure=self.failure,
+        )
+        self.reconfigurer = Reconfigurer(
+            host=self.host,
+            replicas=self.replicas,
+            assignments=self.assignments,
+            lives=self.lives,
+            event_log=self.event_log,
+        )
+        self.sessions = Sessions(
+            origin=self.origin,
+            partitions=config.partitions,
+            primaries=self.primaries,
+            clock=self.clock,
+            admin=Reporter(
+                config=config,
+                runtime=runtime,
+                identity=self.identity,
+                event_log=self.event_log,
+                host=self.host,
+                links=self.links,
+                metastorage=self.metastorage,
+                assignments=self.assignments,
+                replicas=self.replicas,
+                leases=self.leases,
+                clock=self.clock,
+            ).answer,
+        )

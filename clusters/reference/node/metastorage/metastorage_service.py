@@ -1,0 +1,103 @@
+"""What the leader of metastorage does for all nodes: it proposes their invokes, and renews their
+leases, those of all nodes that come within 80 ms by one command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from clusters.reference.node.metastorage.store import (
+    Invoke,
+    InvokeResult,
+    Operation,
+    Versioned,
+    encode_invoke,
+)
+from clusters.reference.node.placement.lease_table import LEASE, Lease, decode_lease
+from clusters.reference.node.runtime.tasks import Spawn
+from clusters.reference.node.wire import codes
+from clusters.reference.node.wire.messages import (
+    Failed,
+    InvokeReply,
+    MetaInvoke,
+    PeerAnswer,
+    Renew,
+)
+
+PROPOSE_TIMEOUT_S = 1.0
+BATCH_S = 0.08  # renewals of all nodes that come within it are one command
+
+
+class MetastorageGroup(Protocol):
+    """The raft group of metastorage."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node leads it, and has applied everything of earlier terms."""
+
+    async def propose(self, data: bytes, limit_s: float) -> object:
+        """What ``Metastorage.apply`` returned, or ``Failed``."""
+
+
+class MetastorageService:
+    """Answers as the leader of metastorage while this node is the leader."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        group: MetastorageGroup,
+        get: Callable[[str], Versioned | None],
+        spawn: Spawn,
+    ) -> None:
+        """``get`` reads metastorage as it is applied here."""
+        self._node, self._group, self._get, self._spawn = node, group, get, spawn
+        self._batch: dict[str, bytes] = {}
+        self._accepted: dict[str, Lease] = {}  # the last renewal of each node
+
+    async def serve(self, body: MetaInvoke | Renew) -> PeerAnswer:
+        """Answer as the leader, or refuse."""
+        if not self._group.serving:
+            return Failed(codes.NOT_LEADER, f"{self._node} does not lead metastorage")
+        if isinstance(body, Renew):
+            return self._renew(body)
+        done = await self._group.propose(body.data, PROPOSE_TIMEOUT_S)
+        if isinstance(done, InvokeResult):
+            return InvokeReply(done.success)
+        return done if isinstance(done, Failed) else Failed(codes.LOST)
+
+    def _renew(self, body: Renew) -> InvokeReply | Failed:
+        lease = decode_lease(body.lease)
+        if not self._holds_lease(body.node, lease):
+            return Failed(codes.LOST, f"another start of {body.node} has its lease")
+        last = self._accepted.get(body.node)
+        if last is not None and last.origin == lease.origin and last.number >= lease.number:
+            return Failed(codes.LOST, f"a later renewal of {body.node} came before")
+        self._accepted[body.node] = lease
+        if not self._batch:
+            self._spawn(self._renew_batch())
+        self._batch[body.node] = body.lease
+        return InvokeReply(True)
+
+    async def _renew_batch(self) -> None:
+        await asyncio.sleep(BATCH_S)
+        renewals, self._batch = self._batch, {}
+        operations = tuple(
+            Operation(f"{LEASE}{node}", lease)
+            for node, lease in renewals.items()
+            if self._holds_lease(node, decode_lease(lease))
+        )
+        await self._group.propose(encode_invoke(Invoke((), operations)), PROPOSE_TIMEOUT_S)
+
+    def _holds_lease(self, node: str, lease: Lease) -> bool:
+        """Whether the start of ``node`` that renews is the one that has the lease: what an earlier
+        start sent may come after it has ended, and must not end the lease of the later. Nor may a
+        renewal that comes late, or twice, take back the ceiling of one behind which it was sent.
+        """
+        entry = self._get(f"{LEASE}{node}")
+        if entry is None:
+            return False
+        held = decode_lease(entry.value)
+        return held.origin == lease.origin and held.number < lease.number

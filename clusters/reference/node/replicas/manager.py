@@ -1,0 +1,139 @@
+"""Starts, stops, erases and reconfigures the replicas of partitions on a node."""
+
+from __future__ import annotations
+
+import asyncio
+
+from clusters.reference.node import events
+from clusters.reference.node.groups.host import GroupHandle, RaftHost
+from clusters.reference.node.groups.snapshot_manager import SnapshotManager
+from clusters.reference.node.placement.assignments import Assignment
+from clusters.reference.node.placement.lease_table import LeaseTable
+from clusters.reference.node.replicas.replica import (
+    PartitionMachine,
+    PartitionReplication,
+    Replica,
+)
+from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.tasks import Tasks
+from clusters.reference.node.tx.finisher import Finisher
+from clusters.reference.node.tx.outcomes import OutcomeSender
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.primary import Primary
+from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.wire.reports import GroupStatus
+
+
+class ReplicaManager:
+    """``replicas`` are those that run. Calls for one partition must not overlap."""
+
+    def __init__(
+        self,
+        *,
+        member: str,
+        replicas: dict[int, Replica],
+        host: RaftHost,
+        snapshots: SnapshotManager,
+        primaries: PrimaryClient,
+        leases: LeaseTable,
+        clock: Hlc,
+        event_log: events.EventLog,
+        tasks: Tasks,
+    ) -> None:
+        """``replicas`` is empty, and filled by this manager alone."""
+        self.member, self.replicas = member, replicas
+        self._host, self._snapshots, self._primaries = host, snapshots, primaries
+        self._leases, self._clock, self._events = leases, clock, event_log
+        self._tasks = tasks
+        self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
+
+    def restored(self, group: str) -> Partition:
+        """The state machine that the snapshot of ``group`` is read into, for the next start."""
+        return self._restored.setdefault(group, Partition())
+
+    async def start(self, number: int, assignment: Assignment) -> Replica:
+        """Start the replica of partition ``number``, if it does not run; also one that was stopped,
+        from what the disk holds of it. Raises ``DiskError`` and ``CorruptLog``.
+        """
+        if number not in self.replicas and group_of(number) not in self._restored:
+            await self._snapshots.reload(group_of(number), self.restored(group_of(number)))
+        return self.start_loaded(number, assignment)
+
+    def start_loaded(self, number: int, assignment: Assignment) -> Replica:
+        """The same for a replica that was never stopped in this life of the node: what its
+        snapshot holds was read when the node started.
+        """
+        if number in self.replicas:
+            return self.replicas[number]
+        name = group_of(number)
+        partition = self._restored.pop(name, None) or Partition()
+        tasks = self._tasks.part()
+        outcomes = OutcomeSender(partition=partition, primaries=self._primaries, spawn=tasks.spawn)
+        primary = Primary(
+            number=number,
+            partition=partition,
+            replication=PartitionReplication(GroupHandle(self._host, name)),
+            outcomes=outcomes,
+            clock=self._clock,
+            leases=self._leases,
+        )
+        group = self._host.open(
+            name,
+            partition=number,
+            founders=assignment.founders if self.member in assignment.founders else (),
+            machine=PartitionMachine(partition, primary),
+            restoring=self._snapshots.loaded(name),
+        )
+        finisher = Finisher(
+            primary=primary,
+            outcomes=outcomes,
+            primaries=self._primaries,
+            clock=self._clock,
+            leases=self._leases,
+            spawn=tasks.spawn,
+        )
+        replica = Replica(
+            group=group, partition=partition, primary=primary, finisher=finisher, tasks=tasks
+        )
+        self.replicas[number] = replica
+        text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
+        self._events.add(events.START_DECISION, text, partition=number, term=group.raft.term)
+        return replica
+
+    async def stop(self, number: int) -> None:
+        """Stop the replica, if it runs: requests that wait at its primary are refused, its tasks
+        have ended and its writes are durable on return. The disk keeps what it holds.
+        """
+        replica = self.replicas.pop(number, None)
+        if replica is None:
+            return
+        replica.primary.close()
+        self._host.close(replica.group)
+        await asyncio.gather(*replica.tasks.cancel(), return_exceptions=True)
+        await self._host.made_durable()
+
+    async def erase(self, number: int) -> None:
+        """Stop the replica, and remove its entries and its snapshot. It must be no member of its
+        group any more: what it had acknowledged is gone. A replica that starts anew in its place
+        keeps its promises on terms and votes, and waits to be taken in.
+        """
+        await self.stop(number)
+        self._restored.pop(group_of(number), None)
+        await self._snapshots.erase(group_of(number))
+
+    def reconfigure(self, number: int, members: tuple[str, ...]) -> None:
+        """Take one step towards ``members`` as the voters of partition ``number``, if this replica
+        leads it; to be called again until ``status`` says that they are.
+        """
+        replica = self.replicas.get(number)
+        if replica is not None and replica.group.serving:
+            self._host.step_towards(replica.group, members)
+
+    def status(self) -> dict[int, GroupStatus]:
+        """Every replica that runs, by partition."""
+        return {number: replica.group.status() for number, replica in self.replicas.items()}
+
+
+def group_of(number: int) -> str:
+    """The raft group of partition ``number``."""
+    return f"p{number}"
