@@ -41,12 +41,13 @@ class Node:
         """
         bugs.switch_on(self._config.bugs)
         try:
-            await Life(await self._recover()).run()
+            await Life(await self.recover()).run()
         except DiskError as error:
             self._events.add(events.STORAGE_ERROR, str(error))
             raise
 
-    async def _recover(self) -> Components:
+    async def recover(self) -> Components:
+        """Read the disk and compose the node. Raises ``CorruptLog`` and ``DiskError``."""
         config, runtime = self._config, self._runtime
         disk = VolatileDisk(runtime.disk) if config.power_loss else runtime.disk
         monotonic_s = asyncio.get_running_loop().time
@@ -162,6 +163,8 @@ class Life:
         of.lease_manager.watch_lease()
         for replica in of.replicas.replicas.values():
             of.lease_manager.reconcile(replica.primary, replica.group)
+        for number in of.replicas.stopped:
+            of.lease_manager.release(number)
 
     def _step_down_out_of_time(self) -> None:
         """Lead nothing while this node's clock and those of most others can't follow each other: no

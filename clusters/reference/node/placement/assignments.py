@@ -38,6 +38,7 @@ def holders(partition: int, members: Sequence[str], replicas: int) -> tuple[str,
 
 ZONE = "zone"
 ASSIGNMENTS = "assignments/"
+encode = msgspec.json.encode
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,4 +103,4 @@ def assignments(entries: Mapping[str, bytes | None]) -> dict[int, Assignment]:
 
 
 def _written(partition: int, assignment: Assignment) -> Operation:
-    return Operation(f"{ASSIGNMENTS}{partition}", msgspec.json.encode(assignment))
+    return Operation(f"{ASSIGNMENTS}{partition}", encode(assignment))

@@ -1,4 +1,4 @@
-"""Getting, keeping and giving up what ``leases`` describes, through metastorage."""
+"""Acquires, renews and releases the lease of a node and its grants, through metastorage."""
 
 from __future__ import annotations
 
@@ -83,9 +83,17 @@ class LeaseManager:
         finally:
             self._joining = False
 
+    def release(self, partition: int) -> None:
+        """Release the grant of a partition that has no replica here any more. Called every tick: a
+        release that failed is tried again.
+        """
+        mine = self._leases.mine(partition)
+        if mine is not None and partition not in self._busy and not self._stopping:
+            self._begin(partition, self._write(partition, mine, released(mine)))
+
     def reconcile(self, primary: Primary, group: Raft) -> None:
-        """Do the next thing for one partition: give up, take, or open. Called every tick, and at
-        most one thing is under way.
+        """Reconcile one partition: release, acquire or activate its primary role. Called every
+        tick; at most one step is in flight.
         """
         partition = primary.number
         mine = self._leases.mine(partition)
@@ -105,11 +113,10 @@ class LeaseManager:
         elif group.serving and mine is not None and primary.epoch != mine.epoch:
             step = self._open(primary, mine.epoch)
         if step is not None:
-            self._busy[partition] = None
-            self._spawn(self._do(partition, step))
+            self._begin(partition, step)
 
     def watch_lease(self) -> None:
-        """Tell when our lease ran out, and when it holds again."""
+        """Report that our lease expired, or that it holds again."""
         holds = self._leases.holds()
         if holds != self._held:
             self._held = holds
@@ -132,6 +139,10 @@ class LeaseManager:
         # Our own grant may be of an earlier start, which is certainly over, or of a tenure that
         # was closed: then nobody acts under it any more.
         return held.node == self._node or self._leases.expired(held.node, held.origin)
+
+    def _begin(self, partition: int, step: Awaitable[None]) -> None:
+        self._busy[partition] = None
+        self._spawn(self._do(partition, step))
 
     async def _do(self, partition: int, step: Awaitable[None]) -> None:
         try:

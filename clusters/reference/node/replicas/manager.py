@@ -45,6 +45,7 @@ class ReplicaManager:
         self._host, self._snapshots, self._primaries = host, snapshots, primaries
         self._leases, self._clock, self._events = leases, clock, event_log
         self._tasks = tasks
+        self.stopped: dict[int, None] = {}  # in this life of the node, and not started again
         self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
 
     def restored(self, group: str) -> Partition:
@@ -96,17 +97,20 @@ class ReplicaManager:
             group=group, partition=partition, primary=primary, finisher=finisher, tasks=tasks
         )
         self.replicas[number] = replica
+        self.stopped.pop(number, None)
         text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
         self._events.add(events.START_DECISION, text, partition=number, term=group.raft.term)
         return replica
 
     async def stop(self, number: int) -> None:
         """Stop the replica, if it runs: requests that wait at its primary are refused, its tasks
-        have ended and its writes are durable on return. The disk keeps what it holds.
+        have ended and its writes are durable on return. The disk keeps what it holds; the grant, if
+        this node has it, is released with the next ticks.
         """
         replica = self.replicas.pop(number, None)
         if replica is None:
             return
+        self.stopped[number] = None
         replica.primary.close()
         self._host.close(replica.group)
         await asyncio.gather(*replica.tasks.cancel(), return_exceptions=True)
