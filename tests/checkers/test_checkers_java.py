@@ -52,6 +52,8 @@ def test_without_any_java_the_error_says_what_helps(
 ) -> None:
     monkeypatch.setattr(java, "_candidates", lambda: [("JAVA_HOME", tmp_path)])
 
-    with pytest.raises(HarnessError, match=r"no Java 17 or newer .*firedrill\[jre\].*--executor"):
+    with pytest.raises(
+        HarnessError, match=r"no Java 17 or newer .*firedrill-lab\[jre\].*--executor"
+    ):
         java.java_binary(java.find_java())
     assert java.main() == 1

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from clusters.ignite3 import errors, rest, settings, system, waiting
-from clusters.ignite3.artifacts import NotPrepared
+from clusters.ignite3.artifacts import Artifacts, NotPrepared, driver_digest
 from clusters.ignite3.options import RELEASE, Options, blocking, data_nodes, quorums
 from clusters.ignite3.zone import statements
 from harness.cli.main import execute
@@ -205,11 +205,16 @@ def test_a_cut_that_local_nodes_would_walk_around_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("set_up", "said"),
-    [(False, "java is not installed; install a JDK"), (True, "the driver of clients is missing")],
+    ("java", "made", "said"),
+    [
+        (False, True, "java is not installed; install a JDK"),
+        (False, False, "the driver of clients is missing"),
+        (True, False, "the driver of clients is missing"),
+    ],
 )
 def test_a_run_that_lacks_what_set_up_makes_is_refused_before_a_node_is_made(
-    set_up: bool,
+    java: bool,
+    made: bool,
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -219,7 +224,11 @@ def test_a_run_that_lacks_what_set_up_makes_is_refused_before_a_node_is_made(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     (tmp_path / "bin").mkdir()
-    if set_up:
+    if made:
+        usual = Artifacts()
+        for directory in (usual.client_library, usual.root / f"driver-{driver_digest()}"):
+            directory.mkdir(parents=True)
+    if java:
         (tmp_path / "bin" / "java").write_text("")
         (tmp_path / "bin" / "java").chmod(0o755)
 
