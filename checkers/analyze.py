@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -147,8 +148,11 @@ def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checkers_named(names: tuple[str, ...]) -> tuple[Checker, ...]:
-    """The installed checkers of these names. Raises ``UnknownPlugin``."""
-    return tuple(plugins.load("checkers", name) for name in names)
+    """The installed checkers of these names. Raises ``UnknownPlugin`` and ``BrokenPlugin``."""
+    return tuple(
+        plugins.made("checkers", name, Checker, partial(plugins.load, "checkers", name))
+        for name in names
+    )
 
 
 def declared_model(declaration: Declaration) -> str:

@@ -15,6 +15,7 @@ from checkers.columns import OK, TYPES, codes, ints
 from checkers.kernel import Kernel, Lookup, Part, Setting, Tables
 from checkers.statistics import STEPS, steps_by_f
 from checkers.words import seconds
+from harness.flight import CLIENT_BUG
 from harness.outcome import Outcome
 from harness.records import FaultState
 
@@ -80,7 +81,18 @@ def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
         return
     for f, counts in steps_by_f(tables).items():
         if not counts["ok"]:
-            yield f"vacuous: no {f!r} ever succeeded (of {sum(counts.values())} tried)"
+            tried = sum(counts.values())
+            yield f"vacuous: no {f!r} ever succeeded (of {tried} tried{_bugs(table)})"
+
+
+def _bugs(table: pa.Table) -> str:
+    """What clients and workloads raised that is no error of the store, for who asks why nothing
+    succeeded; empty where there was none.
+    """
+    errors = table["error"].cast(pa.string()).fill_null("")
+    counted = Counter(errors.filter(pc.starts_with(errors, CLIENT_BUG)).to_pylist())
+    told = ", ".join(f"{code} {count}" for code, count in counted.most_common(ERRORS_SHOWN))
+    return f"; {told}" if told else ""
 
 
 def _proven_here(tables: Tables) -> list[dict[str, Any]]:

@@ -36,6 +36,10 @@ class UnknownPlugin(UsageError):
         self.group, self.name, self.known = group, name, known
 
 
+class BrokenPlugin(UsageError):
+    """An installed plugin can't be imported or made, or lacks what its protocol asks for."""
+
+
 class MissingCapability(UsageError):
     """The plan needs what this machine or provider can't do."""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from harness.client import Client, StoreError, Tx, classify
 from harness.cluster import Cluster, System
+from harness.plugins import where
 from harness.records import Invoke, MicroOp, OpType, Phase
 from harness.slots import Slot
 from harness.workload import Workload
@@ -110,5 +111,7 @@ async def _connect(flight: Flight, system: System, cluster: Cluster) -> Client:
 
 
 def _client_bug(error: BaseException) -> Ending:
-    name = type(error).__name__
-    return Ending(type=OpType.INFO, error=CLIENT_BUG + name, text=str(error)[:MAX_TEXT])
+    code = f"{CLIENT_BUG}{type(error).__name__}"
+    if place := where(error):
+        code += f" at {place}"
+    return Ending(type=OpType.INFO, error=code, text=str(error)[:MAX_TEXT])

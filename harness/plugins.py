@@ -1,14 +1,21 @@
 """Plugins by name, through entry points: a user's own workload or system is a package with one
 line.
+
+What is wrong with one is told before anything starts, with its package, file and line.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
-from harness.errors import HarnessError, UnknownPlugin
+from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
 
 GROUPS = ("workloads", "faults", "checkers", "providers", "systems", "doctors")
 
@@ -19,21 +26,110 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own protocol)
-    """The factory that the plugin's entry point names. Raises ``UnknownPlugin``."""
+    """The factory that the plugin's entry point names. Raises ``UnknownPlugin``, and
+    ``BrokenPlugin`` where it can't be imported.
+    """
     for point in _points(group):
         if point.name == name:
-            return point.load()
+            with told(group, name):
+                return point.load()
     raise UnknownPlugin(group.removesuffix("s"), name, names(group))
 
 
+def made(group: str, name: str, protocol: type, factory: Callable[[], Any]) -> Any:  # noqa: ANN401
+    """What ``factory`` makes of the plugin ``name``, if it has all that ``protocol`` asks for.
+    Raises ``BrokenPlugin``, and whatever error of ours the factory raises.
+    """
+    with told(group, name):
+        part = factory()
+    lacking = [member for member in _members(protocol) if not hasattr(part, member)]
+    if lacking:
+        kind = type(part)
+        what = f"{kind.__name__} has no {', no '.join(map(repr, lacking))}"
+        raise BrokenPlugin(f"{_known_as(group, name)}: {what} ({_stands(kind)})")
+    return part
+
+
+@contextmanager
+def told(group: str, name: str) -> Iterator[None]:
+    """Within the block whatever the plugin raises is told with its package, file and line."""
+    try:
+        yield
+    except FiredrillError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        place = where(error)
+        at = f" ({place})" if place else ""
+        raise BrokenPlugin(f"{_known_as(group, name)}: {text}{at}") from error
+
+
+def where(error: BaseException) -> str:
+    """The file and the line that raised ``error``, as ``package/module.py:7``: the same on every
+    machine. Of frames within libraries the caller's counts; empty where there is none.
+    """
+    frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [at for at in frames if not _is_library(at[0].f_code.co_filename)] or frames
+    if not own:
+        return ""
+    frame, line = own[-1]
+    file = Path(frame.f_code.co_filename).name
+    package = str(frame.f_globals.get("__package__") or "").replace(".", "/")
+    return f"{package}/{file}:{line}" if package else f"{file}:{line}"
+
+
 def own_version() -> str:
-    """The version of firedrill itself: of the distribution that brings the command, since the name
-    of a distribution is the registry's business (there, ``firedrill`` is another's).
+    """The version of firedrill itself."""
+    return _own().version
+
+
+def foreign() -> Iterator[tuple[str, str, str]]:
+    """Group, name and package of every installed plugin that is not firedrill's own, sorted."""
+    own = _own().name
+    for group in GROUPS:
+        for point in sorted(_points(group), key=lambda point: point.name):
+            if point.dist is None or point.dist.name != own:
+                yield group, point.name, _package(point)
+
+
+def _own() -> Distribution:
+    """The distribution that brings the command, since the name of a distribution is the registry's
+    business (there, ``firedrill`` is another's).
     """
     for command in entry_points(group="console_scripts", name="firedrill"):
         if command.value.startswith("harness.") and command.dist is not None:
-            return command.dist.version
+            return command.dist
     raise HarnessError("firedrill is not installed in this environment: expected its command")
+
+
+_LIBRARIES = ("pyarrow", "numpy", "pandas", "msgspec", "attr", "attrs", "asyncio", "importlib")
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith("<") or not set(Path(file).parts).isdisjoint(_LIBRARIES)
+
+
+def _known_as(group: str, name: str) -> str:
+    package = next((_package(point) for point in _points(group) if point.name == name), "")
+    of = f" of package {package}" if package else ""
+    return f"{group.removesuffix('s')} {name!r}{of}"
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def _members(protocol: type) -> tuple[str, ...]:
+    """What a value of ``protocol`` has: the attributes and methods of its class body."""
+    body = {**inspect.get_annotations(protocol), **vars(protocol)}
+    return tuple(sorted(name for name in body if not name.startswith("_")))
+
+
+def _stands(kind: type) -> str:
+    try:
+        return f"{inspect.getsourcefile(kind)}:{inspect.getsourcelines(kind)[1]}"
+    except (OSError, TypeError):  # made by no source file
+        return kind.__module__
 
 
 @cache

@@ -14,6 +14,7 @@ from checkers.kernel import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
 from checkers.source import Source
 from checkers.txns import PREPARED, prepared
 from harness.errors import FiredrillError
+from harness.plugins import where
 
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
 """Called with the name of each kernel or checker before it runs: a process that dies of one has
@@ -95,11 +96,13 @@ def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
 
 
 def describe(error: Exception) -> str:
-    """An exception in words for a reason: its class only where it is no sentence of ours."""
+    """An exception in words for a reason: its class, file and line only where it is no sentence of
+    ours.
+    """
     if isinstance(error, FiredrillError):
         return str(error)
     if isinstance(error, MemoryError):
         limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
         bound = "" if limit == resource.RLIM_INFINITY else f" than the {limit >> 20} MiB allowed"
         return f"it needs more memory{bound}"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error} ({where(error)})"

@@ -16,6 +16,8 @@ from rich.text import Text
 
 from harness import plugins
 from harness.cli.session import runs_option
+from harness.errors import FiredrillError
+from harness.faults import Fault
 from harness.machine import Finding
 from harness.outcome import Outcome
 from harness.text import inert
@@ -90,6 +92,27 @@ def _plugins() -> Iterator[Finding]:
     """What plugins say of what they need; a function without arguments behind each entry point."""
     for name in plugins.names("doctors"):
         yield from plugins.load("doctors", name)()
+    for group, name, package in plugins.foreign():
+        yield _plugin(group, name, package)
+
+
+def _plugin(group: str, name: str, package: str) -> Finding:
+    """Whether a plugin of somebody else's can be loaded, and, where it is made of nothing, has what
+    its protocol asks for.
+    """
+    from checkers.kernel import Checker
+
+    what = f"{group.removesuffix('s')} {name}"
+    try:
+        part = plugins.load(group, name)
+        if group == "checkers":
+            plugins.made(group, name, Checker, lambda: part)
+        elif group == "faults":
+            plugins.made(group, name, Fault, part)
+    except FiredrillError as error:
+        remedy = f"mend or uninstall {package}"
+        return Finding(name=what, ok=False, found=str(error), remedy=remedy)
+    return Finding(name=what, ok=True, found=package)
 
 
 def _disk(runs: Path) -> Finding:

@@ -68,8 +68,9 @@ def run_plan(
     named("cluster.provider", "providers", plan.cluster.provider)
     progress.note(f"provider {plan.cluster.provider}: {why}")
     system = build_system(plan)
-    build_workload(plan, system)  # so that wrong options are refused before there is a directory
-    faults = {kind: named(path, "faults", kind)() for kind, path in sorted(_kinds(plan).items())}
+    # So that wrong options, and checkers that are not there, are refused before anything starts.
+    _refuse_without_checkers(plan, build_workload(plan, system))
+    faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
     if keep and plan.cluster.provider == SIMULATED:
         raise UsageError("--keep needs nodes that outlive the run: those of 'sim' are simulated")
     plan = resolved(plan, materialised(plan, system, faults))
@@ -202,7 +203,12 @@ def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> Syst
             what = f"{plan.cluster.provider!r} can't run system {plan.system.name!r}"
             why = f"whose nodes are programs: its factory takes no {name!r} that is simulated"
             raise PlanError("cluster.provider", f"{what}, {why} (try --provider process)")
-    system: System = build(plan.system.options, node_names(plan), plan.seed, **(extras or {}))
+    system: System = plugins.made(
+        "systems",
+        plan.system.name,
+        System,
+        lambda: build(plan.system.options, node_names(plan), plan.seed, **(extras or {})),
+    )
     return system
 
 
@@ -218,13 +224,32 @@ def build_workload(plan: Plan, system: System) -> Workload:
         partition_of=system.partition_of,
         kinds=tuple(promise.kind for promise in system.declaration.promises),
     )
-    workload: Workload = build(plan.workload.options, setting)
+    workload: Workload = plugins.made(
+        "workloads", plan.workload.name, Workload, lambda: build(plan.workload.options, setting)
+    )
     return workload
+
+
+def _refuse_without_checkers(plan: Plan, workload: Workload) -> None:
+    """What nobody could judge is not driven. Raises ``PlanError`` and ``BrokenPlugin``."""
+    from checkers.analyze import checkers_named
+
+    try:
+        checkers_named(workload.checkers)
+    except UnknownPlugin as error:
+        kind = type(workload)
+        names = f"the checkers of {plan.workload.name!r} ({kind.__module__}.{kind.__qualname__})"
+        raise PlanError("workload.name", f"{names}: {error}") from error
+
+
+def _fault(path: str, kind: str) -> Fault:
+    fault: Fault = plugins.made("faults", kind, Fault, named(path, "faults", kind))
+    return fault
 
 
 def build_fault(kind: str) -> Fault:
     """The fault kind that the plan names."""
-    fault: Fault = plugins.load("faults", kind)()
+    fault: Fault = plugins.made("faults", kind, Fault, plugins.load("faults", kind))
     return fault
 
 

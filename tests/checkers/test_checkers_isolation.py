@@ -74,7 +74,9 @@ def test_a_kernel_that_breaks_makes_only_its_own_checker_unknown(exchange: Excha
     found = judged(broken, STATISTICS)
 
     assert found.outcome == "unknown"
-    assert found.reasons == ("checker broken gave up: ZeroDivisionError: division by zero",)
+    place = f"test_checkers_isolation.py:{raising.__code__.co_firstlineno + 1}"
+    (reason,) = found.reasons
+    assert reason == f"checker broken gave up: ZeroDivisionError: division by zero ({place})"
     assert found.statistics["transactions"]["ok"] == 3
 
 
@@ -82,7 +84,8 @@ def test_a_violation_stands_beside_a_checker_that_breaks() -> None:
     found = judged(Broken(), LOST_WRITE)
 
     assert found.outcome == "violation"
-    assert "checker broken gave up: KeyError: 'nope'" in found.reasons
+    place = f"test_checkers_isolation.py:{Broken.judge.__code__.co_firstlineno + 1}"
+    assert f"checker broken gave up: KeyError: 'nope' ({place})" in found.reasons
 
 
 def test_an_accusation_without_an_example_is_none() -> None:

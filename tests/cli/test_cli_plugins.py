@@ -1,0 +1,169 @@
+"""Mistakes in a plug-in are told before anything starts, with its package, file and line; those
+that show only while a run goes on are told on the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 120
+CHECKER = """
+from harness.outcome import Outcome
+from checkers.kernel import Part
+
+class Counter:
+    name = "counter"
+    kernels = ()
+
+    def judge(self, tables, setting, lookup):
+        return Part()
+
+CHECKER = Counter()
+"""
+WORKLOAD = """
+from harness.generators import Nothing, Repeat, UntilOk
+from harness.records import MicroOp
+
+class Count:
+    name = "count"
+    checkers = ("counter", "statistics", "availability", "evidence")
+
+    def first(self):
+        return Nothing()
+
+    def main(self):
+        return Repeat((MicroOp("inc", 1),))
+
+    def final(self, keys):
+        return UntilOk(tuple((MicroOp("inc", key),) for key in keys))
+
+    async def execute(self, tx, ops):
+        await tx.write(1, 1)
+        return ops
+
+def build(options, setting):
+    return Count()
+"""
+POINTS = """[firedrill.workloads]
+count = plugged.workload:build
+
+[firedrill.checkers]
+counter = plugged.checker:CHECKER
+"""
+DRILL = [
+    *("run", "--provider", "sim", "--executor", "local", "--workload", "count", "--nodes", "3"),
+    *("--duration", "1", "--set", "nemesis.mix=[]", "--set", "check.min_ok=1", "--no-report"),
+]
+
+
+def install(target: Path, workload: str = WORKLOAD, checker: str = CHECKER) -> None:
+    """A package as pip leaves it, with a workload and a checker."""
+    package, about = target / "plugged", target / "plugged_counter-1.2.dist-info"
+    package.mkdir(parents=True)
+    about.mkdir()
+    (package / "__init__.py").touch()
+    (package / "workload.py").write_text(workload)
+    (package / "checker.py").write_text(checker)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-counter\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text(POINTS)
+
+
+def firedrill(target: Path, runs: Path, *words: str) -> tuple[int, str]:
+    runs.mkdir(exist_ok=True)
+    command = Path(sys.executable).with_name("firedrill")
+    done = subprocess.run(
+        (str(command), *words, "--runs-dir", str(runs)),
+        env={**os.environ, "PYTHONPATH": str(target), "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=runs,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def line_of(source: str, text: str) -> int:
+    return next(n for n, line in enumerate(source.splitlines(), start=1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("workload", "checker", "told"),
+    [
+        (
+            WORKLOAD.replace('"counter"', '"countr"'),
+            CHECKER,
+            "the checkers of 'count' (plugged.workload.Count): unknown checker 'countr' "
+            "(did you mean 'counter'?",
+        ),
+        (
+            WORKLOAD.replace("async def execute", "async def perform"),
+            CHECKER,
+            "workload 'count' of package plugged-counter 1.2: Count has no 'execute' (",
+        ),
+        (
+            "import no_such_module\n" + WORKLOAD,
+            CHECKER,
+            "workload 'count' of package plugged-counter 1.2: ModuleNotFoundError: No module "
+            "named 'no_such_module' (plugged/workload.py:1)",
+        ),
+        (
+            WORKLOAD,
+            CHECKER.replace("def judge", "def judged"),
+            "checker 'counter' of package plugged-counter 1.2: Counter has no 'judge' (",
+        ),
+        (
+            WORKLOAD.replace("return Count()", "return Count(options.size)"),
+            CHECKER,
+            "workload 'count' of package plugged-counter 1.2: AttributeError: 'dict' object has no "
+            "attribute 'size' (plugged/workload.py:23)",
+        ),
+    ],
+    ids=["unknown checker", "no execute", "no import", "no judge", "build raises"],
+)
+def test_a_mistake_in_a_plugin_is_told_before_anything_starts(
+    workload: str, checker: str, told: str, tmp_path: Path
+) -> None:
+    install(tmp_path / "site", workload, checker)
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *DRILL)
+
+    assert (code, list((tmp_path / "runs").iterdir())) == (254, []), said
+    assert told in said
+
+
+def test_a_workload_that_raises_is_named_on_the_terminal(tmp_path: Path) -> None:
+    broken = WORKLOAD.replace("await tx.write(1, 1)", "raise ValueError('bad')")
+    install(tmp_path / "site", broken)
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *DRILL)
+
+    place = f"plugged/workload.py:{line_of(broken, 'raise ValueError')}"
+    assert code == 2, said
+    assert "because: vacuous: no 'inc' ever succeeded" in said
+    assert f"client-bug:ValueError at {place} " in said
+
+
+def test_a_checker_that_gives_up_says_where(tmp_path: Path) -> None:
+    broken = CHECKER.replace("return Part()", "return tables['boom']")
+    install(tmp_path / "site", checker=broken)
+
+    code, said = firedrill(tmp_path / "site", tmp_path / "runs", *DRILL)
+
+    place = f"plugged/checker.py:{line_of(broken, 'boom')}"
+    assert code == 2, said
+    assert f"because: checker counter gave up: KeyError: 'boom' ({place})" in said
+
+
+def test_the_doctor_looks_at_plugins(tmp_path: Path) -> None:
+    install(tmp_path / "site", checker="import no_such_module\n")
+
+    _, said = firedrill(tmp_path / "site", tmp_path / "runs", "doctor", "--json")
+
+    assert '"workload count"' in said
+    assert "No module named 'no_such_module' (plugged/checker.py:1)" in said
+    assert "mend or uninstall plugged-counter 1.2" in said
