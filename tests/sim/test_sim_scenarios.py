@@ -23,6 +23,18 @@ def buggy() -> list[Path]:
     return [path for path in simulated if plans[path].system.options.get("bugs")]
 
 
+def test_minutes_of_the_long_simulation_are_valid_and_have_every_kind_of_fault(
+    tmp_path: Path,
+) -> None:
+    plan = load(SCENARIOS / "long-simulation.toml", {"drive.duration_s": 245, "check.min_ok": 500})
+    with closing(campaign([plan], tmp_path, seed_limit_s=600)) as found:  # type: ignore[type-var]
+        (result,) = found
+
+    assert result.outcome is Outcome.VALID, result.reasons
+    assert sorted(result.tried) == sorted(plan.nemesis.mix)
+    assert len(result.tried) == 20
+
+
 def under(plan: Plan, seed: int) -> Plan:
     return msgspec.structs.replace(plan, seed=seed)
 
