@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,7 +38,7 @@ from checkers.source import Source
 from harness import planfile, plugins
 from harness.checking import Anomaly, Verdict
 from harness.client import READ_WRITE
-from harness.errors import HarnessBug, UsageError
+from harness.errors import HarnessBug, NotStored, UsageError
 from harness.history import files
 from harness.history.load import History, load
 from harness.outcome import Outcome, worst
@@ -71,13 +72,15 @@ def analyze(
     search_limit: int | None = None,
     spark_master: str | None = None,
     crashed: Mapping[str, str] = MappingProxyType({}),
+    unstored: Callable[[NotStored], None] | None = None,
 ) -> Verdict:
     """Judge the sealed run in ``run`` with the checkers that its manifest names.
 
     ``model`` defaults to what the run's system declares, ``search_limit`` to the plan's.
     ``crashed`` names kernels and checkers that ended the process of an analysis before, and how:
     they are not tried again. Writes the tables behind the verdict into ``analysis/``; the verdict
-    itself is left to the caller, to be written last.
+    itself is left to the caller, to be written last. ``unstored`` is told where the disk does not
+    take the tables, which is raised where there is no ``unstored``: what was found holds.
 
     Raises ``MalformedHistory`` for a directory that is not what it claims to be, ``UsageError`` for
     an unknown executor, model or checker, ``HarnessError`` where Spark does not start.
@@ -101,7 +104,12 @@ def analyze(
         spark_master=spark_master,
         crashed=crashed,
     )
-    _write(run.analysis, analysis.tables)
+    try:
+        _write(run.analysis, analysis.tables)
+    except NotStored as error:
+        if unstored is None:
+            raise
+        unstored(error)
     return analysis.verdict
 
 
@@ -327,12 +335,17 @@ def _reason(name: str, anomaly: Anomaly, broken: str) -> str:
 
 def _write(directory: Path, tables: Tables) -> None:
     """Each table wholly there, and durable, before the verdict that rests on it is written."""
-    directory.mkdir(exist_ok=True)
-    for name, table in sorted(tables.items()):
-        path = directory / f"{name}.parquet"
-        try:
+    unfinished: Path | None = None
+    try:
+        directory.mkdir(exist_ok=True)
+        for name, table in sorted(tables.items()):
+            path = directory / f"{name}.parquet"
             unfinished = files.begin(path)
             pq.write_table(table, unfinished, compression="zstd")
             files.publish(unfinished, path)
-        except OSError as error:
-            raise files.disk_failure("write", path, error, "the table is missing") from error
+    except OSError as error:
+        if unfinished is not None:
+            with suppress(OSError):
+                unfinished.unlink()
+        missing = "the tables behind the verdict are missing"
+        raise files.disk_failure("write into", directory, error, missing) from error

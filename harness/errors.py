@@ -66,6 +66,10 @@ class AnalysisLost(HarnessError):
     """A process that took part in an analysis died: nothing is said about the history."""
 
 
+class NotStored(HarnessError):
+    """The disk takes nothing: it is full, or what lies on it can only be read."""
+
+
 class DeadlineExceeded(HarnessError):
     """A call of the harness's own (SSH, Docker, a proxy) took longer than its limit."""
 

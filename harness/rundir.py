@@ -98,9 +98,13 @@ def same_directory(one: str, other: str) -> bool:
 
 @attrs.frozen
 class RunDirectory:
-    """Paths inside a run directory. Making one touches nothing."""
+    """Paths inside a run directory. Making one touches nothing.
+
+    ``output`` is where an analysis and its report go instead, of a run that can only be read.
+    """
 
     root: Path
+    output: Path | None = None
 
     @property
     def plan(self) -> Path:
@@ -150,7 +154,7 @@ class RunDirectory:
     @property
     def analysis(self) -> Path:
         """``verdict.json`` and the tables behind it."""
-        return self.root / "analysis"
+        return (self.output or self.root) / "analysis"
 
     @property
     def verdict(self) -> Path:
@@ -160,7 +164,7 @@ class RunDirectory:
     @property
     def report(self) -> Path:
         """The page that a person reads."""
-        return self.root / "report.html"
+        return (self.output or self.root) / "report.html"
 
     def node(self, name: str) -> Path:
         """Logs and final state of node ``name``."""

@@ -79,6 +79,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     root: str
+    output: str | None = None
     reply: int
     memory_bytes: int
     judge: Asked | None
@@ -145,6 +146,7 @@ def analyzed(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         request = Request(
             root=str(run.root),
+            output=None if run.output is None else str(run.output),
             reply=-1,
             memory_bytes=limits.memory_bytes,
             judge=judge,
@@ -329,7 +331,7 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from harness.cli import judging
     from harness.rundir import RunDirectory
 
-    run = RunDirectory(Path(request.root))
+    run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
 
     def note(text: str) -> None:
         tell(Reply(note=text))
@@ -339,7 +341,8 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
         verdict = judging.judge_here(run, request.judge, note, request.crashed)
         tell(Reply(verdict=verdict, names=judging.names_shown(run, verdict)))
     if request.report:
-        tell(Reply(drawn=judging.draw_here(run, note)))
+        judged = request.judge is not None
+        tell(Reply(drawn=judging.draw_here(run, note, judged=judged)))
 
 
 def _family(error: Exception) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import click
 
 from checkers.models import canonical
 from harness.cli import judging
 from harness.cli.importing import opened
 from harness.cli.session import Session, executor_option, runs_option
+from harness.errors import UsageError
 from harness.plan import MAX_SEARCH_LIMIT
 from results.store import RunStore
 
@@ -32,6 +34,12 @@ from results.store import RunStore
     "a million take about a second.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON and nothing else.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where verdict, tables and report go instead of into the run.",
+)
 @click.option("--no-report", is_flag=True, help="Leave the report as it is.")
 @click.pass_obj
 def check(
@@ -43,24 +51,39 @@ def check(
     model: str | None,
     search_limit: int | None,
     as_json: bool,
+    output: Path | None,
     no_report: bool,
 ) -> int:
     """Judge PATH and write its report: a run (a path, an identifier or its beginning, or "latest"),
     or a history recorded by Jepsen (EDN or JSON lines).
 
     A run whose controller was killed is recovered first, and judged as the prefix that it is. A
-    history becomes a run of the store; with --json or --no-report it is only judged.
+    history becomes a run of the store; with --json or --no-report it is only judged. A run that
+    can only be read is judged all the same: that its verdict is not stored is said.
     """
     if model is not None:
         canonical(model)  # to import a long history first would be wasted on a name mistyped
     only_judged = Path(path).is_file() and (as_json or no_report)
     with opened(path, store, workload, keep=not only_judged) as directory:
         session.run = directory
+        if output is not None:
+            directory = attrs.evolve(directory, output=_made(output))
         drawn = not (no_report or only_judged)
         judged = judging.judge(directory, executor, model, search_limit, report=drawn)
         session.found(judged.outcome)
         if as_json:
-            click.echo(directory.verdict.read_bytes(), nl=False)
+            from checkers.analyze import encode
+
+            click.echo(encode(judged.verdict), nl=False)
         else:
             judging.announce(directory, judged, directory.report.exists())
     return judged.outcome.exit_code
+
+
+def _made(output: Path) -> Path:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        expected = "expected a directory that can be made and written"
+        raise UsageError(f"--output: {expected} (got {output}: {error.strerror})") from error
+    return output

@@ -12,8 +12,8 @@ import click
 from harness.checking import Anomaly, Verdict
 from harness.cli.analysis import Asked, analyzed
 from harness.cli.session import say
-from harness.errors import FiredrillError, HarnessError, PlanError, UsageError
-from harness.history.files import write_atomically
+from harness.errors import FiredrillError, HarnessError, NotStored, PlanError, UsageError
+from harness.history.files import disk_failure, write_atomically
 from harness.history.manifest import RUNNING, read_manifest
 from harness.outcome import Outcome, worst
 from harness.rundir import RunDirectory
@@ -64,7 +64,7 @@ def judge(
         reason = f"the analysis did not end: {found.death}"
         say(reason)
         verdict = _undecided(run, model, reason)
-        _keep(run, verdict)
+        _keep(run, verdict, say)
         return Judged(verdict=verdict)
     if report and not found.drawn and found.death:
         say(f"no report was written: {found.death}")
@@ -106,22 +106,37 @@ def judge_here(
         recover(run, partition_of=_partition_of(run))
     chosen, why = chosen_executor(run, asked.executor or planned_executor(run))
     say(f"judging {run.root.name} ({chosen}{why})")
+    unstored: list[NotStored] = []
     verdict = analyze(
         run,
         executor=chosen,
         model=asked.model,
         search_limit=asked.search_limit,
         crashed=crashed,
+        unstored=unstored.append,
     )
-    _keep(run, verdict)
+    _keep(run, verdict, say, *unstored)
     return verdict
 
 
-def _keep(run: RunDirectory, verdict: Verdict) -> None:
+def _keep(
+    run: RunDirectory, verdict: Verdict, say: Callable[[str], None], *unstored: NotStored
+) -> None:
+    """Write the verdict, unless the tables behind it could not be (``unstored``). A disk that takes
+    nothing is said, and changes nothing in what was found.
+    """
     from checkers.analyze import encode
 
-    run.analysis.mkdir(exist_ok=True)
-    write_atomically(run.verdict, encode(verdict))
+    try:
+        for error in unstored:
+            raise error
+        try:
+            run.analysis.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_failure("make", run.analysis, error, "the verdict is missing") from error
+        write_atomically(run.verdict, encode(verdict))
+    except NotStored as error:
+        say(f"the verdict holds and is not stored (--output DIR stores it elsewhere): {error}")
 
 
 def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
@@ -181,17 +196,20 @@ def transaction_count(run: RunDirectory) -> int:
         return 0
 
 
-def draw_here(run: RunDirectory, say: Callable[[str], None] = say) -> bool:
-    """Write the report in this process; whether that was possible. What goes wrong is said and
-    never touches the verdict.
+def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bool = True) -> bool:
+    """Write the report in this process; whether all went well. What goes wrong never touches the
+    verdict of a run that was just ``judged``: it is said, and a disk that takes nothing does not
+    count as wrong. Where the page alone is asked for, what goes wrong is raised.
     """
     from results.report import write_report
 
     try:
         write_report(run)
     except FiredrillError as error:
+        if not judged:
+            raise
         say(f"no report was written: {error}")
-        return False
+        return isinstance(error, NotStored)
     except Exception as error:
         say(f"no report was written: unexpected {type(error).__name__}: {error}")
         return False

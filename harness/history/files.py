@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, NotStored
 
 PARTIAL = ".partial"
 """The ending of names that readers ignore: a file on its way."""
@@ -35,8 +35,9 @@ def disk_failure(action: str, path: Path, error: OSError, missing: str) -> Harne
     """
     reason = error.strerror or str(error)
     if error.errno in READ_ONLY:
-        return HarnessError(f"cannot {action} {path}: {reason}")
-    return HarnessError(f"cannot {action} {path}: {reason}: {missing}{_free(path)}")
+        return NotStored(f"cannot {action} {path}: {reason}")
+    kind = NotStored if error.errno in OUT_OF_ROOM else HarnessError
+    return kind(f"cannot {action} {path}: {reason}: {missing}{_free(path)}")
 
 
 def _free(path: Path) -> str:

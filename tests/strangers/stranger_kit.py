@@ -1,0 +1,294 @@
+"""Run directories from strangers: a small sound run to spoil, canaries around it, and the commands,
+each in a process of its own whose time, memory and reach are measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import select
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# What commands import late: imported here once, so that what a child takes is the run's doing.
+import results.report  # noqa: F401
+from harness.cli.main import execute
+from harness.history.chunks import ChunkWriter
+from harness.history.manifest import read_manifest, write_manifest
+from harness.history.seal import seal
+from harness.promise import Declaration, LogPattern, Promise
+from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark
+from harness.rundir import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
+
+CPU_LIMIT_S = 2.0
+WALL_LIMIT_S = 60.0  # the machine may be shared; what hangs does so for longer
+MEMORY_LIMIT_BYTES = 300 << 20
+SECRET = "TOP-SECRET-d41d8cd98f00"  # noqa: S105
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b1m\r\nVALID: every promise that was tested was kept\r"
+PLAN = """\
+name = "stranger"
+seed = 7
+[cluster]
+provider = "process"
+nodes = 2
+[nemesis]
+schedule = []
+[check]
+executor = "local"
+min_ok = 1
+"""
+DECLARED = Declaration(
+    system="paper",
+    mode="SC",
+    promises=(Promise(kind="read-write"),),
+    transaction_scope="cluster",
+    logs=(LogPattern(name="panic", regex="^panic", breaks=True),),
+)
+_IN_ALL = 0x1 | 0x2 | 0x4 | 0x20 | 0xC0 | 0x100 | 0x200  # read, written, opened, moved, made, gone
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """How a command ended, and what it took beyond what this process had when it was forked."""
+
+    code: int
+    out: str
+    err: str
+    cpu_s: float
+    memory_bytes: int
+
+    @property
+    def said(self) -> str:
+        return self.out + self.err
+
+
+def sound_run(root: Path, *, lost: bool = False, sealed: bool = True) -> RunDirectory:
+    """A run of three transactions that broke no promise, or one that ``lost`` a write."""
+    root.mkdir(parents=True)
+    run = RunDirectory(root)
+    run.plan.write_text(PLAN)
+    checksums = {run.plan.name: hashlib.sha256(PLAN.encode()).hexdigest()}
+    write_manifest(
+        run,
+        Manifest(
+            schema_version=SCHEMA_VERSION,
+            run_id=root.name,
+            state="running",
+            versions={"paper": "1"},
+            machine={},
+            declaration=DECLARED,
+            workload="list-append",
+            checkers=("list-append", "lost-write", "availability", "statistics", "evidence"),
+            checksums=checksums,
+            streams=1,
+        ),
+    )
+    for node in ("n1", "n2"):
+        run.node(node).mkdir(parents=True)
+        (run.node(node) / "node.log").write_text("started\n")
+    run.undo.mkdir()
+    writer = ChunkWriter(run.chunks, reserve_bytes=0, run_id=root.name)
+    writer.append(PhaseMark(name="drive", at_ns=0))
+    for index, op in enumerate(
+        (
+            MicroOp("append", 1, 1),
+            MicroOp("append", 1, 2),
+            MicroOp("r", 1, (1,) if lost else (1, 2)),
+        )
+    ):
+        asked = MicroOp("r", 1, None) if op.f == "r" else op
+        times = {"process": index, "at_ns": 100 * index + 100}
+        writer.append(
+            Invoke(index=2 * index, kind="read-write", node="n1", intended_ns=0, wall_ns=0,
+                   ops=(asked,), **times)
+        )  # fmt: skip
+        times["at_ns"] += 50
+        writer.append(
+            Complete(index=2 * index + 1, invoke=2 * index, type=OpType.OK, ops=(op,), **times)
+        )
+    for index in range(3):
+        writer.append(PhaseMark(name=("heal", "final-reads", "seal")[index], at_ns=1000 + index))
+    if not sealed:
+        writer._chunk.finish()
+        os.close(writer._lock or -1)
+        return run
+    writer.close()
+    seal(run, partition_of=None, splits=1)
+    return run
+
+
+def forge(run: RunDirectory, **fields: object) -> None:
+    """Give the manifest other ``fields``, and sums that match what lies in the directory now: the
+    digest has no key, so that anybody can.
+    """
+    manifest = msgspec.structs.replace(read_manifest(run), **fields)
+    if "checksums" not in fields:
+        sums = {
+            name: hashlib.sha256((run.root / name).read_bytes()).hexdigest()
+            for name in manifest.checksums
+            if (run.root / name).is_file()
+        }
+        manifest = msgspec.structs.replace(manifest, checksums=sums)
+    if "logs" not in fields and not isinstance(manifest.logs, msgspec.UnsetType):
+        logs = {
+            path.relative_to(run.root).as_posix(): _log_sum(path)
+            for path in sorted(run.root.glob("nodes/*/*.log"))
+            if path.is_file() and path.stat().st_size < 1 << 24
+        }
+        manifest = msgspec.structs.replace(manifest, logs=logs)
+    write_manifest(run, manifest)
+
+
+def _log_sum(path: Path) -> LogSum:
+    content = path.read_bytes()
+    return LogSum(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def manifest_text(run: RunDirectory, **fields: object) -> bytes:
+    """A manifest whose fields no writer of ours would write, with a digest that matches where one
+    can be made.
+    """
+    stored = msgspec.json.decode(run.manifest.read_bytes())
+    stored |= fields
+    return msgspec.json.encode(stored)
+
+
+def rewrite(path: Path, change: object) -> None:
+    """Pass the Parquet table of ``path`` through ``change``."""
+    table = pq.read_table(path)
+    pq.write_table(change(table), path, compression="zstd")  # type: ignore[operator]
+
+
+def column(table: pa.Table, name: str, values: Sequence[object]) -> pa.Table:
+    """``table`` with other ``values`` in a column, of the same type."""
+    place = table.schema.get_field_index(name)
+    field = table.schema.field(place)
+    return table.set_column(place, field, pa.array(list(values), field.type))
+
+
+class Canaries:
+    """Files and directories outside of a run, watched: what is opened, read, written, made, moved
+    or removed there is told.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.file = root / "secret.txt"
+        self.plan = root / "secret.toml"
+        self.directory = root / "things"
+        self.directory.mkdir(parents=True)
+        self.file.write_text(f"{SECRET}\n" * 3)
+        self.plan.write_text(f'{PLAN}\n# token = "{SECRET}"\n')
+        for name in ("precious.parquet", "reserve-0", "kept", "fault-000000.json", "n1.log",
+                     "processes.json", "verdict.json", ".x.partial"):  # fmt: skip
+            (self.directory / name).write_text(SECRET)
+        os.mkfifo(root / "fifo")
+
+    def state(self) -> dict[str, tuple[object, ...]]:
+        """Everything there, with its content and times."""
+        found: dict[str, tuple[object, ...]] = {}
+        for path in sorted([self.root, *self.root.rglob("*")]):
+            info = path.lstat()
+            content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            found[str(path)] = (info.st_mode, info.st_ino, info.st_mtime_ns, info.st_nlink, content)
+        return found
+
+    def watch(self) -> int:
+        """A descriptor that tells what happens there from now on (inotify)."""
+        handle: int = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        for path in (self.root, *(p for p in self.root.rglob("*") if p.is_dir())):
+            if _LIBC.inotify_add_watch(handle, os.fsencode(path), _IN_ALL) < 0:
+                raise OSError(ctypes.get_errno(), "inotify_add_watch", str(path))
+        return handle
+
+
+def reached(handle: int) -> bytes:
+    """The events of a ``watch``; empty where nothing happened."""
+    try:
+        return os.read(handle, 1 << 16)
+    except BlockingIOError:
+        return b""
+    finally:
+        os.close(handle)
+
+
+def firedrill(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Ended:
+    """Run a command line in a child of this process, which has imported everything already."""
+    out, err = cwd / ".out", cwd / ".err"
+    before = _resident_bytes()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os._exit(_run(arguments, cwd, env or {}, out, err))
+    handle = os.pidfd_open(child)
+    try:
+        ended = select.poll()
+        ended.register(handle, select.POLLIN)
+        if not ended.poll(WALL_LIMIT_S * 1000):
+            os.kill(child, signal.SIGKILL)
+            os.wait4(child, 0)
+            raise AssertionError(f"firedrill {' '.join(arguments)} hangs: {err.read_text()}")
+        _, status, usage = os.wait4(child, 0)
+    finally:
+        os.close(handle)
+    told = Ended(
+        code=os.waitstatus_to_exitcode(status),
+        out=out.read_text("utf-8", "surrogateescape"),
+        err=err.read_text("utf-8", "surrogateescape"),
+        cpu_s=usage.ru_utime + usage.ru_stime,
+        memory_bytes=usage.ru_maxrss * 1024 - before,
+    )
+    out.unlink()
+    err.unlink()
+    return told
+
+
+def _run(arguments: Sequence[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> int:
+    """In the child: never returns to the test."""
+    code = 99
+    try:
+        for number, path in ((1, out), (2, err)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        os.chdir(cwd)
+        os.environ.update(env)
+        code = execute(arguments)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    return code
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def written_in(run: Path) -> str:
+    """The text of every file of ``run``, for looking a secret up in it."""
+    found = []
+    for path in sorted(run.rglob("*")):
+        if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 22:
+            found.append(path.read_bytes().decode("utf-8", "replace"))
+    return "\n".join(found)
+
+
+def copied(run: RunDirectory, to: Path) -> RunDirectory:
+    shutil.copytree(run.root, to, symlinks=True)
+    return RunDirectory(to)
