@@ -31,6 +31,7 @@ from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark
 from harness.rundir import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 
 CPU_LIMIT_S = 2.0
+CHILD_CPU_S = 3.0  # of the process that judges and draws: an interpreter and its libraries
 WALL_LIMIT_S = 60.0  # the machine may be shared; what hangs does so for longer
 MEMORY_LIMIT_BYTES = 300 << 20
 SECRET = "TOP-SECRET-d41d8cd98f00"  # noqa: S105

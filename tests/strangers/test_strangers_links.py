@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from stranger_kit import (
+    CHILD_CPU_S,
     CPU_LIMIT_S,
     MEMORY_LIMIT_BYTES,
     SECRET,
@@ -168,7 +169,8 @@ def assert_harmless(
         assert SECRET not in ended.said
         assert "unexpected" not in ended.said, said
         assert "Traceback" not in ended.said, said
-        assert ended.cpu_s < CPU_LIMIT_S, said
+        judged = ended.code != 254 and command[0] in ("check", "report")
+        assert ended.cpu_s < CPU_LIMIT_S + judged * CHILD_CPU_S, said
         assert ended.memory_bytes < MEMORY_LIMIT_BYTES, said
         told.append((command, ended.code, ended.said))
     assert canaries.state() == before
