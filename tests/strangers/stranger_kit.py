@@ -266,7 +266,8 @@ def _run(arguments: Sequence[str], cwd: Path, env: dict[str, str], out: Path, er
         sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         os.chdir(cwd)
-        os.environ.update(env)
+        # What a daemon of this machine runs is no business of these tests.
+        os.environ.update({"DOCKER_HOST": f"unix://{cwd}/no-daemon"} | env)
         code = execute(arguments)
         sys.stdout.flush()
         sys.stderr.flush()
