@@ -7,6 +7,7 @@ order of each process, ``strong-`` real time.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -85,7 +86,12 @@ others nobody looks for all that they forbid (a fractured read, say, breaks read
 known to hold only where a stronger one does.
 """
 
-_SYNONYMS = {"strong-serializable": STRICT_SERIALIZABLE, "conflict-serializable": "serializable"}
+_SYNONYMS = {
+    "strong-serializable": STRICT_SERIALIZABLE,
+    "conflict-serializable": "serializable",
+    # Of single registers: one object at a time, which is what their checker decides.
+    "linearizable": STRICT_SERIALIZABLE,
+}
 
 _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
     "G0": ("read-uncommitted",),
@@ -117,6 +123,7 @@ _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
     # A total is wrong by a lost update or by a read that saw half a transfer: both are G-single.
     "bank-total": ("consistent-view", "repeatable-read"),
     "negative-balance": ("consistent-view", "repeatable-read"),
+    "nil-balance": ("consistent-view", "repeatable-read"),
     "nonlinearizable": (STRICT_SERIALIZABLE,),
 }
 
@@ -216,9 +223,13 @@ def models() -> tuple[str, ...]:
 
 def canonical(model: str) -> str:
     """``model`` by its name in the lattice. Raises ``UsageError`` for one that is not in it."""
-    name = _SYNONYMS.get(model, model)
+    lowered = model.lower()
+    name = _SYNONYMS.get(lowered, lowered)
     if name not in _STRONGER:
-        raise UsageError(f"unknown consistency model {model!r} (known: {', '.join(models())})")
+        near = difflib.get_close_matches(lowered, models(), n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        known = f"{meant}known: {', '.join(models())}"
+        raise UsageError(f"unknown consistency model {model!r} ({known})")
     return name
 
 

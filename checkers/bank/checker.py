@@ -17,7 +17,11 @@ from harness.outcome import Outcome
 
 Row = dict[str, Any]
 
-TOTAL, NEGATIVE = "bank-total", "negative-balance"
+TOTAL, NEGATIVE, NIL = "bank-total", "negative-balance", "nil-balance"
+NOT_CLAIMED = (
+    "of a bank only totals, balances and what was transferred at the end are tested: that the "
+    "store is {model} is not claimed"
+)
 
 
 @attrs.frozen
@@ -31,7 +35,12 @@ class Bank:
         """``unknown`` where no bank was set up, or none was ever read as a whole."""
         banks, wrong = tables["bank.banks"], tables["bank.wrong"]
         anomalies = {}
-        for name, column, tell in ((TOTAL, "off", _wrong_total), (NEGATIVE, "negative", _negative)):
+        kinds = (
+            (TOTAL, "off", _wrong_total),
+            (NEGATIVE, "negative", _negative),
+            (NIL, "nil", _nil),
+        )
+        for name, column, tell in kinds:
             rows = wrong.filter(wrong.column(column))
             if rows.num_rows:
                 examples = _examples(rows, tell, tables["faults"], lookup)
@@ -42,7 +51,7 @@ class Bank:
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
             anomalies=anomalies,
-            reasons=doubts,
+            reasons=doubts or (NOT_CLAIMED.format(model=setting.model),),
             statistics={"bank": _statistics(tables)},
             tables={"bank_wrong": wrong},
         )
@@ -115,6 +124,13 @@ def _negative(row: Row) -> str:
     return (
         f"negative balance: T{row['txn']} read {row['least']} in account {row['least_key']}, which "
         "no transfer may overdraw"
+    )
+
+
+def _nil(row: Row) -> str:
+    return (
+        f"nil balance: T{row['txn']} read nothing in {row['empty']} of the {row['size']} accounts, "
+        "all of which had been given a balance"
     )
 
 

@@ -91,7 +91,7 @@ def _per_group(values: Bools | Ints, starts: Ints) -> Ints:
 
 def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     """``bank.banks`` (bank, accounts, total, reads of the whole) and ``bank.wrong``: the reads that
-    saw another total or a balance below zero.
+    saw another total, a balance below zero, or nothing in an account of a bank that was set up.
     """
     banks = _banks(tables["bank.accounts"])
     reads = _whole(_added_up(tables["bank.sums"]), banks)
@@ -102,8 +102,11 @@ def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     before = _before_set_up(reads, tables, setting)
     off = pc.not_equal(reads.column("total"), reads.column("expected"))
     less = pc.less(reads.column("least"), 0)
-    wrong = pc.and_(pc.or_(off, less), pa.array(~before))
-    wrong_reads = reads.append_column("off", off).append_column("negative", less).filter(wrong)
+    empty = pc.and_(pc.greater(reads.column("empty"), 0), pc.invert(off))
+    wrong = pc.and_(pc.or_(pc.or_(off, less), empty), pa.array(~before))
+    for name, column in (("off", off), ("negative", less), ("nil", empty)):
+        reads = reads.append_column(name, column)
+    wrong_reads = reads.filter(wrong)
     return {"bank.banks": banks, "bank.wrong": wrong_reads.sort_by([("txn", "ascending")])}
 
 

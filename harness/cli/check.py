@@ -76,7 +76,9 @@ def check(
 
             click.echo(encode(judged.verdict), nl=False)
         else:
-            judging.announce(directory, judged, directory.report.exists())
+            # A history that is only judged leaves no directory behind.
+            gone = Path(path) if only_judged else None
+            judging.announce(directory, judged, directory.report.exists(), gone)
     return judged.outcome.exit_code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import attrs
@@ -225,8 +226,10 @@ def names_shown(run: RunDirectory, verdict: Verdict) -> dict[int, str]:
     return {key: names[key] for e in shown for key in e.get("keys", ()) if key in names}
 
 
-def announce(run: RunDirectory, judged: Judged, report: bool) -> None:
-    """Say on stdout what was found; the last line is outcome, meaning and path."""
+def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None = None) -> None:
+    """Say on stdout what was found; the last line is outcome, meaning and path: ``path`` where it
+    is given, for what is gone afterwards.
+    """
     from results.cards import other_reasons, plainest_first
 
     verdict = judged.verdict
@@ -240,13 +243,13 @@ def announce(run: RunDirectory, judged: Judged, report: bool) -> None:
         click.echo(f"because: {inert(reason, LINE_CHARS)}")
     if len(reasons) > REASONS_SHOWN:
         click.echo(f"and {len(reasons) - REASONS_SHOWN} more reasons")
-    click.echo(last_line(run, judged.outcome, report))
+    click.echo(last_line(run, judged.outcome, report, path))
     sys.stdout.flush()
 
 
-def last_line(run: RunDirectory, outcome: Outcome, report: bool) -> str:
-    """``OUTCOME: meaning: path``."""
-    path = run.report if report else run.root
+def last_line(run: RunDirectory, outcome: Outcome, report: bool, path: Path | None = None) -> str:
+    """``OUTCOME: meaning: path``; the path is ``path``, or of the report or the run."""
+    path = path or (run.report if report else run.root)
     return f"{outcome.value.upper()}: {outcome.meaning}: {inert(str(path), PATH_CHARS)}"
 
 

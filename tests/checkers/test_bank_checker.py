@@ -235,3 +235,19 @@ def test_spark_says_of_a_bank_what_the_process_says(tmp_path: Path, last: Txn) -
 
     assert encode(on_spark) == encode(in_process)
     assert in_process.outcome == ("valid" if last.ops[2][2] == 2 else "violation")
+
+
+def test_an_account_that_holds_nothing_is_wrong_even_where_the_total_is_right() -> None:
+    emptied = [*GOOD, transfer((2, 1), (1, 7), 1)]
+    found = verdict([*emptied, balances(8, None, 2)], "bank")
+
+    assert anomalies(found) == {"nil-balance"}
+    assert found.outcome == "violation"
+    assert "nothing in 1 of the 3 accounts" in found.anomalies["nil-balance"].examples[0]["text"]
+    assert anomalies(verdict([*emptied, balances(8, 0, 2)], "bank")) == set()
+
+
+def test_a_bank_claims_no_more_than_was_tested() -> None:
+    (told,) = verdict(GOOD, "bank").reasons
+
+    assert "that the store is strict-serializable is not claimed" in told

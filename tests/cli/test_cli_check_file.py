@@ -116,7 +116,7 @@ def test_an_unknown_workload_or_model_is_refused_by_name(tmp_path) -> None:
         assert named in done.stderr
 
 
-@pytest.mark.parametrize("model", ["", "foo", "Serializable"])
+@pytest.mark.parametrize("model", ["", "foo", "serialisable"])
 def test_a_model_that_is_none_is_refused_before_the_history_is_read(tmp_path, model) -> None:
     path = tmp_path / "history.edn"
     path.write_text(edn(SEEN))
@@ -213,3 +213,14 @@ def test_the_limit_of_the_search_can_be_raised_and_the_verdict_says_how(tmp_path
     assert "more than 10 configurations" in low.stdout
     assert "--search-limit" in low.stdout
     assert "more than 20000 configurations" in higher.stdout
+
+
+def test_a_model_is_known_in_any_case_and_the_nearest_name_is_told(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN))
+
+    for model in ("Serializable", "linearizable"):
+        done = check(path, "--no-report", "--model", model)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.endswith(f": {path}\n"), "not a directory that is gone"
+    assert "did you mean 'serializable'?" in check(path, "--model", "serialisable").stderr
