@@ -40,7 +40,6 @@ from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import (
     Failed,
     InvokeReply,
-    MetaInvoke,
     PeerAnswer,
     PeerBody,
     Renew,
@@ -62,7 +61,7 @@ class Observer:
             monotonic_s=lambda: self.now_s,
             held=self.store.get,
         )
-        self.store.watch("", self.leases.changed)
+        self.store.observe("", self.leases.changed)
         self.index = 0
 
     def apply(self, key: str, value: bytes) -> None:
@@ -281,9 +280,10 @@ class Leader:
         self.observer = observer
         self.done: list[object] = []
 
-    async def invoke(self, body: MetaInvoke) -> InvokeReply | Failed:
+    async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
         self.observer.index += 1
-        done = self.observer.store.apply(Entry(1, self.observer.index, body.data))
+        data = encode_invoke(invoke)
+        done = self.observer.store.apply(Entry(1, self.observer.index, data))
         self.done.append(done.success)
         return InvokeReply(done.success)
 

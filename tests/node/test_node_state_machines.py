@@ -74,9 +74,9 @@ def test_conditions_look_at_presence_value_and_revision(condition: Condition, ho
     assert invoke(store, 2, Invoke((condition,), ())) == (holds, 1)
 
 
-def test_watches_see_their_prefix_in_revision_order_and_removals() -> None:
+def test_observers_see_their_prefix_in_revision_order_and_removals() -> None:
     store, seen = Metastorage(), list[Change]()
-    store.watch("a/", seen.append)
+    store.observe("a/", seen.append)
 
     invoke(store, 1, Invoke((), (Operation("a/1", b"x"), Operation("b/1", b"y"))))
     invoke(store, 2, Invoke((), (Operation("b/1", b"z"),)))
@@ -126,13 +126,13 @@ def test_a_node_that_lives_anew_takes_its_places_and_founders_stay_who_they_were
     assert invoke(store, 3, request) == (False, 2)  # who decides on what was, decides nothing
 
 
-def test_watchers_of_restored_metastorage_are_told_once_of_all_that_differs() -> None:
+def test_observers_of_restored_metastorage_are_told_once_of_all_that_differs() -> None:
     store, other, seen = Metastorage(), Metastorage(), list[Change]()
     for target in (store, other):
         invoke(target, 1, Invoke((), (Operation("kept", b"1"), Operation("gone", b"2"))))
     invoke(store, 2, Invoke((), (Operation("gone", None), Operation("new", b"3"))))
     invoke(store, 3, Invoke((), (Operation("new", b"4"),)))
-    other.watch("", seen.append)
+    other.observe("", seen.append)
 
     restore(other, store.snapshot())
 

@@ -148,7 +148,10 @@ class Components:
             origin=self.origin,
             leases=self.leases,
             metastorage=MetastorageClient(
-                group=group, ask=self.router.ask, notify=self.router.notify
+                store=self.metastorage,
+                group=group,
+                ask=self.router.ask,
+                notify=self.router.notify,
             ),
             event_log=self.event_log,
             spawn=self.tasks.spawn,

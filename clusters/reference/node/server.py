@@ -127,8 +127,8 @@ class Life:
         await of.bootstrap.settle()
         founders = of.bootstrap.founders
         of.links.ping_all(founders)
-        # Watched from here on, so that what is applied from now is seen, from revision 1.
-        of.metastorage.watch("", self._metastorage_changed)
+        # Observed from here on, so that what is applied from now is seen, from revision 1.
+        of.metastorage.observe("", self._metastorage_changed)
         of.host.open(
             METASTORAGE,
             partition=None,

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from clusters.reference.node.metastorage.store import (
+    Invoke,
+    Metastorage,
+    Versioned,
+    Watch,
+    Watcher,
+    encode_invoke,
+)
 from clusters.reference.node.tx.primary_client import Ask, Notify
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed, InvokeReply, MetaInvoke, Renew
@@ -20,13 +28,31 @@ class Led(Protocol):
 
 
 class MetastorageClient:
-    """Sends to the leader of metastorage. Reads are of the replica that every node has."""
+    """Invokes go to the leader of metastorage; reads and watches are of the replica here."""
 
-    def __init__(self, *, group: Led, ask: Ask, notify: Notify) -> None:
+    def __init__(self, *, store: Metastorage, group: Led, ask: Ask, notify: Notify) -> None:
+        self._store = store
         self._group, self._ask, self._notify = group, ask, notify
 
-    async def invoke(self, body: MetaInvoke) -> InvokeReply | Failed:
-        """What the invoke did. A failure leaves open whether it was done."""
+    def get(self, key: str) -> Versioned | None:
+        """The value of ``key`` as it is applied here, which may be behind the leader."""
+        return self._store.get(key)
+
+    def prefixed(self, prefix: str) -> dict[str, Versioned]:
+        """All keys that begin with ``prefix`` as they are applied here, sorted."""
+        return self._store.prefixed(prefix)
+
+    def watch(self, prefix: str, after: int, watcher: Watcher) -> Watch:
+        """Every revision above ``after`` that touches ``prefix``: see ``Metastorage.watch``."""
+        return self._store.watch(prefix, after, watcher)
+
+    def unwatch(self, watch: Watch) -> None:
+        """End a watch."""
+        self._store.unwatch(watch)
+
+    async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
+        """What the leader did for ``invoke``. A failure leaves open whether it was done."""
+        body = MetaInvoke(encode_invoke(invoke))
         leader = self._group.leader
         if leader is None:
             return Failed(codes.NOT_LEADER, "metastorage has no leader")

@@ -65,7 +65,7 @@ class MetastorageService:
             return self._renew(body)
         done = await self._group.propose(body.data, PROPOSE_TIMEOUT_S)
         if isinstance(done, InvokeResult):
-            return InvokeReply(done.success)
+            return InvokeReply(done.success, done.revision, done.branch)
         return done if isinstance(done, Failed) else Failed(codes.LOST)
 
     def _renew(self, body: Renew) -> InvokeReply | Failed:

@@ -1,15 +1,25 @@
-"""Metastorage's state machine: revisioned keys, conditional multi-invoke, watches."""
+"""Metastorage's state machine: revisioned keys with their history, invokes that compare and branch,
+watches from a revision.
+
+Every invoke that writes makes one revision. The history keeps what each revision changed, so that a
+watch may begin at any revision that is not compacted, and misses none, sees none twice and none
+merged with another, whatever restarts and snapshots happen meanwhile. Keys that are rewritten all
+the time and whose past tells nothing (``WITHOUT_HISTORY``) have their newest value alone.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
 from clusters.reference.node.raft.types import Entry
 
 METASTORAGE = "metastorage"  # the name of its raft group
+WITHOUT_HISTORY = ("lease/",)  # several revisions a second, of which only the last one counts
+MAX_HISTORY = 10_000  # revisions; the oldest are compacted beyond it
 
 
 class Versioned(msgspec.Struct, frozen=True, array_like=True):
@@ -20,10 +30,12 @@ class Versioned(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Condition(msgspec.Struct, frozen=True, array_like=True):
-    """Holds if ``key`` is absent, present, or has exactly this value or this revision."""
+    """Holds if ``key`` is absent or present, or if it is present and its value or its revision is
+    equal to, or less than, the one here. Values compare as bytes do.
+    """
 
     key: str
-    test: Literal["absent", "present", "value", "revision"]
+    test: Literal["absent", "present", "value", "revision", "value<", "revision<"]
     value: bytes = b""
     revision: int = 0
 
@@ -36,11 +48,14 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Invoke(msgspec.Struct, frozen=True, array_like=True):
-    """If all conditions hold do ``success``, else ``failure``: at once, as one revision."""
+    """If all conditions hold do ``success``, else what ``otherwise`` says, or ``failure`` without
+    one: at once, as one revision. So several invokes are a chain of if, else-if and else.
+    """
 
     conditions: tuple[Condition, ...]
     success: tuple[Operation, ...]
     failure: tuple[Operation, ...] = ()
+    otherwise: Invoke | None = None
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,22 +66,52 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InvokeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an invoke: which branch, and the revision after it."""
+    """The outcome of an invoke and the revision after it. ``branch`` is the place in the chain of
+    the invoke that was done, from 0 on; ``success``: its conditions held.
+    """
 
     success: bool
     revision: int
+    branch: int = 0
 
 
-Watcher = Callable[[Change], None]
+class Compacted(Exception):
+    """The history does not reach back to the revision that was asked for."""
+
+    def __init__(self, revision: int, compacted: int) -> None:
+        super().__init__(
+            f"metastorage: changes after revision {revision} were asked for, those up to "
+            f"{compacted} are compacted"
+        )
+        self.revision, self.compacted = revision, compacted
+
+
+Observer = Callable[[Change], None]
+
+
+class Watcher(Protocol):
+    """What a watch calls; neither may raise."""
+
+    def changed(self, change: Change) -> None:
+        """A revision above the last one touched the prefix."""
+
+    def compacted(self, revision: int) -> None:
+        """A snapshot brought this replica to ``revision``, and its history does not reach back to
+        what this watch has seen: what counts is the state now. Later revisions follow one by one.
+        """
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Invoke)
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
-    """Everything, as a snapshot."""
+    """Everything, as a snapshot: ``history`` as (revision, what it changed), the oldest first."""
 
     revision: int
     keys: dict[str, Versioned]
+    compacted: int | None = None
+    history: list[tuple[int, dict[str, bytes | None]]] = []
 
 
 _whole_decoder = msgspec.msgpack.Decoder(_Whole)
@@ -74,7 +119,31 @@ _whole_decoder = msgspec.msgpack.Decoder(_Whole)
 
 def encode_invoke(invoke: Invoke) -> bytes:
     """The log's form of ``invoke``."""
+    if invoke.otherwise is None:
+        return _encoder.encode((invoke.conditions, invoke.success, invoke.failure))
     return _encoder.encode(invoke)
+
+
+class Watch:
+    """One watch: it has delivered everything of ``prefix`` up to ``revision``."""
+
+    def __init__(self, prefix: str, revision: int, watcher: Watcher) -> None:
+        self.prefix, self.revision, self._watcher = prefix, revision, watcher
+
+    def deliver(self, change: Change) -> None:
+        """Hand ``change`` on as far as it is new and about ``prefix``."""
+        if change.revision <= self.revision:
+            return
+        self.revision = change.revision
+        seen = _about(self.prefix, change.entries)
+        if seen:
+            self._watcher.changed(Change(revision=change.revision, entries=seen))
+
+    def restored(self, revision: int, compacted: int) -> None:
+        """A snapshot at ``revision`` was restored, whose history begins behind ``compacted``."""
+        if self.revision < compacted:
+            self.revision = revision
+            self._watcher.compacted(revision)
 
 
 class Metastorage:
@@ -82,8 +151,11 @@ class Metastorage:
 
     def __init__(self) -> None:
         self.revision = 0
+        self.compacted = 0  # the last revision that the history does not hold any more
         self._keys: dict[str, Versioned] = {}
-        self._watchers: list[tuple[str, Watcher]] = []
+        self._history: deque[Change] = deque()
+        self._observers: list[tuple[str, Observer]] = []
+        self._watches: list[Watch] = []
 
     def get(self, key: str) -> Versioned | None:
         """The value of ``key`` at this revision."""
@@ -93,40 +165,82 @@ class Metastorage:
         """All keys that begin with ``prefix``, sorted."""
         return {k: self._keys[k] for k in sorted(self._keys) if k.startswith(prefix)}
 
-    def watch(self, prefix: str, watcher: Watcher) -> None:
-        """Call ``watcher`` for every later revision that touches ``prefix``, in order, before the
-        next one is applied. It must not raise.
+    def changes(self, prefix: str, after: int) -> tuple[Change, ...]:
+        """What each revision above ``after`` changed under ``prefix``, the oldest first. Raises
+        ``Compacted``.
         """
-        self._watchers.append((prefix, watcher))
+        if after < self.compacted:
+            raise Compacted(after, self.compacted)
+        later = (change for change in self._history if change.revision > after)
+        touching = ((change.revision, _about(prefix, change.entries)) for change in later)
+        return tuple(Change(revision=r, entries=entries) for r, entries in touching if entries)
+
+    def observe(self, prefix: str, observer: Observer) -> None:
+        """Call ``observer`` for every later revision that touches ``prefix``, in order, before the
+        next one is applied. What a snapshot brings comes as one change: an observer follows the
+        state, not its history. It must not raise.
+        """
+        self._observers.append((prefix, observer))
+
+    def watch(self, prefix: str, after: int, watcher: Watcher) -> Watch:
+        """Call ``watcher`` for every revision above ``after`` that touches ``prefix``, each once,
+        in order and by itself: those that are here before the return, each later one before the
+        next is applied. ``after`` may be a revision that this replica has yet to reach, as after a
+        restart. ``prefix`` must not be one without history. Raises ``Compacted``.
+        """
+        if any(prefix.startswith(p) or p.startswith(prefix) for p in WITHOUT_HISTORY):
+            raise ValueError(f"metastorage: keys under {prefix!r} have no history to watch")
+        past = self.changes(prefix, min(after, self.revision))
+        watch = Watch(prefix, after, watcher)
+        self._watches.append(watch)
+        for change in past:
+            watch.deliver(change)
+        watch.revision = max(after, self.revision)
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """Call the watcher of ``watch`` no more."""
+        self._watches = [other for other in self._watches if other is not watch]
 
     def apply(self, entry: Entry) -> InvokeResult:
         """Decide and do one invoke."""
-        invoke = _decoder.decode(entry.data)
-        success = all(self._holds(condition) for condition in invoke.conditions)
+        invoke, branch = _decoder.decode(entry.data), 0
+        success = self._hold(invoke)
+        while not success and invoke.otherwise is not None:
+            invoke, branch = invoke.otherwise, branch + 1
+            success = self._hold(invoke)
         operations = invoke.success if success else invoke.failure
         if operations:
             self._do(operations)
-        return InvokeResult(success=success, revision=self.revision)
+        return InvokeResult(success=success, revision=self.revision, branch=branch)
 
     def snapshot(self) -> Iterator[bytes]:
         """The state of this moment as one chunk: metastorage is small."""
-        return iter((_encoder.encode(_Whole(self.revision, self._keys)),))
+        history = [(change.revision, change.entries) for change in self._history]
+        return iter((_encoder.encode(_Whole(self.revision, self._keys, self.compacted, history)),))
 
     def restoring(self) -> SnapshotRestore:
         """The way to become what ``snapshot`` saw."""
         return SnapshotRestore(self)
 
     def become(self, chunks: Iterable[bytes]) -> None:
-        """What ``snapshot`` saw. Watchers are told of everything that differs, as one change at its
-        revision: what lay between is gone.
+        """Become what ``snapshot`` saw. Observers see everything that differs as one change;
+        watches see each revision that they have not seen.
         """
         whole = _whole_decoder.decode(b"".join(chunks))
         before, self._keys, self.revision = self._keys, whole.keys, whole.revision
+        # A snapshot of an earlier version of the store has no history at all.
+        self.compacted = whole.revision if whole.compacted is None else whole.compacted
+        self._history = deque(Change(revision=r, entries=entries) for r, entries in whole.history)
         changed: dict[str, bytes | None] = {
             key: held.value for key, held in whole.keys.items() if before.get(key) != held
         }
         changed.update({key: None for key in before if key not in whole.keys})
-        self._notify(changed)
+        self._notify(Change(revision=self.revision, entries=changed))
+        for watch in self._watches:
+            watch.restored(self.revision, self.compacted)
+            for change in self._history:
+                watch.deliver(change)
 
     def predict(self, entry: Entry) -> None:
         """Nothing: metastorage never answers before it applies."""
@@ -138,15 +252,26 @@ class Metastorage:
     def leadership_lost(self) -> None:
         """A leader keeps nothing of its own."""
 
+    def _hold(self, invoke: Invoke) -> bool:
+        return all(self._holds(condition) for condition in invoke.conditions)
+
     def _holds(self, condition: Condition) -> bool:
         held = self._keys.get(condition.key)
-        if condition.test == "absent":
-            return held is None
         if held is None:
-            return False
-        if condition.test == "value":
-            return held.value == condition.value
-        return condition.test == "present" or held.revision == condition.revision
+            return condition.test == "absent"
+        match condition.test:
+            case "absent":
+                return False
+            case "present":
+                return True
+            case "value":
+                return held.value == condition.value
+            case "revision":
+                return held.revision == condition.revision
+            case "value<":
+                return held.value < condition.value
+            case "revision<":
+                return held.revision < condition.revision
 
     def _do(self, operations: tuple[Operation, ...]) -> None:
         self.revision += 1
@@ -155,13 +280,28 @@ class Metastorage:
                 self._keys.pop(operation.key, None)
             else:
                 self._keys[operation.key] = Versioned(operation.value, self.revision)
-        self._notify({operation.key: operation.value for operation in operations})
+        change = Change(
+            revision=self.revision,
+            entries={operation.key: operation.value for operation in operations},
+        )
+        self._remember(change)
+        self._notify(change)
+        for watch in self._watches:
+            watch.deliver(change)
 
-    def _notify(self, change: dict[str, bytes | None]) -> None:
-        for prefix, watcher in self._watchers:
-            seen = {key: value for key, value in change.items() if key.startswith(prefix)}
+    def _remember(self, change: Change) -> None:
+        kept = {k: v for k, v in change.entries.items() if not k.startswith(WITHOUT_HISTORY)}
+        if kept:
+            self._history.append(Change(revision=change.revision, entries=kept))
+        # Every replica applies the same commands, so every one compacts the same.
+        while len(self._history) > MAX_HISTORY:
+            self.compacted = self._history.popleft().revision
+
+    def _notify(self, change: Change) -> None:
+        for prefix, observer in self._observers:
+            seen = _about(prefix, change.entries)
             if seen:
-                watcher(Change(revision=self.revision, entries=seen))
+                observer(Change(revision=change.revision, entries=seen))
 
 
 class SnapshotRestore:
@@ -178,3 +318,7 @@ class SnapshotRestore:
     def done(self) -> None:
         """``store`` is what the chunks say."""
         self._store.become(self._chunks)
+
+
+def _about(prefix: str, entries: dict[str, bytes | None]) -> dict[str, bytes | None]:
+    return {key: value for key, value in entries.items() if key.startswith(prefix)}

@@ -6,14 +6,13 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from clusters.reference.node import events
-from clusters.reference.node.metastorage.store import Condition, Invoke, Operation, encode_invoke
+from clusters.reference.node.metastorage.store import Condition, Invoke, Operation
 from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, LeaseTable, encode
 from clusters.reference.node.runtime.tasks import Spawn, all_of
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
     Failed,
     InvokeReply,
-    MetaInvoke,
     Renew,
 )
 
@@ -21,7 +20,7 @@ from clusters.reference.node.wire.messages import (
 class Metastorage(Protocol):
     """The way to the leader of metastorage."""
 
-    async def invoke(self, body: MetaInvoke) -> InvokeReply | Failed:
+    async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
         """Do it there; a failure says nothing about whether it was done."""
 
     def renew(self, body: Renew) -> None:
@@ -79,7 +78,7 @@ class LeaseManager:
 
     async def _join(self, invoke: Invoke) -> None:
         try:
-            await self._metastorage.invoke(MetaInvoke(encode_invoke(invoke)))
+            await self._metastorage.invoke(invoke)
         finally:
             self._joining = False
 
@@ -175,7 +174,7 @@ class LeaseManager:
                     else Condition(lease, "revision", revision=seen.revision)
                 )
         invoke = Invoke(tuple(conditions), (Operation(key, encode(grant)),))
-        await self._metastorage.invoke(MetaInvoke(encode_invoke(invoke)))
+        await self._metastorage.invoke(invoke)
 
 
 def released(grant: Grant) -> Grant:

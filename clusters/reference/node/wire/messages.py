@@ -244,9 +244,11 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="fine"):
 
 
 class InvokeReply(msgspec.Struct, frozen=True, array_like=True, tag="invoked"):
-    """Which branch of an invoke was done."""
+    """The outcome of an invoke: see ``metastorage.store.InvokeResult``."""
 
     success: bool
+    revision: int = 0
+    branch: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
