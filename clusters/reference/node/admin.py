@@ -87,7 +87,7 @@ def describe(report: NodeReport) -> Iterator[str]:
 
 
 def describe_primaries(report: NodeReport) -> Iterator[str]:
-    """Who is primary of what, and what transactions keep here."""
+    """The primary of each partition, and what transactions keep here."""
     row = "{:<4} {:<8} {:>5} {:<7} {:>6} {:>7} {:>5} {:>8} {:>8} {:>8} {:>8}  {}"
     yield row.format(
         "p", "primary", "epoch", "serving", "locks", "waiting", "open", "prepared", "outcomes",
@@ -113,7 +113,7 @@ def describe_primaries(report: NodeReport) -> Iterator[str]:
 
 
 def describe_key(key: bytes, report: KeyReport) -> Iterator[str]:
-    """The versions of a key, the newest first, and who holds it."""
+    """The versions of a key, the newest first, and the holders of its lock."""
     yield f"key {key.hex()} in partition {report.partition}"
     for txn, exclusive in report.holders:
         yield f"  locked {'exclusively' if exclusive else 'to share'} by {txn}"
@@ -155,7 +155,7 @@ async def show(network: Network, host: str, port: int, key: bytes | None) -> Ite
 
 def main() -> int:
     """Print the node's state; 1 where it does not answer."""
-    # Here, not above: who only wants ``ask`` brings a network of its own.
+    # Here, not above: a user of ``ask`` alone brings a network of its own.
     from clusters.reference.node.runtime.real import TcpNetwork
 
     parser = argparse.ArgumentParser(prog="python -m clusters.reference.node.admin")

@@ -1,10 +1,10 @@
 """Planted bugs: mistakes that a real engineer makes, off by default, to prove that they are found.
 
 Each is one condition, at the place where the mistake would be made. Most ask ``planted`` for their
-name there, also in the raft core; where code takes such choices as values anyway, who builds it
-asks instead (``ack-before-quorum``, ``commit-before-quorum``, ``no-fsync``). What is switched on
-counts for the node that did it and for every task that comes of it, so that nodes of one process
-may have different bugs.
+name there, also in the raft core; where code takes such choices as values anyway, its builder asks
+instead (``ack-before-quorum``, ``commit-before-quorum``, ``no-fsync``). What is switched on counts
+for the node that did it and for every task that comes of it, so that nodes of one process may have
+different bugs.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ KNOWN = {
     "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the second "
     "one for the outcome (tx/coordinator.py)",
-    "conflict-ignored": "who should die for a lock of an older one goes on (tx/primary.py)",
+    "conflict-ignored": "a transaction that should die for a lock of an older one goes on "
+    "(tx/primary.py)",
     "conflict-kept": "a follower keeps its entry where its leader has another (raft/raft_log.py)",
-    "dead-coordinator-kept": "nobody ends the transactions of a dead coordinator (tx/primary.py)",
+    "dead-coordinator-kept": "the transactions of a dead coordinator stay open (tx/primary.py)",
     "doubt-called-abort": "a commit whose outcome is not known is called aborted (tx/primary.py)",
     "finished-at-own-time": "a participant commits at a timestamp of its own (tx/partition.py)",
     "in-doubt-aborted": "a participant aborts what is in doubt without asking home "
@@ -30,7 +31,8 @@ KNOWN = {
     "(raft/leader.py)",
     "last-entry-dropped": "recovery leaves the last entry of a log out (groups/host.py)",
     "lease-past-end": "a lease is honoured past its end (placement/lease_table.py)",
-    "lock-timeout-ignored": "who has waited too long for a lock goes on (tx/primary.py)",
+    "lock-timeout-ignored": "a transaction that has waited too long for a lock goes on "
+    "(tx/primary.py)",
     "locks-not-rebuilt": "a new primary does not lock what is prepared (tx/primary.py)",
     "lost-hold-ignored": "a transaction goes on after it has lost its locks (tx/primary.py)",
     "no-fsync": "the log is appended but not synced before it is acknowledged "
@@ -58,9 +60,9 @@ KNOWN = {
     "(storage/records.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",
     "versions-collected-early": "versions go that an open snapshot still reads (tx/partition.py)",
-    "vote-ignores-log": "a vote is given to who lacks entries (raft/core.py)",
-    "vote-not-persisted": "who a vote went to is not written down (groups/host.py)",
-    "wiped-node-votes": "a node whose disk was wiped comes back as who it was "
+    "vote-ignores-log": "a vote is given to a member that lacks entries (raft/core.py)",
+    "vote-not-persisted": "the member that a vote went to is not written down (groups/host.py)",
+    "wiped-node-votes": "a node whose disk was wiped comes back as the same member "
     "(storage/identity.py)",
 }
 
@@ -73,7 +75,7 @@ _switched_on: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
 
 
 class UnknownBug(Exception):
-    """A configuration asks for a bug that nobody planted."""
+    """A configuration asks for a bug that is not planted."""
 
 
 def check(names: Iterable[str]) -> frozenset[str]:

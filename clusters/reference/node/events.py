@@ -1,7 +1,7 @@
-"""The node's event log: the last events since this start, for whoever asks, and for the log file.
+"""The node's event log: the last events since this start, for questions and for the log file.
 
 The kinds are the closed list of the harness's ``EventKind``, as the strings that travel. A line of
-the log file is the whole event: of a node that was killed it is the only one who still can tell.
+the log file is the whole event: of a node that was killed it is all that is left.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def parse_line(line: str) -> NodeEvent | None:
 
 
 class EventLog:
-    """Bounded and in memory; a killed node leaves what nobody fetched in its log file."""
+    """Bounded and in memory; a killed node leaves the rest in its log file."""
 
     def __init__(self, *, boot: str, wall_ns: Callable[[], int]) -> None:
         self._boot, self._wall_ns = boot, wall_ns

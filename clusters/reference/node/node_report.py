@@ -216,7 +216,7 @@ def _marks(group: Group, room: int) -> tuple[LogMark, ...]:
 
 
 async def content_digest(rows: Iterable[object]) -> int:
-    """A number that is equal for equal ``rows``, in whatever order they come. The loop turns every
+    """A number that is equal for equal ``rows``, in any order. The loop turns every
     ``ROWS_AT_ONCE``.
     """
     total = 0

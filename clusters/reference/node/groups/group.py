@@ -1,4 +1,4 @@
-"""One member of one raft group on a node: its core, its state machine, and who waits for it."""
+"""One member of one raft group on a node: its core, its state machine, and its waiters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StateMachine(Restorable, Protocol):
     """A group's state machine: deterministic, in memory, fed committed entries in order."""
 
     def apply(self, entry: Entry) -> object:
-        """Take one committed entry; the result goes to who proposed it here."""
+        """Take one committed entry; the result goes to its waiter here."""
 
     def snapshot(self) -> Iterator[bytes]:
         """The state of this moment in chunks, which are taken while later entries are applied."""
@@ -128,7 +128,7 @@ class Group:
 
     @property
     def leading(self) -> bool:
-        """Leader, whatever it has applied."""
+        """Leader, though it may have entries of earlier terms to apply."""
         return self.raft.role is Role.LEADER
 
     def status(self) -> GroupStatus:
@@ -156,7 +156,7 @@ class Group:
         return None if self.raft.leader is None else name_of(self.raft.leader)
 
     def apply(self, committed: Iterable[Entry]) -> None:
-        """Apply and answer whoever waits."""
+        """Apply, and answer the waiters."""
         for entry in committed:
             result = self.machine.apply(entry) if entry.data and not entry.config else None
             self.fresh_bytes += len(entry.data) + ENTRY_OVERHEAD_BYTES
@@ -164,7 +164,7 @@ class Group:
             self.answer(entry, result)
 
     def answer(self, entry: Entry, result: object) -> None:
-        """Tell who waits for ``entry``, if anyone still does."""
+        """Answer the waiter of ``entry``, if there is one."""
         waiter = self.waiters.get(entry.index)
         if waiter is not None and waiter.term == entry.term:
             del self.waiters[entry.index]

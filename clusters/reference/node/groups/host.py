@@ -139,7 +139,8 @@ class RaftHost:
         )
         self.groups[name] = group
         if state is None and founders:
-            # A restart must find the founders of this moment, not who is assigned by then.
+            # A restart must find the founders of this moment, not the members that are assigned by
+            # then.
             self.write((Update(name, None, (), Compaction(base)),), lambda outgoing: None)
         self.mark_ready(group)
         return group
@@ -253,7 +254,7 @@ class RaftHost:
         return len(self._unwritten) >= MAX_UNWRITTEN
 
     async def ask(self, group: Group, data: bytes, limit_s: float) -> object:
-        """``propose``, and wait for what comes of it. Who stops waiting undoes nothing."""
+        """``propose``, and wait for the result. A caller that stops waiting undoes nothing."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
         def done(answer: object) -> None:
@@ -280,14 +281,14 @@ class RaftHost:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: object) -> None:
-            if not durable.done():  # who waits may be cancelled by now
+            if not durable.done():  # the caller may be cancelled by now
                 durable.set_result(None)
 
         self.write(updates, done)
         await durable
 
     def stop(self) -> None:
-        """Answer everyone who still waits: what they asked for may happen or not."""
+        """Answer every waiter: what it asked for may happen or not."""
         for group in self.groups.values():
             group.fail_waiters(codes.LEADER_LOST, f"{self._node} stops", lambda _: True)
 
@@ -326,7 +327,7 @@ class RaftHost:
             self._flush_due = False
             self._send(outgoing)
         except Exception as error:
-            # A callback of the loop: whatever is wrong here must stop the node, not be logged.
+            # A callback of the loop: any error here must stop the node, not be logged.
             self._failure.report(error)
 
     def _send(self, outgoing: Outgoing) -> None:
@@ -422,7 +423,7 @@ class RaftHost:
             self.mark_ready(group)
 
     def _notice_role(self, group: Group) -> None:
-        """Tell about leadership won or lost, and fail those who waited for a lost one."""
+        """Report leadership won or lost, and fail the waiters of a lost one."""
         raft = group.raft
         led, leads = group.led_term, raft.term if raft.role is Role.LEADER else None
         if led == leads:

@@ -73,7 +73,7 @@ class SnapshotManager:
         return self._loaded.pop(group, None)
 
     async def _read(self, saved: SnapshotFile, machine: Restorable) -> SnapshotRestore:
-        """Feed it to ``machine``; the loop turns between chunks, so that nobody waits for all."""
+        """Feed it to ``machine``; the loop turns between chunks, so that no group waits for all."""
         restoring = machine.restoring()
         async for chunk in self._files.chunks(saved):
             restoring.feed(chunk)

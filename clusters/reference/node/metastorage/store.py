@@ -3,7 +3,7 @@ watches from a revision.
 
 Every invoke that writes makes one revision. The history keeps what each revision changed, so that a
 watch may begin at any revision that is not compacted, and misses none, sees none twice and none
-merged with another, whatever restarts and snapshots happen meanwhile. Keys that are rewritten all
+merged with another, over restarts and snapshots. Keys that are rewritten all
 the time and whose past tells nothing (``WITHOUT_HISTORY``) have their newest value alone.
 """
 

@@ -50,8 +50,9 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is to hold a partition, and who began with it: ``founders`` never change, so that any of
-    them that comes late begins with the same configuration as the others did.
+    """The members that are to hold a partition, and those that began with it: ``founders`` never
+    change, so that any of them that comes late begins with the same configuration as the others
+    did.
     """
 
     members: tuple[str, ...]

@@ -136,7 +136,7 @@ class LeaseManager:
 
     def _may_take(self, held: Grant) -> bool:
         # Our own grant may be of an earlier start, which is certainly over, or of a tenure that
-        # was closed: then nobody acts under it any more.
+        # was closed: then no primary acts under it any more.
         return held.node == self._node or self._leases.expired(held.node, held.origin)
 
     def _begin(self, partition: int, step: Awaitable[None]) -> None:

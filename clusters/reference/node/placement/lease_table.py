@@ -1,4 +1,4 @@
-"""Leases: who may act for a partition, and until when.
+"""Leases: which node may act for a partition, and until when.
 
 A node renews *one* lease in metastorage for all that it does; a partition's *grant* names the node
 that is its primary, with an epoch. Both are metastorage keys that every node sees applied in the
@@ -6,8 +6,8 @@ same order, which is what makes this safe without synchronised clocks:
 
 * A lease counts, on its holder's monotonic clock, from when its renewal was *sent*, and only once
   the holder has itself *applied* it: any grant to another that came before is applied by then.
-* Who wants the grant of another waits ``LEASE_S`` and the drift bound on its own monotonic clock
-  from when *it* applied the other's last renewal, and takes the grant on condition that this
+* A node that wants the grant of another waits ``LEASE_S`` and the drift bound on its own monotonic
+  clock from when *it* applied the other's last renewal, and takes the grant on condition that this
   renewal still is the last.
 
 So the old holder stops before the new one begins, as long as no monotonic clock gains or loses more
@@ -38,7 +38,7 @@ SAMPLES = 64  # of the clock, one a renewal: longer than any snapshot is open
 
 class Lease(msgspec.Struct, frozen=True, array_like=True):
     """A node's last renewal: its start, the renewal's number, and the timestamp up to which it may
-    promise readers that nothing changes: whoever succeeds it begins above.
+    promise readers that nothing changes: its successor begins above.
     """
 
     origin: str
@@ -47,7 +47,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """Who is primary of a partition. ``released``: it has given that up."""
+    """The primary of a partition. ``released``: it has given that up."""
 
     node: str
     origin: str

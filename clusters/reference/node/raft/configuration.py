@@ -1,4 +1,4 @@
-"""Who decides in a group: configurations as values, and the steps that lead from one to the next.
+"""The voters of a group: configurations as values, majorities, the steps from one to the next.
 
 A change of voters goes through a joint configuration, in which majorities of the old *and* of the
 new voters decide (Raft 6; thesis 4.3). Drawn as ``(new)&&(old)``: ``(1 2 3)&&()`` becomes
@@ -35,7 +35,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Everyone who is sent the log, each once."""
+        """Every member that is sent the log, each once."""
         return tuple(dict.fromkeys((*self.voters, *self.outgoing, *self.learners)))
 
     def decides(self, node: str) -> bool:
@@ -75,7 +75,7 @@ def enter_joint(config: Configuration, changes: Sequence[Change]) -> Configurati
 
 
 def leave_joint(config: Configuration) -> Configuration:
-    """End it: ``(1 2 4)&&(1 2 3)`` to ``(1 2 4)&&()``; who was demoted is a learner now."""
+    """End it: ``(1 2 4)&&(1 2 3)`` to ``(1 2 4)&&()``; a demoted voter is a learner now."""
     if not config.joint:
         raise ChangeRefused("configuration is not joint")
     learners = (*config.learners, *config.learners_next)

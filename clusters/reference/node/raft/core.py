@@ -118,12 +118,12 @@ class Raft:
 
     @property
     def leader(self) -> str | None:
-        """Who leads the current term, where it is known."""
+        """The leader of the current term, where it is known."""
         return self._leader
 
     @property
     def configuration(self) -> Configuration:
-        """Who is a member, and who decides: the last one in the log, committed or not."""
+        """The members and the voters: the last configuration in the log, committed or not."""
         return self._log.configuration
 
     @property
@@ -253,7 +253,7 @@ class Raft:
         return () if self._leadership is None else self._leadership.followers_with_lost_log()
 
     def unpair(self, follower: str) -> None:
-        """Nobody vouches for ``follower`` any more: it is sent heartbeats again."""
+        """The node of ``follower`` acknowledges no more: it is sent heartbeats again."""
         if self._leadership is not None:
             self._leadership.unpair(follower)
 
@@ -300,8 +300,8 @@ class Raft:
         self._advance_change()
 
     def cancel_change(self) -> bool:
-        """Give a change up that is catching up; whoever came as a learner stays one. False where
-        none is, and once it is joint.
+        """Give a change up that is catching up; a member that came as a learner stays one. False
+        where none is, and once it is joint.
         """
         if self.stage is not Stage.CATCHING_UP:
             return False
@@ -461,7 +461,7 @@ class Raft:
     def _vote_requested(self, request: VoteRequest) -> None:
         follows_another = self._now - self._leader_seen < self._config.election_ticks
         if request.term > self.term and (self._leadership or follows_another):
-            # Thesis 4.2.3: while a leader is alive nobody may depose it, and its lease holds.
+            # Thesis 4.2.3: while a leader is alive no member may depose it, and its lease holds.
             self._answer_vote(request, granted=False)
             return
         if request.term > self.term and not request.pre:

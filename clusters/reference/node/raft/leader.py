@@ -48,7 +48,7 @@ class Progress:
     ``is_acking``: it has answered this leader since its node was last out of reach. ``paired``: its
     node vouches for it, so that a follower with nothing to learn is sent nothing. ``lost``: how
     often in a row it said that it lacks what it had said to have: it is sent that never again,
-    since who forgets what counted may have voted on it, too.
+    since a member that forgot entries may have forgotten votes, too.
     """
 
     __slots__ = (
@@ -147,7 +147,7 @@ class Leadership:
         self.reconfigured()
 
     def reconfigured(self) -> None:
-        """Members changed: follow who came, forget who went.
+        """The configuration changed: follow new members, forget removed ones.
 
         Optimistic: most followers of a new leader have all that it has; one that lacks something
         refuses, and is probed.
@@ -170,7 +170,7 @@ class Leadership:
 
     def heartbeats(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
         """An append without entries, right behind what was sent last, for everyone but those whose
-        node vouches for them and who have nothing to learn.
+        node acknowledges for them and that have nothing to learn.
 
         It is more than a sign of life: a follower that missed the last message refuses it, and so
         a loss is found without another timer.
@@ -270,7 +270,7 @@ class Leadership:
             progress.paired = progress.is_acking
 
     def unpair(self, name: str) -> None:
-        """Nobody vouches for ``name``: it has to answer for itself."""
+        """The node of ``name`` acknowledges no more: it has to answer for itself."""
         progress = self._peers.get(name)
         if progress is not None:
             progress.is_acking = progress.paired = False

@@ -10,7 +10,7 @@ class RaftError(Exception):
 
 
 class NotLeader(RaftError):
-    """A proposal reached a member that does not lead; ``leader`` is who does, where it knows."""
+    """A proposal reached a member that does not lead; ``leader`` does, where it is known."""
 
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"not the leader (the leader is {leader or 'not known'})")
@@ -44,7 +44,7 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One member of one group. Raises ``RaftConfigError`` naming what can't work.
 
     ``voters`` are the group's founders; without any this member joins a group, and waits to be
-    told by its log who else there is.
+    told by its log of the others.
     ``election_ticks``: a follower that hears nothing for this long, and up to twice as long, asks
     for votes; a leader that hears from no quorum for this long steps down. ``max_append_entries``
     and ``max_append_bytes`` bound one message (a single larger entry still travels),

@@ -30,8 +30,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A place in the log, and who decided there: all that must be known of what is cut off before
-    it. (0, 0) with the founders' configuration stands before the first entry.
+    """A place in the log, and the configuration there: all that must be known of what is cut off
+    before it. (0, 0) with the founders' configuration stands before the first entry.
     """
 
     index: int = 0

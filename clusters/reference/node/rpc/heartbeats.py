@@ -1,7 +1,7 @@
 """Heartbeats of a pair of nodes, in place of those of the groups that they share.
 
 A node tells every other one, once a tick, that it leads what it has *claimed*: groups by name and
-term, said once a connection. Who gets the beat tells its members of these groups that their leader
+term, said once a connection. The receiver tells its members of these groups that their leader
 lives, and answers which of them do not follow (any more). So a quiet group sends nothing, and
 elections, check-quorum and lease rest on the same two facts as with heartbeats of its own: a
 follower heard of its leader now, and a leader knows when it sent what a follower has answered.
@@ -25,10 +25,10 @@ class Sender:
     def __init__(self) -> None:
         self._claims: dict[
             str, tuple[int, int]
-        ] = {}  # group -> term, and the tick of the first beat with it
+        ] = {}  # group -> term, and the tick of the first heartbeat with it
 
     def heartbeat(self, tick: int, leads: Mapping[str, int]) -> Heartbeat:
-        """The beat of ``tick``, at most one of each; ``leads``: group to term, all there is now."""
+        """The heartbeat of ``tick``, one for each; ``leads``: every group led now, and its term."""
         ended = tuple(group for group in self._claims if group not in leads)
         for group in ended:
             del self._claims[group]
@@ -42,7 +42,7 @@ class Sender:
 
     def answered(self, answer: HeartbeatAck) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
         """What the peer vouches for, as of the tick that it answered, and the groups for which it
-        does not any more. What was claimed after that beat is in neither.
+        does not any more. What was claimed later is in neither.
         """
         heard = {g: term for g, (term, since) in self._claims.items() if since <= answer.tick}
         refused = tuple(group for group, term in answer.refused if heard.get(group) == term)

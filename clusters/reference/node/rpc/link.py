@@ -38,7 +38,7 @@ class Link:
     def __init__(self, peer: str, clock: Hlc, rare: Rare = never) -> None:
         self.peer, self._clock, self._rare = peer, clock, rare
         self.connection: Connection | None = None
-        self.incarnation = ""  # of who is at the other end
+        self.incarnation = ""  # of the node at the other end
         self.sender = Sender()
         self.heard_s = self.pinged_s = 0.0
         self.announced: tuple[str, ...] | None = None  # the founders that the peer was told
@@ -48,7 +48,7 @@ class Link:
 
     @property
     def member(self) -> str:
-        """Who was last at the other end."""
+        """The member that was last at the other end."""
         return member_of(self.peer, self.incarnation)
 
     def up(self, connection: Connection, incarnation: str) -> None:
@@ -78,7 +78,7 @@ class Link:
 
     async def request(self, body: PeerBody, limit_s: float) -> PeerAnswer:
         """The peer's answer. ``UNREACHABLE``, ``TOO_LARGE``: it was not sent; ``PEER_LOST``: it
-        was, and nobody knows.
+        was, and its outcome is unknown.
         """
         if len(self._open) >= MAX_REQUESTS:
             return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
@@ -106,7 +106,7 @@ class Link:
         self.send(PeerRequest(NO_ANSWER, body, self._clock.now()))
 
     def answered(self, reply: PeerReply) -> None:
-        """Hand an answer to who waits; a late one is dropped."""
+        """Resolve the request that ``reply`` answers; a late one is dropped."""
         body = reply.body
         if not self._clock.receive(reply.ts):
             body = Failed(codes.PEER_LOST, f"{self.peer}: its clock is too far ahead to follow")

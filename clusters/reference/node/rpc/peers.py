@@ -1,7 +1,7 @@
 """Links to the other nodes: each node dials every peer and keeps that connection known to be alive.
 
 What a node sends to a peer, and the answers to its requests, travel on the connection that it
-dialed. Pings show within ``SILENCE_S`` that a link is dead although nobody reset it, so that a
+dialed. Pings show within ``SILENCE_S`` that a link is dead although it was not reset, so that a
 healed cut is dialed anew instead of waiting for TCP's back-off.
 """
 
@@ -45,7 +45,7 @@ from clusters.reference.node.wire.messages import (
 
 DIAL_LIMIT_S = 1.0
 HELLO_LIMIT_S = 2.0
-PING_EVERY_S = 0.3  # where no beat does it
+PING_EVERY_S = 0.3  # where no heartbeat does it
 SILENCE_S = 1.2  # a link without a sign of life for so long is dropped
 REDIAL_S = 0.1  # and up to twice that, so that restarting nodes do not dial in step
 
@@ -89,12 +89,12 @@ class HeartbeatGroups(Protocol):
         """``member`` says that it leads group ``name`` in ``term``; whether that is so here."""
 
     def node_acked(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
-        """The node of ``member`` says that it followed in these groups when the beat of ``tick``
-        arrived.
+        """The node of ``member`` says that it followed in these groups when the heartbeat of
+        ``tick`` arrived.
         """
 
     def unpair(self, member: str, names: Iterable[str] | None) -> None:
-        """Nobody says so any more, of these groups or of all."""
+        """Its node does not any more, for these groups or for all."""
 
 
 class Address(Protocol):
@@ -151,7 +151,7 @@ class Peers:
 
     def out_of_time(self) -> str | None:
         """Why the clocks of this node and of most others are too far apart to work together;
-        ``None`` while they are not. Those who would have to wait for it do not count on its side.
+        ``None`` while they are not. Nodes that it can't reach do not count on its side.
         """
         majority = (len(self.links) + 1) // 2 + 1
         up = [link for link in self.links.values() if link.connection is not None]
@@ -221,7 +221,7 @@ class Peers:
         return followed
 
     def _heartbeat_ack(self, hello: Hello, receiver: Receiver, ping: Ping) -> HeartbeatAck | None:
-        """The answer to the beat in ``ping``, if there is one."""
+        """The answer to the heartbeat in ``ping``, if there is one."""
         if ping.heartbeat is None:
             return None
         member = member_of(hello.node, hello.incarnation)

@@ -41,10 +41,10 @@ from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
 
 READ_WRITE, SNAPSHOT = "read-write", "snapshot"
 # Connections a node; one more is dropped. A plan may have 10,000 clients, and all of them on one
-# node; the others are for whoever looks at it meanwhile.
+# node; the others are for admin questions meanwhile.
 MAX_CLIENTS = 10_240
 IDLE_LIMIT_S = 600.0  # a client that says nothing for so long is dropped
-MAX_TX_S = 60.0  # a transaction is given up then, whatever its client asked for
+MAX_TX_S = 60.0  # the longest limit that a client can ask for
 
 log = logging.getLogger("node.sessions")
 

@@ -27,7 +27,7 @@ class Connection(Protocol):
 
     @property
     def peer(self) -> str:
-        """Who is at the other end, for messages to a person."""
+        """The address of the other end, for messages to a person."""
 
     def send(self, payload: bytes) -> None:
         """Queue one frame. Raises ``ConnectionLost`` if closed or if its send queue is full, and

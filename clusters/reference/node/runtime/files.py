@@ -35,7 +35,7 @@ class DiskThread:
         done: asyncio.Future[T] = loop.create_future()
 
         def settle(result: T | None, error: Exception | None) -> None:
-            if done.done():  # who waited was cancelled
+            if done.done():  # the caller was cancelled
                 return
             if error is None:
                 done.set_result(result)  # type: ignore[arg-type]  # then there is a result
@@ -48,7 +48,7 @@ class DiskThread:
                 result = call()
             except Exception as failure:
                 error = failure
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, result, error)
 
         self._primaries.put(work)
@@ -151,7 +151,7 @@ class FileDisk:
             _write(fd, data)
             self._unsynced[name] = None
         elif opened or name in self._unsynced:
-            # Of a file that was just opened nobody knows what is durable.
+            # Of a file that was just opened it is not known what is durable.
             _write(fd, data)
             os.fdatasync(fd)
             self._unsynced.pop(name, None)
@@ -159,7 +159,7 @@ class FileDisk:
             _write_synced(fd, data)
         if sync:
             if opened or name in self._unsynced_names:
-                # Not only when it is new: whoever made it may have been killed before this.
+                # Not only when it is new: its maker may have been killed before this.
                 self._sync_directory()
                 self._unsynced_names.pop(name, None)
         elif opened:

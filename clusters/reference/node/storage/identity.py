@@ -1,4 +1,4 @@
-"""Who this node is: its name, and the incarnation of its directory.
+"""The identity of a node: its name, and the incarnation of its directory.
 
 A voter is (name, incarnation). A node whose directory was wiped is a new incarnation and may have
 forgotten its votes: it is another member, that groups have to take in first.

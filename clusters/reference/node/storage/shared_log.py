@@ -199,8 +199,8 @@ class SharedLog:
             if problem := state.problem():
                 raise CorruptLog(segment_name(first), 0, f"group {group}: {problem}")
         if names:
-            # A killed process may have left this in the system's cache only. Who votes and answers
-            # on the strength of it must not lose it to a power cut that comes later.
+            # A killed process may have left this in the system's cache only. A member that votes
+            # and answers on the strength of it must not lose it to a power cut that comes later.
             await self._disk.append(names[-1], b"", sync=True)
 
     async def append(self, updates: Sequence[Update]) -> None:

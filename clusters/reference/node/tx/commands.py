@@ -59,7 +59,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
 
 
 class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
-    """These committed transactions are finished everywhere; and nobody that began before
+    """These committed transactions are finished everywhere; and no transaction that began before
     ``horizon`` and has no outcome here will ever have one.
     """
 

@@ -140,8 +140,8 @@ class Transaction:
         raise TxError(failed)
 
     def rollback(self) -> None:
-        """Let every lock go. What is prepared is told too; where that does not arrive, whoever
-        finds it asks home, where there is no outcome.
+        """Let every lock go. What is prepared is told too; where that does not arrive, a
+        participant that finds it asks home, where there is no outcome.
         """
         tokens, self._tokens = self._tokens, {}
         for partition in tokens:
@@ -210,7 +210,8 @@ class Transaction:
             read=read,
             limit_ms=self._limits.left_ms(),
         )
-        # Known from now on, answered or not: ``rollback`` must reach whoever may hold the lock.
+        # Known from now on, answered or not: ``rollback`` must reach a primary that may hold the
+        # lock.
         self._tokens.setdefault(partition, NO_TOKEN)
         timeout_s = min(ROUTING_TIMEOUT_S, self._limits.left_s())
         answer = await self._primaries.ask(partition, body, timeout_s)
@@ -264,7 +265,7 @@ async def one_shot(
 
 
 async def _take_steps(tx: Transaction, steps: tuple[Step, ...]) -> tuple[bytes | None, ...]:
-    """All of a one-shot but its commit. Whatever fails here, no outcome was asked for."""
+    """All of a one-shot but its commit. If it fails, no outcome was asked for."""
     values: list[bytes | None] = []
     written = {key for key, value in steps if value is not None}
     try:

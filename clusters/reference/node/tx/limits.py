@@ -106,8 +106,8 @@ OUTCOME_TIMEOUT_S = (
     1.5  # of a snapshot for a transaction in doubt: longer than most recoveries take
 )
 NETWORK_ALLOWANCE_S = 0.4  # for a question and its answer to travel, on machines that are busy
-RPC_TIMEOUT_S = 1.0  # for one answer that may be asked for again; who is slower is likely cut off
-INTERNAL_TIMEOUT_S = 5.0  # for commands that nobody waits for; then they are proposed again
+RPC_TIMEOUT_S = 1.0  # for one answer that may be asked for again; a slower peer is likely cut off
+INTERNAL_TIMEOUT_S = 5.0  # for commands without a client; then they are proposed again
 ROUTING_TIMEOUT_S = (
     2.0  # for a partition to get a primary; beyond it the client should hear about it
 )

@@ -1,9 +1,9 @@
 """The lock table of a partition's primary: shared and exclusive locks per key, wait-die.
 
-The rule (Rosenkrantz, Stearns, Lewis 1978): who asks for a lock that an *older* transaction holds
+The rule (Rosenkrantz, Stearns, Lewis 1978): a transaction that asks for a lock of an *older* one
 dies; only the older waits for the younger, so waits never form a circle. A *settled* holder has
 everything that it needs and only awaits its outcome: waiting for it can't close a circle, so
-anybody may. Waiters of a key are served the youngest first: who is left then waits for someone
+any may. Waiters of a key are served the youngest first: each that is left waits for one that is
 younger still, and each holder is older than the one before, so the oldest gets its turn.
 """
 
@@ -35,7 +35,7 @@ class _Lock:
 
 
 class LockTable:
-    """Pure: it never waits, it says who has to. A transaction waits for one key at a time."""
+    """Pure: it says which transaction has to wait. Each waits for one key at a time."""
 
     def __init__(self) -> None:
         self._locks: dict[bytes, _Lock] = {}
@@ -44,7 +44,7 @@ class LockTable:
         self._settled: dict[TxnId, None] = {}
 
     def acquire(self, txn: TxnId, key: bytes, *, exclusive: bool) -> Answer:
-        """Ask for ``key``. ``WAITING``: a later ``release`` or ``withdraw`` names who was granted.
+        """Ask for ``key``. ``WAITING``: a later ``release`` or ``withdraw`` names the granted ones.
 
         A shared lock becomes exclusive by asking again; an exclusive one stays so.
         """
@@ -80,7 +80,7 @@ class LockTable:
         self._grant(lock, key, txn, exclusive)
 
     def release(self, txn: TxnId) -> list[TxnId]:
-        """Drop all that ``txn`` holds and waits for; who was granted what it waited for."""
+        """Drop all that ``txn`` holds and waits for; returns the waiters that were granted."""
         granted = self.withdraw(txn)
         self._settled.pop(txn, None)
         for key in self._held.pop(txn, {}):
@@ -90,7 +90,7 @@ class LockTable:
         return granted
 
     def withdraw(self, txn: TxnId) -> list[TxnId]:
-        """``txn`` waits no more; who was granted because of it."""
+        """``txn`` waits no more; returns the waiters that were granted."""
         key = self._waiting.pop(txn, None)
         if key is None:
             return []
@@ -103,7 +103,7 @@ class LockTable:
         return tuple(self._held.get(txn, ()))
 
     def writer(self, key: bytes) -> TxnId | None:
-        """Who holds ``key`` exclusively."""
+        """The transaction that holds ``key`` exclusively."""
         lock = self._locks.get(key)
         for txn, exclusive in lock.holders.items() if lock is not None else ():
             if exclusive:
@@ -134,7 +134,7 @@ class LockTable:
         """The text of the first broken invariant, ``None`` when all hold."""
         for key, lock in self._locks.items():
             if not lock.holders:
-                return f"key {key!r}: kept, and nobody holds it"
+                return f"key {key!r}: kept, and held by none"
             if len(lock.holders) > 1 and any(lock.holders.values()):
                 return f"key {key!r}: exclusive, and held by {len(lock.holders)}"
             for waiter, exclusive in lock.queue:
@@ -143,11 +143,11 @@ class LockTable:
                     if conflicts and holder < waiter and holder not in self._settled:
                         return f"key {key!r}: {waiter} waits for {holder}, which is older"
                 if self._grantable(lock, waiter, exclusive):
-                    return f"key {key!r}: {waiter} waits for nobody"
+                    return f"key {key!r}: {waiter} waits for none"
         return None
 
     def _grantable(self, lock: _Lock, txn: TxnId, exclusive: bool) -> bool:
-        """Compatible with every holder, and with everyone who is served before."""
+        """Compatible with every holder, and with every waiter that is served before."""
         for other, held in lock.holders.items():
             if other != txn and (exclusive or (held and not planted("reader-joins-writer"))):
                 return False
@@ -163,7 +163,7 @@ class LockTable:
         self._held.setdefault(txn, {})[key] = None
 
     def _serve(self, key: bytes, lock: _Lock) -> list[TxnId]:
-        """Grant whatever can be granted in ``lock``."""
+        """Grant every request that can be granted in ``lock``."""
         granted: list[TxnId] = []
         for txn, exclusive in list(lock.queue):
             if self._grantable(lock, txn, exclusive):

@@ -1,4 +1,4 @@
-"""Transactions as a primary knows them: who stands here, until when, and who waits for whom."""
+"""Transactions that are open at a primary: until when, and what waits for their locks and ends."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class OpenTransaction:
         self.proposed_s = self.durable_s = asyncio.get_running_loop().time()
 
     def found(self, ts: int) -> None:
-        """Its command was found in the log: nobody here knows since when."""
+        """Its command was found in the log: it is not known since when."""
         self.propose(ts)
         self.durable_s = float("-inf")
 
     def ask(self) -> None:
         """One more request for a lock, which ``asked`` counts. A coordinator that gave up an answer
-        asks again, and who still waits for the request before waits for nothing.
+        asks again, and a waiter of the request before waits for nothing.
         """
         self._answer(granted=False)
         self.asked += 1
@@ -75,7 +75,7 @@ class OpenTransaction:
         return bool(self._ends)
 
     def end(self) -> None:
-        """It is over here, and whoever waits hears it."""
+        """It is over here, and every waiter is told."""
         self.over = True
         self._answer(granted=False)
         for ended in self._ends:
@@ -87,7 +87,7 @@ class OpenTransaction:
 
 
 class OpenTransactions:
-    """All of a primary. Numbers are never used twice, so that a lost footing is noticed."""
+    """All of a primary. Numbers are never used twice, so that lost locks are noticed."""
 
     def __init__(self) -> None:
         self._transactions: dict[TxnId, OpenTransaction] = {}
@@ -97,11 +97,11 @@ class OpenTransactions:
         return len(self._transactions)
 
     def get(self, txn: TxnId) -> OpenTransaction | None:
-        """The footing of ``txn``, if it has one."""
+        """``txn`` as it is open here, if it is."""
         return self._transactions.get(txn)
 
     def all(self) -> tuple[OpenTransaction, ...]:
-        """Every footing, the first first."""
+        """Every one, the oldest first."""
         return tuple(self._transactions.values())
 
     def add(self, txn: TxnId, limit_s: float, *, forced: bool = False) -> OpenTransaction | None:

@@ -3,8 +3,8 @@ all replicas; ``PartitionStorage`` keeps what the commands write. The state mach
 prepared, and the outcomes of the transactions whose commit partition this is.
 
 Every member applies the same commands in the same order with the same result. What needs a lock or
-a clock was decided by the primary before it proposed; what the log decides is who was first: epoch
-against epoch, commit against abort.
+a clock was decided by the primary before it proposed; what the log decides is which came first:
+epoch against epoch, commit against abort.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Partition:
                 return self._finish(command)
             case Forget():
                 return self._forget(command)
-        raise InvariantBroken(f"a command that nobody proposes: {command}")
+        raise InvariantBroken(f"a command that no primary proposes: {command}")
 
     def predict(self, entry: Entry) -> Result | None:
         """What ``apply`` will say unless another primary takes over."""
@@ -222,7 +222,9 @@ class Partition:
                 self.outcomes[txn] = Outcome(command.ts, command.participants)
         self._ended.append(txn)
         if decided is not None and not decided.ts:
-            return Failed(codes.ABORTED, f"{txn} was found silent, and aborted by who found it")
+            return Failed(
+                codes.ABORTED, f"{txn}: coordinator lease expired; aborted by a participant"
+            )
         self.committed += 1
         return CommitReply(command.ts)
 

@@ -2,7 +2,7 @@
 
 A primary is *open* from the moment its takeover is applied until it stops leading or another is
 granted. Open, it keeps locks and open transactions; it acknowledges, reads and grants only
-while the lease of its node holds. Losing the lease for a moment loses nothing: nobody else was
+while the lease of its node holds. Losing the lease for a moment loses nothing: no other node was
 granted meanwhile, or this primary would be closed.
 """
 
@@ -291,7 +291,7 @@ class Primary:
         proposed = tx is not None and tx.proposed
         if proposed or body.txn in self.partition.prepared:
             if tx is not None:
-                self.locks.settle(body.txn)  # it is decided: it waits for nobody, wherever
+                self.locks.settle(body.txn)  # it is decided: it waits for no lock anywhere
             self.clock.observe(body.ts)
             command = commands.Finish(self.epoch, body.txn, body.ts)
             if tx is None or not (tx.awaited or self.locks.waited_for(body.txn)):
@@ -386,7 +386,7 @@ class Primary:
         return self.partition.versions.at(body.key, body.ts)
 
     async def promised(self, ts: int) -> bool:
-        """From now on no version here is at or below ``ts``, whoever is primary."""
+        """From now on no version here is at or below ``ts``, under any primary."""
         return await self.promises.made(ts) and self.serving
 
     # -- open transactions and locks

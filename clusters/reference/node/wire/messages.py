@@ -1,6 +1,6 @@
 """What travels: between nodes, and between a client and the node it talks to.
 
-What a node tells of itself to who asks is in ``reports`` and ``states``.
+What a node reports of itself is in ``reports``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from clusters.reference.node.raft.types import Message
 from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
 
 PROTOCOL = 4
-NO_ANSWER = 0  # the id of a request whose answer nobody waits for
+NO_ANSWER = 0  # the id of a request that wants no answer
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """First frame of a connection between nodes, in both directions: who speaks, and since which
+    """First frame of a connection between nodes, in both directions: the node, and since which
     wipe of its directory.
     """
 
@@ -47,7 +47,8 @@ class TxnId(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 class LockToken(msgspec.Struct, frozen=True, array_like=True):
     """What a transaction holds at a primary, by the primary's epoch and a number that it gives
-    once. (0, 0): nothing yet. Whoever shows another hold than the primary has, has lost his locks.
+    once. (0, 0): nothing yet. A transaction that shows another token than the primary's has lost
+    its locks.
     """
 
     epoch: int
@@ -81,7 +82,7 @@ class HeartbeatAck(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
-    """Keeps the link known to be alive and clocks together, and tells who founded the sender's
+    """Keeps the link known to be alive and clocks together, and tells the founders of the sender's
     cluster, none where it does not know, ``None`` where it told before on this connection.
     """
 
@@ -308,7 +309,7 @@ class Get(msgspec.Struct, frozen=True, array_like=True, tag="get"):
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put"):
-    """Write ``key`` in the open transaction; nobody else sees it before commit."""
+    """Write ``key`` in the open transaction; no other transaction sees it before commit."""
 
     key: bytes
     value: bytes

@@ -171,9 +171,9 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True, tag="event-batch"):
 
 
 class KeyReport(msgspec.Struct, frozen=True, kw_only=True, tag="key-report"):
-    """A key on this node: its partition, its versions, the newest first, and who holds its lock
-    (transaction, exclusively or not) where this node is the primary. ``left_out``: how many older
-    versions the answer has no room for.
+    """A key on this node: its partition, its versions, the newest first, and the holders of its
+    lock (transaction, exclusively or not) where this node is the primary. ``left_out``: how many
+    older versions the answer has no room for.
     """
 
     partition: int
