@@ -152,7 +152,7 @@ class Life:
         self._events.add(events.ASSIGNMENTS_CHANGED, text)
         for number, assignment in changed.items():
             if of.member in assignment.members:
-                of.replicas.start_loaded(number, assignment)
+                of.replicas.assigned(number, assignment)
 
     def _tick(self) -> None:
         of = self._of

@@ -223,6 +223,23 @@ def test_a_replica_that_is_stopped_is_gone_and_comes_back_with_what_it_had() -> 
     drilled(scenario)
 
 
+def test_a_stopped_replica_that_is_assigned_anew_starts_with_what_the_disk_holds() -> None:
+    async def scenario(store: Store) -> None:
+        node = next(n for n in store.holders() if n != store.leader())
+        inside, name = store.nodes[node], group_of(PARTITION)
+        await until(lambda: inside.of.log.groups[name].saved is not None, "a snapshot")
+        held = len(inside.of.replicas.replicas[PARTITION].partition.versions)
+        await inside.do(lambda: inside.of.replicas.stop(PARTITION))
+        await store.assign(*reversed([*store.holders(), node]))
+
+        await until(lambda: PARTITION in inside.of.replicas.replicas, "it runs again")
+        again = inside.of.replicas.replicas[PARTITION]
+        assert len(again.partition.versions) >= held > 0
+        assert again.group.recovered.last_index > 0
+
+    drilled(scenario)
+
+
 def test_a_primary_that_is_stopped_answers_its_requests_and_another_takes_over() -> None:
     async def scenario(store: Store) -> None:
         node = store.leader()

@@ -25,7 +25,7 @@ from clusters.reference.node.wire.reports import GroupStatus
 
 
 class ReplicaManager:
-    """``replicas`` are those that run. Calls for one partition must not overlap."""
+    """``replicas`` are those that run. What is asked for one partition is done in turn."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class ReplicaManager:
         self._leases, self._clock, self._events = leases, clock, event_log
         self._tasks = tasks
         self.stopped: dict[int, None] = {}  # in this life of the node, and not started again
+        self._turns: dict[int, asyncio.Lock] = {}  # by partition
         self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
 
     def restored(self, group: str) -> Partition:
@@ -56,14 +57,28 @@ class ReplicaManager:
         """Start the replica of partition ``number``, if it does not run; also one that was stopped,
         from what the disk holds of it. Raises ``DiskError`` and ``CorruptLog``.
         """
-        if number not in self.replicas and group_of(number) not in self._restored:
-            await self._snapshots.reload(group_of(number), self.restored(group_of(number)))
-        return self.start_loaded(number, assignment)
+        async with self._turn(number):
+            if number in self.stopped:
+                await self._snapshots.reload(group_of(number), self.restored(group_of(number)))
+            return self._start(number, assignment)
 
-    def start_loaded(self, number: int, assignment: Assignment) -> Replica:
-        """The same for a replica that was never stopped in this life of the node: what its
-        snapshot holds was read when the node started.
+    def assigned(self, number: int, assignment: Assignment) -> None:
+        """Metastorage says that partition ``number`` is to be held here: start its replica. What
+        its snapshot holds was read when the node started; of one that was stopped since then it is
+        read again, which takes time.
         """
+        if number in self.stopped:
+            self._tasks.spawn(self._start_again(number, assignment))
+        else:
+            self._start(number, assignment)
+
+    async def _start_again(self, number: int, assignment: Assignment) -> None:
+        await self.start(number, assignment)
+
+    def _turn(self, number: int) -> asyncio.Lock:
+        return self._turns.setdefault(number, asyncio.Lock())
+
+    def _start(self, number: int, assignment: Assignment) -> Replica:
         if number in self.replicas:
             return self.replicas[number]
         name = group_of(number)
@@ -107,6 +122,10 @@ class ReplicaManager:
         have ended and its writes are durable on return. The disk keeps what it holds; the grant, if
         this node has it, is released with the next ticks.
         """
+        async with self._turn(number):
+            await self._stop(number)
+
+    async def _stop(self, number: int) -> None:
         replica = self.replicas.pop(number, None)
         if replica is None:
             return
@@ -121,9 +140,11 @@ class ReplicaManager:
         group any more: what it had acknowledged is gone. A replica that starts anew in its place
         keeps its promises on terms and votes, and waits to be taken in.
         """
-        await self.stop(number)
-        self._restored.pop(group_of(number), None)
-        await self._snapshots.erase(group_of(number))
+        async with self._turn(number):
+            await self._stop(number)
+            self.stopped[number] = None
+            self._restored.pop(group_of(number), None)
+            await self._snapshots.erase(group_of(number))
 
     def reconfigure(self, number: int, members: tuple[str, ...]) -> None:
         """Take one step towards ``members`` as the voters of partition ``number``, if this replica
