@@ -53,7 +53,7 @@ exit 0
 
 
 def machines(client: docker.APIClient, run_id: str) -> list[str]:
-    """Containers of the run's nodes. The one in which faults are tried out before has rules, too."""
+    """Containers of the run's nodes. The one in which faults are tried out has rules, too."""
     found = client.containers(all=True, filters={"label": f"firedrill.run={run_id}"})
     names = (one["Names"][0].lstrip("/") for one in found)
     return sorted(name for name in names if not name.endswith("-trial"))
