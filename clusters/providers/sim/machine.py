@@ -109,7 +109,7 @@ class Chance:
         self._next_s = {point: now_s + self._wait_s() for point in sorted(points)}
 
     def __call__(self, point: str) -> bool:
-        """``clusters.reference.node.runtime.rare.Rare``."""
+        """``clusters.reference.node.runtime.Rare``."""
         next_s = self._next_s.get(point)
         now_s = true_loop().true_time()
         if next_s is None or now_s < next_s:

@@ -74,33 +74,33 @@ class Life:
     """A node that has recovered, until it ends."""
 
     def __init__(self, components: Components) -> None:
-        self._of = components
+        self._node = components
         self._config, self._events = components.config, components.event_log
         self._out_of_time: str | None = None  # why this node must lead nothing
 
     async def run(self) -> None:
         """Open the ports and serve until cancelled, or until something fails."""
-        config, network = self._config, self._of.runtime.network
+        config, network = self._config, self._node.runtime.network
         listeners: list[Listener] = []
         try:
             for bind, serve in (
-                (config.peer_bind, self._of.peers.serve),
-                (config.client_bind, self._of.sessions.serve),
+                (config.peer_bind, self._node.peers.serve),
+                (config.client_bind, self._node.sessions.serve),
             ):
                 listeners.append(await network.listen(bind.host, bind.port, serve))
             log.info("listening: peers on %s, clients on %s", config.peer_bind, config.client_bind)
-            text = f"{config.node} started, incarnation {self._of.identity.incarnation}"
+            text = f"{config.node} started, incarnation {self._node.identity.incarnation}"
             self._events.add(events.NODE_STARTED, text)
             await self._serve()
         finally:
             self._events.add(events.NODE_STOPPED, f"{config.node} stops")
-            self._of.host.stop()
+            self._node.host.stop()
             for listener in listeners:
                 listener.close()
 
     async def _serve(self) -> None:
         """Run groups and links, until one fails or the node is told to stop."""
-        work = asyncio.ensure_future(together(self._run_groups(), self._of.peers.run()))
+        work = asyncio.ensure_future(together(self._run_groups(), self._node.peers.run()))
         try:
             await asyncio.wait({work})
             work.result()
@@ -109,70 +109,70 @@ class Life:
             raise
         finally:
             work.cancel()
-            self._of.tasks.cancel()
+            self._node.tasks.cancel()
             await asyncio.gather(work, return_exceptions=True)
 
     async def _hand_over(self) -> None:
         """Release every grant, so that successors need not wait for the lease to expire."""
-        primaries = tuple(replica.primary for replica in self._of.replicas.replicas.values())
+        primaries = tuple(replica.primary for replica in self._node.replicas.replicas.values())
         try:
             async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
-                await self._of.lease_manager.release_all(primaries)
+                await self._node.lease_manager.release_all(primaries)
         except TimeoutError:
             log.info("stopped before every partition was handed over")
 
     async def _run_groups(self) -> None:
         """Wait until the founders of the cluster are known, then run the groups."""
-        of = self._of
-        await of.bootstrap.settle()
-        founders = of.bootstrap.founders
-        of.links.ping_all(founders)
+        node = self._node
+        await node.bootstrap.settle()
+        founders = node.bootstrap.founders
+        node.links.ping_all(founders)
         # Observed from here on, so that what is applied from now is seen, from revision 1.
-        of.metastorage.observe("", self._metastorage_changed)
-        of.host.open(
+        node.metastorage.observe("", self._metastorage_changed)
+        node.host.open(
             METASTORAGE,
             partition=None,
-            founders=founders if of.member in founders else (),
-            machine=of.metastorage,
-            restoring=of.snapshots.loaded(METASTORAGE),
+            founders=founders if node.member in founders else (),
+            machine=node.metastorage,
+            restoring=node.snapshots.loaded(METASTORAGE),
         )
-        await together(of.host.run(self._tick), of.snapshots.run(), self._renew_and_finish())
+        await together(node.host.run(self._tick), node.snapshots.run(), self._renew_and_finish())
 
     def _metastorage_changed(self, change: Change) -> None:
         """A revision of metastorage was applied."""
-        of = self._of
-        of.leases.changed(change)
+        node = self._node
+        node.leases.changed(change)
         if ZONE in change.entries:
-            of.zone.check()
+            node.zone.check()
         changed = assignments(change.entries)
         if not changed:
             return
-        of.assignments.update(changed)
+        node.assignments.update(changed)
         text = f"assignments of {len(changed)} partitions at revision {change.revision}"
         self._events.add(events.ASSIGNMENTS_CHANGED, text)
         for number, assignment in changed.items():
-            if of.member in assignment.members:
-                of.replicas.assigned(number, assignment)
+            if node.member in assignment.members:
+                node.replicas.assigned(number, assignment)
 
     def _tick(self) -> None:
-        of = self._of
-        of.peers.heartbeat(of.host.ticks)
+        node = self._node
+        node.peers.heartbeat(node.host.ticks)
         self._step_down_out_of_time()
-        of.zone.tick()
-        of.reconfigurer.tick()
-        of.lease_manager.watch_lease()
-        for replica in of.replicas.replicas.values():
-            of.lease_manager.reconcile(replica.primary, replica.group)
-        for number in of.replicas.stopped:
-            of.lease_manager.release(number)
+        node.zone.tick()
+        node.reconfigurer.tick()
+        node.lease_manager.watch_lease()
+        for replica in node.replicas.replicas.values():
+            node.lease_manager.reconcile(replica.primary, replica.group)
+        for number in node.replicas.stopped:
+            node.lease_manager.release(number)
 
     def _step_down_out_of_time(self) -> None:
         """Lead nothing while this node's clock and those of most others can't follow each other: no
         client could use what it led, and its lease would put its successors' clocks ahead.
         """
-        before, self._out_of_time = self._out_of_time, self._of.peers.out_of_time()
+        before, self._out_of_time = self._out_of_time, self._node.peers.out_of_time()
         if self._out_of_time is not None:
-            self._of.host.step_down()
+            self._node.host.step_down()
             if before is None:
                 text = f"{self._config.node} leads nothing: {self._out_of_time}"
                 self._events.add(events.LEASE_LOST, text)
@@ -182,7 +182,7 @@ class Life:
     async def _renew_and_finish(self) -> None:
         while True:
             if self._out_of_time is None:
-                self._of.lease_manager.renew()
-            for replica in self._of.replicas.replicas.values():
+                self._node.lease_manager.renew()
+            for replica in self._node.replicas.replicas.values():
                 replica.finisher.turn()
             await asyncio.sleep(min(RENEW_S, FINISH_EVERY_S))

@@ -39,7 +39,7 @@ Work = Callable[[], Coroutine[None, None, None]]
 class Inside:
     """A node, and a way to let work run within it."""
 
-    of: Components
+    node: Components
     work: asyncio.Queue[tuple[Work, asyncio.Future[None]]] = attrs.field(factory=asyncio.Queue)
 
     async def do(self, work: Work) -> None:
@@ -70,7 +70,7 @@ class Store:
         config = loads(program.files[program.argv[program.argv.index("--config") + 1]])
         inside = Inside(await Node(config, runtime).recover())
         self.nodes[config.node] = inside
-        await together(Life(inside.of).run(), inside.serve())
+        await together(Life(inside.node).run(), inside.serve())
 
     async def begin(self) -> None:
         self.cluster = await self.provider.provision(NODES, self.system.ports)
@@ -114,20 +114,20 @@ class Store:
         return next(
             node
             for node, inside in self.nodes.items()
-            if PARTITION in inside.of.replicas.replicas
-            and inside.of.replicas.replicas[PARTITION].group.serving
+            if PARTITION in inside.node.replicas.replicas
+            and inside.node.replicas.replicas[PARTITION].group.serving
         )
 
     def holders(self) -> list[str]:
-        return [n for n, inside in self.nodes.items() if PARTITION in inside.of.replicas.replicas]
+        return [n for n, inside in self.nodes.items() if PARTITION in inside.node.replicas.replicas]
 
     def assignment(self) -> Assignment:
-        return self.nodes["n1"].of.assignments[PARTITION]
+        return self.nodes["n1"].node.assignments[PARTITION]
 
     async def assign(self, *nodes: str) -> None:
         """Make ``nodes`` those that are to hold the partition; wait until its group is of them."""
         before = self.assignment()
-        members = tuple(self.nodes[node].of.member for node in nodes)
+        members = tuple(self.nodes[node].node.member for node in nodes)
         after = attrs_replaced(before, members)
         key = f"{ASSIGNMENTS}{PARTITION}"
         invoke = Invoke(
@@ -135,24 +135,24 @@ class Store:
         )
 
         def leads(node: str) -> bool:
-            return self.nodes[node].of.host.groups[METASTORAGE].serving
+            return self.nodes[node].node.host.groups[METASTORAGE].serving
 
         inside = self.nodes[next(filter(leads, NODES))]
 
         async def propose() -> None:
-            group = inside.of.host.groups[METASTORAGE]
-            await inside.of.host.ask(group, encode_invoke(invoke), 5.0)
+            group = inside.node.host.groups[METASTORAGE]
+            await inside.node.host.ask(group, encode_invoke(invoke), 5.0)
 
         await inside.do(propose)
 
         def reached() -> bool:
-            config = self.nodes[self.leader()].of.replicas.replicas[PARTITION].group.raft
+            config = self.nodes[self.leader()].node.replicas.replicas[PARTITION].group.raft
             return frozenset(config.configuration.voters) == frozenset(members)
 
         await until(lambda: any(map(self.leads, NODES)) and reached(), f"the group is {members}")
 
     def leads(self, node: str) -> bool:
-        replica = self.nodes[node].of.replicas.replicas.get(PARTITION)
+        replica = self.nodes[node].node.replicas.replicas.get(PARTITION)
         return replica is not None and replica.group.serving
 
 
@@ -194,16 +194,16 @@ def test_a_replica_that_is_stopped_is_gone_and_comes_back_with_what_it_had() -> 
         leader = store.leader()
         node = next(n for n in store.holders() if n != leader)
         inside = store.nodes[node]
-        manager, name = inside.of.replicas, group_of(PARTITION)
+        manager, name = inside.node.replicas, group_of(PARTITION)
         replica = manager.replicas[PARTITION]
         applied = replica.group.applied_index
 
         await inside.do(lambda: manager.stop(PARTITION))
-        assert (PARTITION in manager.replicas, name in inside.of.host.groups) == (False, False)
+        assert (PARTITION in manager.replicas, name in inside.node.host.groups) == (False, False)
         assert replica.tasks.cancel() == ()
         assert list(manager.status()) == [n for n in (0, 1) if n in manager.replicas]
         await store.goes_on()
-        assert name not in inside.of.host.groups
+        assert name not in inside.node.host.groups
 
         async def start() -> None:
             await manager.start(PARTITION, store.assignment())
@@ -214,7 +214,7 @@ def test_a_replica_that_is_stopped_is_gone_and_comes_back_with_what_it_had() -> 
         await until(
             lambda: (
                 again.applied_index
-                >= store.nodes[store.leader()].of.replicas.replicas[PARTITION].group.applied_index
+                >= store.nodes[store.leader()].node.replicas.replicas[PARTITION].group.applied_index
                 - 1
             ),
             "it has caught up",
@@ -227,13 +227,13 @@ def test_a_stopped_replica_that_is_assigned_anew_starts_with_what_the_disk_holds
     async def scenario(store: Store) -> None:
         node = next(n for n in store.holders() if n != store.leader())
         inside, name = store.nodes[node], group_of(PARTITION)
-        await until(lambda: inside.of.log.groups[name].saved is not None, "a snapshot")
-        held = len(inside.of.replicas.replicas[PARTITION].partition.versions)
-        await inside.do(lambda: inside.of.replicas.stop(PARTITION))
+        await until(lambda: inside.node.log.groups[name].saved is not None, "a snapshot")
+        held = len(inside.node.replicas.replicas[PARTITION].partition.versions)
+        await inside.do(lambda: inside.node.replicas.stop(PARTITION))
         await store.assign(*reversed([*store.holders(), node]))
 
-        await until(lambda: PARTITION in inside.of.replicas.replicas, "it runs again")
-        again = inside.of.replicas.replicas[PARTITION]
+        await until(lambda: PARTITION in inside.node.replicas.replicas, "it runs again")
+        again = inside.node.replicas.replicas[PARTITION]
         assert len(again.partition.versions) >= held > 0
         assert again.group.recovered.last_index > 0
 
@@ -244,8 +244,8 @@ def test_a_primary_that_is_stopped_answers_its_requests_and_another_takes_over()
     async def scenario(store: Store) -> None:
         node = store.leader()
         inside = store.nodes[node]
-        replica = inside.of.replicas.replicas[PARTITION]
-        await inside.do(lambda: inside.of.replicas.stop(PARTITION))
+        replica = inside.node.replicas.replicas[PARTITION]
+        await inside.do(lambda: inside.node.replicas.stop(PARTITION))
 
         assert (replica.primary.serving, replica.primary.locks.count) == (False, 0)
         assert replica.group.waiters == {}
@@ -261,11 +261,11 @@ def test_a_replica_that_is_erased_does_not_come_back_by_a_restart() -> None:
         name = group_of(PARTITION)
         await store.assign(*(spare if n == node else n for n in store.holders()))
         inside = store.nodes[node]
-        hard_state = inside.of.host.groups[name].raft.hard_state
-        await inside.do(lambda: inside.of.replicas.erase(PARTITION))
+        hard_state = inside.node.host.groups[name].raft.hard_state
+        await inside.do(lambda: inside.node.replicas.erase(PARTITION))
 
         def left() -> tuple[int, object, Configuration]:
-            state = store.nodes[node].of.log.groups[name]
+            state = store.nodes[node].node.log.groups[name]
             return len(state.entries), state.saved, state.base.configuration
 
         assert left() == (0, None, Configuration())
@@ -276,8 +276,8 @@ def test_a_replica_that_is_erased_does_not_come_back_by_a_restart() -> None:
         await store.provider.start(node)
         await store.system.recover(store.cluster, store.provider, now_s() + LIMIT_S)
         assert left() == (0, None, Configuration())
-        assert PARTITION not in store.nodes[node].of.replicas.replicas
-        kept = store.nodes[node].of.log.groups[name].hard_state
+        assert PARTITION not in store.nodes[node].node.replicas.replicas
+        kept = store.nodes[node].node.log.groups[name].hard_state
         assert (kept.term, kept.vote) == (hard_state.term, hard_state.vote)
 
     drilled(scenario)
@@ -290,14 +290,14 @@ def test_a_founder_that_was_erased_joins_again_as_one_that_has_to_be_taken_in() 
         spare = next(n for n in NODES if n not in before)
         await store.assign(*(spare if n == node else n for n in before))
         inside = store.nodes[node]
-        await inside.do(lambda: inside.of.replicas.erase(PARTITION))
-        assert store.nodes[node].of.member in store.assignment().founders
+        await inside.do(lambda: inside.node.replicas.erase(PARTITION))
+        assert store.nodes[node].node.member in store.assignment().founders
         await store.goes_on()
 
         await store.assign(*before)
-        group = inside.of.replicas.replicas[PARTITION].group
+        group = inside.node.replicas.replicas[PARTITION].group
         assert group.recovered.last_index == 0
-        assert group.raft.configuration.decides(inside.of.member)
+        assert group.raft.configuration.decides(inside.node.member)
 
     drilled(scenario)
 
@@ -307,7 +307,7 @@ async def files_of(store: Store, node: str) -> tuple[str, ...]:
     inside = store.nodes[node]
 
     async def look() -> None:
-        found.append(await inside.of.runtime.disk.names())
+        found.append(await inside.node.runtime.disk.names())
 
     await inside.do(look)
     return found[0]
