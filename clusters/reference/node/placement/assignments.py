@@ -1,6 +1,9 @@
 """Which partition a key is in, and which members hold a partition: fixed hashes, equal everywhere.
 
 Both hashes are BLAKE2b cut to 8 bytes and read big-endian, so that any language can repeat them.
+
+``zone`` and one ``assignments/PARTITION`` a partition are first written by the first leader of
+metastorage, as one revision. An assignment changes when a node comes back as another member.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the raft core raises, one class a reason."""
+"""The settings of one raft member, each with the failure it allows; and what the core raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of the raft core: entries, messages, and what a step asks of its caller."""
+"""Values of the raft core: entries, messages, what a step asks of its caller, its status."""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ Node code reads monotonic time as ``asyncio.get_running_loop().time()`` and slee
 ``asyncio.sleep``; it starts tasks on the running loop. Everything else that is not computation it
 gets from a ``Runtime``. The real one is ``runtime.real``; a simulated one gives the same node
 virtual time, a network and a disk that fail on order.
+
+``POINTS`` are the rare legal paths: what a simulation chooses there could happen on any machine at
+any time, only that a test would wait for it in vain. A real runtime never chooses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Files of the real runtime: one directory, one thread that does what blocks."""
+"""Files of the real runtime: one directory, one thread that does what blocks; and power-loss mode.
+
+``kill -9`` leaves the operating system's cache as it was, so a process that forgets to sync loses
+nothing by it. Behind a ``VolatileDisk`` a kill does what a pulled plug does.
+"""
 
 from __future__ import annotations
 

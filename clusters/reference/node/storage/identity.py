@@ -2,6 +2,9 @@
 
 A voter is (name, incarnation). A node whose directory was wiped is a new incarnation and may have
 forgotten its votes: it is another member, that groups have to take in first.
+
+A *member* of a raft group is a node in one life of its directory (``name@incarnation``), so that
+the promises of an earlier life can't be broken by a later one.
 """
 
 from __future__ import annotations

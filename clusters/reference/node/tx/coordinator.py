@@ -13,6 +13,11 @@ commands: a transaction that reads what it writes asks every primary half as oft
 * Nothing written: every primary validates that the locks still hold, at one timestamp.
 
 A commit is never sent twice: whether the first one happened is the client's to find out.
+
+A read-only transaction reads at one timestamp and takes no lock, so no writer waits for it. The
+timestamp is the contacted node's clock at the beginning: one session never goes back. Each primary
+refuses a timestamp that may lack what it acknowledged longer than ``STALENESS_S`` ago; that promise
+rests on its monotonic clock, not on wall clocks that agree.
 """
 
 from __future__ import annotations

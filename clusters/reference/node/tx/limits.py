@@ -1,4 +1,6 @@
-"""What may be in a transaction: its commit has to fit into a log entry, its answer into a frame."""
+"""What bounds a transaction: its size, since its commit has to fit into a log entry and its answer
+into a frame; its deadline; and every wait on its way.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,16 @@ MAX_VALUE_BYTES = 1024 * 1024
 MAX_TX_BYTES = 4 * 1024 * 1024  # of all writes and keys; a quarter of a frame
 MAX_READ_BYTES = 8 * 1024 * 1024  # of all values that its gets answer; half a frame
 MAX_TX_KEYS = 10_000
+
+# Waits. A caller's timeout exceeds the callee's, so that a refusal arrives before the caller gives
+# the peer up.
+LOCK_TIMEOUT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
+RECOVER_AFTER_S = 1.0  # prepared, and no lock is waited for: an outcome is due in milliseconds
+OUTCOME_TIMEOUT_S = 1.5  # of a read for a transaction in doubt: longer than most recoveries take
+NETWORK_ALLOWANCE_S = 0.4  # for a request and its answer to travel, on machines that are busy
+RPC_TIMEOUT_S = 1.0  # for one answer that may be asked for again; a slower peer is likely cut off
+INTERNAL_TIMEOUT_S = 5.0  # for commands without a client; then they are proposed again
+ROUTING_TIMEOUT_S = 2.0  # for a partition to get a primary; beyond it the client is told
 
 Step = tuple[bytes, bytes | None]
 
@@ -98,19 +110,6 @@ def error(code: str, message: str) -> TxError:
 def _read_too_much(size: int) -> Failed:
     text = f"at most {MAX_READ_BYTES} bytes read by a transaction (got {size})"
     return Failed(codes.TOO_LARGE, text)
-
-
-LOCK_TIMEOUT_S = 1.0  # for one lock; a transaction that holds others must not wait for ever
-RECOVER_AFTER_S = 1.0  # prepared, and no lock is waited for: an outcome is due in milliseconds
-OUTCOME_TIMEOUT_S = (
-    1.5  # of a snapshot for a transaction in doubt: longer than most recoveries take
-)
-NETWORK_ALLOWANCE_S = 0.4  # for a question and its answer to travel, on machines that are busy
-RPC_TIMEOUT_S = 1.0  # for one answer that may be asked for again; a slower peer is likely cut off
-INTERNAL_TIMEOUT_S = 5.0  # for commands without a client; then they are proposed again
-ROUTING_TIMEOUT_S = (
-    2.0  # for a partition to get a primary; beyond it the client should hear about it
-)
 
 
 def answer_timeout_s(body: PrimaryBody) -> float:
