@@ -44,7 +44,7 @@ from harness.history.load import History, load
 from harness.outcome import Outcome, worst
 from harness.plan import CheckPlan
 from harness.promise import Declaration
-from harness.rundir import Manifest, RunDirectory
+from harness.rundir import BankRules, Manifest, RunDirectory
 from harness.statelog import read_states
 
 EXECUTORS = ("local", "spark")
@@ -191,6 +191,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     planned = _planned(history.run, manifest)
     # A history that no plan of ours drove is judged for what it is, if anything in it succeeded.
     check = _check_plan(history.run.plan) if planned else CheckPlan(min_ok=1)
+    origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
     looks_at_logs = patterns_of(manifest.declaration) is not None
     return Setting(
         model=model,
@@ -200,6 +201,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         search_limit=search_limit or check.search_limit,
         missing=history.logs.missing if looks_at_logs else (),
         remarks=history.logs.remarks if looks_at_logs else (),
+        bank=BankRules() if origin is None else origin.bank,
         state=manifest.state,
         interrupted=manifest.interrupted,
         trouble=manifest.trouble,

@@ -31,6 +31,7 @@ from harness.checking import Anomaly
 from harness.outcome import Outcome
 from harness.plan import SEARCH_LIMIT
 from harness.promise import Declaration
+from harness.rundir import BankRules
 
 Tables = Mapping[str, pa.Table]
 """Tables by name: ``transactions``, ``micro_ops``, ``faults``, ``events`` and kernels' outputs."""
@@ -57,7 +58,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     ``phases`` are the manifest's. ``missing`` names evidence that was sealed and is gone, which
     makes the run inconclusive; ``remarks`` are told and decide nothing. ``out_of_room`` says that
     the run's disk was full. ``aimed_kinds`` are the kinds of faults that were possible and take
-    nodes, ``may_end`` those that nodes may not survive.
+    nodes, ``may_end`` those that nodes may not survive. ``bank`` is what was said of
+    an imported bank.
     """
 
     model: str
@@ -75,6 +77,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     out_of_room: bool = False
     aimed_kinds: tuple[str, ...] = ()
     may_end: tuple[str, ...] = ()
+    bank: BankRules = BankRules()
 
 
 class Exchange(enum.StrEnum):

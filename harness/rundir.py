@@ -22,12 +22,21 @@ ENTRIES_MAX = 100_000
 """Names that one directory of a run may hold: as many chunks are 800 GB of history."""
 
 
+class BankRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bank holds together (what its first read saw, where that is not given), and whether
+    its accounts may be overdrawn.
+    """
+
+    total: int | None = None
+    negative_balances: bool = False
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The file that a history came from which was not recorded here.
 
     ``operations`` counts everything in it, ``remarks`` what was of no client (a nemesis),
     ``incomplete`` the transactions without a completion; ``real_time`` says that the times are the
-    file's own.
+    file's own. ``bank`` is what it does not tell of a bank.
     """
 
     file: str
@@ -35,6 +44,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     remarks: int = 0
     incomplete: int = 0
     real_time: bool = True
+    bank: BankRules = BankRules()
 
 
 class LogSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from checkers.attribution import explain_operations
 from checkers.bank.accounts import LAST
+from checkers.bank.imported import IMPORTED, IMPORTED_JUDGED
 from checkers.bank.kernels import JUDGED, SUMS
 from checkers.columns import ints
 from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
@@ -16,11 +18,18 @@ from harness.checking import Anomaly
 from harness.outcome import Outcome
 
 Row = dict[str, Any]
+Kinds = tuple[tuple[str, str, Callable[[Row], str]], ...]
 
 TOTAL, NEGATIVE, NIL = "bank-total", "negative-balance", "nil-balance"
+UNEXPECTED, WRONG = "unexpected-key", "wrong-balance"
 NOT_CLAIMED = (
     "of a bank only totals, balances and what was transferred at the end are tested: that the "
     "store is {model} is not claimed"
+)
+
+NOT_CLAIMED_IMPORTED = (
+    "of a bank only totals, balances, and what transfers make between two reads are tested: that "
+    "the store is {} is not claimed"
 )
 
 
@@ -29,22 +38,19 @@ class Bank:
     """Wrong totals and negative balances, each with the fault that is nearest."""
 
     name: str = "bank"
-    kernels: tuple[Kernel, ...] = (SUMS, LAST, JUDGED)
+    kernels: tuple[Kernel, ...] = (SUMS, LAST, IMPORTED, JUDGED, IMPORTED_JUDGED)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
         """``unknown`` where no bank was set up, or none was ever read as a whole."""
+        if not tables["bank.banks"].num_rows and tables["bank.unset.accounts"].num_rows:
+            return _judge_imported(tables, setting, lookup)
         banks, wrong = tables["bank.banks"], tables["bank.wrong"]
-        anomalies = {}
         kinds = (
             (TOTAL, "off", _wrong_total),
             (NEGATIVE, "negative", _negative),
             (NIL, "nil", _nil),
         )
-        for name, column, tell in kinds:
-            rows = wrong.filter(wrong.column(column))
-            if rows.num_rows:
-                examples = _examples(rows, tell, tables["faults"], lookup)
-                anomalies[name] = Anomaly(count=rows.num_rows, examples=examples)
+        anomalies = _anomalies(wrong, kinds, tables["faults"], lookup)
         if tables["bank.lost"].num_rows:
             anomalies["lost-write"] = _lost(tables, lookup)
         doubts = _doubts(banks)
@@ -55,6 +61,64 @@ class Bank:
             statistics={"bank": _statistics(tables)},
             tables={"bank_wrong": wrong},
         )
+
+
+def _judge_imported(tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+    """A bank whose set-up is not in the history."""
+    bank, wrong, moved = (tables[f"bank.unset.{name}"] for name in ("bank", "wrong", "moved"))
+    accounts = tables["bank.unset.accounts"]
+    kinds = (
+        (TOTAL, "off", _wrong_total),
+        (NEGATIVE, "negative", _negative),
+        (NIL, "nil", _empty),
+        (UNEXPECTED, "unexpected", _unexpected),
+    )
+    anomalies = _anomalies(wrong, kinds, tables["faults"], lookup)
+    if moved.num_rows:
+        anomalies[WRONG] = _pairs(moved, "before", _wrong_balance, tables["faults"], lookup)
+    transfers = int(ints(accounts, "moves").sum()) // 2
+    doubts = []
+    if not bank.num_rows:
+        doubts.append("vacuous: the bank was never read without an account that holds nothing")
+    if not transfers:
+        doubts.append("vacuous: no transfer was acknowledged")
+    told = () if doubts else (_total_of(bank, setting), NOT_CLAIMED_IMPORTED.format(setting.model))
+    row = bank.to_pylist()[0] if bank.num_rows else {"size": accounts.num_rows, "reads": 0}
+    statistics = {
+        "banks": 1,
+        "accounts": row["size"],
+        "whole_reads": row["reads"],
+        "wrong_reads": wrong.num_rows,
+        "transfers": transfers,
+    }
+    return Part(
+        outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
+        anomalies=anomalies,
+        reasons=(*doubts, *told),
+        statistics={"bank": statistics},
+        tables={"bank_wrong": wrong},
+    )
+
+
+def _total_of(bank: pa.Table, setting: Setting) -> str:
+    (row,) = bank.to_pylist()
+    if setting.bank.total is not None:
+        return f"the bank holds {row['expected']} together, as was said when it was imported"
+    return (
+        f"the bank holds {row['expected']} together, as T{row['first']} read first: the history "
+        "does not tell of a set-up (--bank-total says another)"
+    )
+
+
+def _anomalies(wrong: pa.Table, kinds: Kinds, faults: pa.Table, lookup: Lookup) -> dict[str, Any]:
+    """The wrong reads of each kind: its name, the column that marks it and what tells it."""
+    found = {}
+    for name, column, tell in kinds:
+        rows = wrong.filter(wrong.column(column))
+        if rows.num_rows:
+            examples = _examples(rows, tell, faults, lookup)
+            found[name] = Anomaly(count=rows.num_rows, examples=examples)
+    return found
 
 
 def _doubts(banks: pa.Table) -> tuple[str, ...]:
@@ -82,19 +146,27 @@ def _statistics(tables: Tables) -> Row:
 
 
 def _lost(tables: Tables, lookup: Lookup) -> Anomaly:
-    lost = tables["bank.lost"].sort_by("key")
+    return _pairs(tables["bank.lost"], "last", _lost_write, tables["faults"], lookup)
+
+
+def _pairs(
+    rows: pa.Table, earlier: str, tell: Callable[[Row], str], faults: pa.Table, lookup: Lookup
+) -> Anomaly:
+    """Accounts in which a ``read`` contradicts the operation in the column ``earlier``."""
+    rows = rows.sort_by([("key", "ascending"), ("read", "ascending")])
     examples = []
-    for row in lost.slice(0, EXAMPLES_MAX).to_pylist():
-        txns = [row["last"], row["read"]]
+    for row in rows.slice(0, EXAMPLES_MAX).to_pylist():
+        txns = [row[earlier], row["read"]]
         found = lookup.operations(tuple(txns))
         shown = [found[txn] for txn in txns]
-        example = {"text": _lost_write(row), "txns": txns, "keys": [row["key"]]}
-        fault = explain_operations(shown, tables["faults"])
-        examples.append(example | {"operations": shown} | fault)
-    return Anomaly(count=lost.num_rows, examples=tuple(examples))
+        example = {"text": tell(row), "txns": txns, "keys": [row["key"]], "operations": shown}
+        examples.append(example | explain_operations(shown, faults))
+    return Anomaly(count=rows.num_rows, examples=tuple(examples))
 
 
-def _examples(rows: pa.Table, tell: Any, faults: pa.Table, lookup: Lookup) -> tuple[Row, ...]:  # noqa: ANN401
+def _examples(
+    rows: pa.Table, tell: Callable[[Row], str], faults: pa.Table, lookup: Lookup
+) -> tuple[Row, ...]:
     shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
     operations = lookup.operations(tuple(row["txn"] for row in shown))
     return tuple(_example(row, tell(row), operations[row["txn"]], faults) for row in shown)
@@ -131,6 +203,27 @@ def _nil(row: Row) -> str:
     return (
         f"nil balance: T{row['txn']} read nothing in {row['empty']} of the {row['size']} accounts, "
         "all of which had been given a balance"
+    )
+
+
+def _empty(row: Row) -> str:
+    return f"nil balance: T{row['txn']} read nothing in {row['empty']} of {row['size']} accounts"
+
+
+def _unexpected(row: Row) -> str:
+    return (
+        f"unexpected key: T{row['txn']} read account {row['strange']}, which was not in the first "
+        "read of the bank and in no transfer"
+    )
+
+
+def _wrong_balance(row: Row) -> str:
+    least, most, count = row["least"], row["most"], row["transfers"]
+    due = f"{least}" if least == most else f"{least} to {most}"
+    between = f"{count} acknowledged transfer{'s' * (count != 1)}"
+    return (
+        f"wrong balance: T{row['read']} read {row['balance']} in account {row['key']}, where "
+        f"T{row['before']} had read {row['held']} before it and {between} in between make {due}"
     )
 
 

@@ -61,11 +61,12 @@ def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     known = place < len(first)
     known[known] = key[first][place[known]] == key[read][known]
     read, bank = read[known], txn[first][place[known]]
-    sums = _sums(bank, txn[read], key[read], value[read], held[read])
+    sums = sums_of(bank, txn[read], key[read], value[read], held[read])
     return {"bank.accounts": accounts, "bank.sums": sums}
 
 
-def _sums(bank: Ints, txn: Ints, key: Ints, value: Ints, held: Bools) -> pa.Table:
+def sums_of(bank: Ints, txn: Ints, key: Ints, value: Ints, held: Bools) -> pa.Table:
+    """``READS`` of steps: each the bank, transaction, account, balance, and whether it has one."""
     value = np.where(held, value, 0)
     order = np.lexsort((key, value, txn, bank))  # the least balance leads its group
     starts = np.flatnonzero(group_starts(bank[order], txn[order]))
@@ -94,14 +95,14 @@ def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     saw another total, a balance below zero, or nothing in an account of a bank that was set up.
     """
     banks = _banks(tables["bank.accounts"])
-    reads = _whole(_added_up(tables["bank.sums"]), banks)
+    reads = _whole(added_up(tables["bank.sums"]), banks)
     counted = reads.group_by("bank").aggregate([([], "count_all")])
     banks = banks.join(counted.rename_columns({"count_all": "reads"}), "bank").sort_by("bank")
     reads_of_banks = pc.fill_null(banks.column("reads"), 0)
     banks = banks.drop_columns("reads").append_column("reads", reads_of_banks)
     before = _before_set_up(reads, tables, setting)
     off = pc.not_equal(reads.column("total"), reads.column("expected"))
-    less = pc.less(reads.column("least"), 0)
+    less = pc.and_(pc.less(reads.column("least"), 0), not setting.bank.negative_balances)
     empty = pc.and_(pc.greater(reads.column("empty"), 0), pc.invert(off))
     wrong = pc.and_(pc.or_(pc.or_(off, less), empty), pa.array(~before))
     for name, column in (("off", off), ("negative", less), ("nil", empty)):
@@ -119,7 +120,7 @@ def _banks(accounts: pa.Table) -> pa.Table:
     )
 
 
-def _added_up(sums: pa.Table) -> pa.Table:
+def added_up(sums: pa.Table) -> pa.Table:
     """One row a bank and transaction, from one a split."""
     sums = sums.sort_by([(n, "ascending") for n in ("bank", "txn", "least", "least_key")])
     bank, txn = ints(sums, "bank"), ints(sums, "txn")

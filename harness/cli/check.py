@@ -12,7 +12,9 @@ from harness.cli import judging
 from harness.cli.importing import opened
 from harness.cli.session import Session, executor_option, runs_option
 from harness.errors import UsageError
+from harness.history.jepsen.limits import MAX_MONEY
 from harness.plan import MAX_SEARCH_LIMIT
+from harness.rundir import BankRules
 from results.store import RunStore
 
 
@@ -33,6 +35,15 @@ from results.store import RunStore
     help="Configurations that the search of one register may try (the plan's when not given); half "
     "a million take about a second.",
 )
+@click.option(
+    "--bank-total",
+    type=click.IntRange(-MAX_MONEY, MAX_MONEY),
+    help="What the accounts of a bank in a history file hold together (what its first read saw "
+    "when not given).",
+)
+@click.option(
+    "--negative-balances", is_flag=True, help="Accounts of a bank may hold less than nothing."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON and nothing else.")
 @click.option(
     "--output",
@@ -50,6 +61,8 @@ def check(
     workload: str | None,
     model: str | None,
     search_limit: int | None,
+    bank_total: int | None,
+    negative_balances: bool,
     as_json: bool,
     output: Path | None,
     no_report: bool,
@@ -64,7 +77,10 @@ def check(
     if model is not None:
         canonical(model)  # to import a long history first would be wasted on a name mistyped
     only_judged = Path(path).is_file() and (as_json or no_report)
-    with opened(path, store, workload, keep=not only_judged) as directory:
+    bank = None
+    if bank_total is not None or negative_balances:
+        bank = BankRules(total=bank_total, negative_balances=negative_balances)
+    with opened(path, store, workload, bank=bank, keep=not only_judged) as directory:
         session.run = directory
         if output is not None:
             directory = attrs.evolve(directory, output=_made(output))

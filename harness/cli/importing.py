@@ -13,25 +13,33 @@ from harness import plugins
 from harness.cli.session import say
 from harness.errors import UsageError
 from harness.history.manifest import read_manifest
-from harness.rundir import RunDirectory
+from harness.rundir import BankRules, RunDirectory
 from results.store import RunStore
 
 
 @contextlib.contextmanager
 def opened(
-    name: str, store: RunStore, workload: str | None, *, keep: bool
+    name: str,
+    store: RunStore,
+    workload: str | None,
+    *,
+    bank: BankRules | None = None,
+    keep: bool,
 ) -> Iterator[RunDirectory]:
     """The run directory that ``name`` means: a run of ``store``, or a history file, imported.
 
     What is imported becomes a run of the store where ``keep`` says so, and is gone after the block
-    otherwise. ``workload`` is what to judge a file as; of a run it can't be changed. Raises
-    ``UsageError``.
+    otherwise. ``workload`` is what to judge a file as, ``bank`` what it does not tell of a bank; of
+    a run neither can be changed. Raises ``UsageError``.
     """
     path = Path(name)
     if not path.is_file():
         run = store.resolve(name)
         if workload is not None:
             _require_workload(run, workload)
+        if bank is not None:
+            expected = "expected a history file for what is said of a bank, found a run"
+            raise UsageError(f"{name}: {expected}")
         yield run
         return
     if workload is not None:
@@ -39,22 +47,22 @@ def opened(
     if not keep:
         with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
             run = RunDirectory(Path(scratch) / path.name)
-            _bring_in(path, run, workload)
+            _bring_in(path, run, workload, bank)
             yield run
         return
     run = store.create(path.stem.split(".")[0], time.time_ns(), secrets.token_bytes(2))
     try:
-        _bring_in(path, run, workload)
+        _bring_in(path, run, workload, bank)
     except BaseException:
         store.forget(run)
         raise
     yield run
 
 
-def _bring_in(path: Path, run: RunDirectory, workload: str | None) -> None:
+def _bring_in(path: Path, run: RunDirectory, workload: str | None, bank: BankRules | None) -> None:
     from harness.history.jepsen.importing import import_run
 
-    history = import_run(path, run, workload=workload, clock=time.process_time)
+    history = import_run(path, run, workload=workload, bank=bank, clock=time.process_time)
     say(f"imported {path} as {history.manifest.workload}")
 
 

@@ -215,6 +215,29 @@ def test_the_limit_of_the_search_can_be_raised_and_the_verdict_says_how(tmp_path
     assert "more than 20000 configurations" in higher.stdout
 
 
+def test_a_history_is_judged_as_what_it_is_and_what_it_lacks_can_be_said(tmp_path) -> None:
+    appends, bank = tmp_path / "appends.edn", tmp_path / "bank.edn"
+    appends.write_text(edn(SEEN))
+    operation = "{:type %s, :f %s, :value %s, :process 0}\n"
+    moved = "{:from 0, :to 1, :amount 5}"
+    bank.write_text(
+        operation % (":invoke", ":transfer", moved)
+        + operation % (":ok", ":transfer", moved)
+        + operation % (":invoke", ":read", "nil")
+        + operation % (":ok", ":read", "{0 -5, 1 5}")
+    )
+
+    as_register = check(appends, "--workload", "register")
+    assert as_register.returncode == 254
+    assert "found appends and reads of lists" in as_register.stderr
+    assert check(appends, "--bank-total", "3").returncode == 254
+    owing = check(bank, "--json")
+    assert [*json.loads(owing.stdout)["anomalies"]] == ["negative-balance"]
+    other = check(bank, "--json", "--negative-balances", "--bank-total", "7")
+    assert [*json.loads(other.stdout)["anomalies"]] == ["bank-total"]
+    assert check(bank, "--negative-balances", "--no-report").returncode == 0
+
+
 def test_a_model_is_known_in_any_case_and_the_nearest_name_is_told(tmp_path) -> None:
     path = tmp_path / "history.edn"
     path.write_text(edn(SEEN))

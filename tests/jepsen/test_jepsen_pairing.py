@@ -148,10 +148,10 @@ def test_a_contradiction_names_what_was_completed_and_what_was_invoked(tmp_path:
 def test_what_clients_tell_of_the_operation_that_they_were_given_is_read(
     tmp_path: Path, asked: Any, ended: str, done: Any
 ) -> None:
+    workload = "register" if asked == WRITE else "list-append"
     for layout in (json_lines, edn_lines):
-        history = read_jepsen(
-            write(tmp_path, layout([invoke(0, asked), txn(ended, 0, done)])), workload="list-append"
-        )
+        file = write(tmp_path, layout([invoke(0, asked), txn(ended, 0, done)]))
+        history = read_jepsen(file, workload=workload)
 
         assert history.micro_ops().num_rows == len(asked)
 

@@ -23,7 +23,7 @@ from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
 from harness.history.jepsen import nemesis, tables
 from harness.history.jepsen.operations import Names
-from harness.history.jepsen.pairing import Pairing
+from harness.history.jepsen.pairing import BANKS, LISTS, REGISTERS, Pairing
 from harness.history.jepsen.reader import Clock, batches, is_jepsen
 from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_ops_name
 from harness.history.load import History, load
@@ -32,17 +32,23 @@ from harness.history.parquet import ParquetSink
 from harness.history.seal import SPLITS
 from harness.history.tables import BATCH_ROWS
 from harness.promise import Declaration, Promise
-from harness.rundir import SCHEMA_VERSION, Manifest, Origin, RunDirectory
+from harness.rundir import SCHEMA_VERSION, BankRules, Manifest, Origin, RunDirectory
 
 __all__ = ["ImportedHistory", "import_run", "is_jepsen", "read_jepsen"]
 
-LIST_APPEND, REGISTER = "list-append", "register"
+LIST_APPEND, REGISTER, BANK = "list-append", "register", "bank"
 _ALWAYS = ("statistics", "evidence")
 CHECKERS = {
     LIST_APPEND: (LIST_APPEND, "lost-write", *_ALWAYS),
     REGISTER: (REGISTER, *_ALWAYS),
+    BANK: (BANK, *_ALWAYS),
 }
 """What judges a workload; how long nobody was served, only where times are real."""
+
+_JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK), BANKS: (BANK,)}
+"""The workloads that histories of a kind can be judged as; those of plug-ins judge what they like.
+"""
+
 
 KEYS_FILE = "keys.parquet"
 """In ``history/`` of an imported run: what keys that were no integers are called."""
@@ -94,6 +100,7 @@ def read_jepsen(
     path: Path,
     *,
     workload: str | None = None,
+    bank: BankRules | None = None,
     splits: int = SPLITS,
     clock: Clock = lambda: 0.0,
 ) -> ImportedHistory:
@@ -114,6 +121,10 @@ def read_jepsen(
         pairing.finish()
     if not pairing.transactions.process:
         raise MalformedHistory(file, "", "expected operations of clients, found none")
+    workload = _workload(pairing, workload, file)
+    if bank is not None and pairing.kind != BANKS:
+        found = pairing.kind or "operations without values"
+        raise UsageError(f"{file}: a bank's total was given; expected {BANKS}, found {found}")
     axis = tables.axis(pairing)
     transactions = tables.transactions(pairing, axis.at_ns)
     try:
@@ -129,8 +140,9 @@ def read_jepsen(
                 remarks=len(pairing.remarks),
                 incomplete=pairing.incomplete,
                 real_time=axis.real,
+                bank=bank or BankRules(),
             ),
-            workload or _workload(pairing, file),
+            workload,
             splits,
         ),
         keys=keys,
@@ -150,6 +162,7 @@ def import_run(
     run: RunDirectory,
     *,
     workload: str | None = None,
+    bank: BankRules | None = None,
     clock: Clock = lambda: 0.0,
 ) -> History:
     """Import ``path`` into the empty or absent directory ``run``: a sealed run like any other.
@@ -159,7 +172,7 @@ def import_run(
     """
     if run.manifest.exists():
         raise UsageError(f"{run.root}: expected an empty directory, found a run")
-    history = read_jepsen(path, workload=workload, clock=clock)
+    history = read_jepsen(path, workload=workload, bank=bank, clock=clock)
     try:
         run.root.mkdir(parents=True, exist_ok=True)
         checksums = _write(history, run)
@@ -214,16 +227,23 @@ def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
     return {path.relative_to(run.root).as_posix(): files.sha256(path)}
 
 
-def _workload(pairing: Pairing, file: str) -> str:
-    if pairing.lists:
-        return LIST_APPEND
-    if pairing.longest > 1:
+def _workload(pairing: Pairing, asked: str | None, file: str) -> str:
+    """What to judge the history as: ``asked``, or what its operations are of. Raises
+    ``UsageError`` where no checker can.
+    """
+    able = _JUDGES.get(pairing.kind or "", (REGISTER,))
+    if asked is not None and asked not in CHECKERS:
+        return asked
+    if pairing.kind is not None and asked is not None and asked not in able:
+        raise UsageError(f"{file}: expected a history of {asked}, found {pairing.kind}")
+    chosen = asked or able[0]
+    if chosen == REGISTER and pairing.longest > 1:
         raise UsageError(
             f"{file}: expected appends to lists, or one operation on a register at a time, found "
             f"transactions of up to {pairing.longest} operations on registers, which no checker "
             "judges"
         )
-    return REGISTER
+    return chosen
 
 
 def _manifest(origin: Origin, workload: str, splits: int) -> Manifest:

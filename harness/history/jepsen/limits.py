@@ -35,6 +35,9 @@ LEAST_BYTES_PER_S = 50_000
 """Processor time that reading may take: some seconds, and more for each byte. The slowest layout is
 read twenty times as fast on an ordinary machine; what is slower was made to be."""
 
+MAX_MONEY = 1 << 52
+"""Of a balance or an amount: thousands of them can be added up in 64 bits."""
+
 MAX_NAMED_KEYS = 1 << 20
 """Keys that are no integers; each costs an entry in a side table."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from harness.history.jepsen.limits import (
     INT64_MAX,
     INT64_MIN,
     LOWEST_KEY,
+    MAX_MONEY,
     MAX_NAMED_KEYS,
     MAX_TEXT_CHARS,
     TIME_LIMIT_NS,
@@ -19,7 +21,7 @@ from harness.history.jepsen.limits import (
 from harness.text import inert
 
 Type = Literal["invoke", "ok", "fail", "info"]
-StepName = Literal["append", "r", "w", "cas"]
+StepName = Literal["append", "r", "w", "cas", "add", "balance"]
 
 Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 Key = Annotated[int, msgspec.Meta(ge=LOWEST_KEY, le=INT64_MAX)]
@@ -35,7 +37,10 @@ NESTING_COST = 8
 """Characters of room that a bracket takes, so that a thousand of them end soon."""
 
 TXN = "txn"
-REGISTER_OPERATIONS = ("read", "write", "cas")
+TRANSFER = "transfer"
+OPERATIONS = (TXN, "read", "write", "cas", TRANSFER)
+_TRANSFER_FIELDS = frozenset({"from", "to", "amount"})
+_DIGITS = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _TYPES = frozenset({"invoke", "ok", "fail", "info"})
 _MARKS = frozenset(":'\\\"")
 _FIELDS = ("type", "process", "f", "value", "index", "time", "error")
@@ -45,12 +50,13 @@ class Operation(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=Tr
     """What a client process did or learned.
 
     ``value`` holds steps (f, key, value); ``None`` says that the file does not tell. A step of
-    ``cas`` has the list of old and new value.
+    ``cas`` has the list of old and new value. A transfer is two steps of ``add``, a read of a bank
+    one of ``balance`` for each account.
     """
 
     type: Type
     process: Int64
-    f: Literal["txn", "read", "write", "cas"]
+    f: Literal["txn", "read", "write", "cas", "transfer"]
     value: list[Step] | None
     index: Index = NO_INDEX
     time: Time | None = None
@@ -117,15 +123,17 @@ def normalize(form: object, names: Names) -> Operation | Remark:
             raise Refused(f"expected the process of a txn to be an integer, found {found}")
         return _remark(fields, type_, index, time)
     f = _name(fields["f"])
-    if f != TXN and f not in REGISTER_OPERATIONS:
-        found = f"found {shown(fields['f'])}"
-        raise Refused(f"expected f to be txn, read, write or cas for a client process, {found}")
-    told = fields.get("error")
+    if f not in OPERATIONS:
+        expected = f"expected f to be {', '.join(OPERATIONS[:-1])} or {OPERATIONS[-1]}"
+        raise Refused(f"{expected} for a client process, found {shown(fields['f'])}")
+    told, value = fields.get("error"), fields.get("value")
+    if f == TRANSFER and type_ in ("fail", "info") and not isinstance(value, Mapping):
+        value = None  # clients of banks tell there why they refused
     return Operation(
         type=type_,  # type: ignore[arg-type]  # one of _TYPES
         process=process,
         f=f,  # type: ignore[arg-type]  # just looked at
-        value=_steps(f, fields.get("value"), names),
+        value=_steps(f, type_, value, names),
         index=index,
         time=time,
         error=None if told is None else text_of(told),
@@ -179,13 +187,17 @@ def _remark(fields: dict[str, Any], type_: str, index: int, time: int | None) ->
     )
 
 
-def _steps(f: str, value: Any, names: Names) -> list[Any] | None:  # noqa: ANN401 (as read)
+def _steps(f: str, type_: str, value: Any, names: Names) -> list[Any] | None:  # noqa: ANN401 (as read)
     if f == TXN:
         if value is None:
             return None
         if not isinstance(value, list):
             raise Refused(f"expected a list of micro-operations, found {shown(text_of(value))}")
         return [_step(step, names) for step in value]
+    if f == TRANSFER:
+        return None if value is None else _transfer(value, names)
+    if f == "read" and isinstance(value, Mapping):
+        return None if type_ == "invoke" else _balances(value, names)
     return _register_step(f, value, names)
 
 
@@ -227,6 +239,43 @@ def _register_step(f: str, value: Any, names: Names) -> list[Any] | None:  # noq
         return [("cas", key, [_int64(part, "a value of cas") for part in value])]
     name = "r" if f == "read" else "w"
     return [(name, key, _int64(value, f"the value of {f}"))]
+
+
+def _transfer(value: object, names: Names) -> list[Any]:
+    """``{:from 0 :to 1 :amount 5}`` as what it adds to each account."""
+    told = {_name(key): part for key, part in value.items()} if isinstance(value, Mapping) else {}
+    if told.keys() != _TRANSFER_FIELDS:
+        expected = "expected {from, to, amount} for transfer"
+        raise Refused(f"{expected}, found {shown(text_of(value))}")
+    amount = _money(told["amount"], "the amount of a transfer")
+    payer, payee = _account(told["from"], names), _account(told["to"], names)
+    return [("add", payer, -amount), ("add", payee, amount)]
+
+
+def _balances(value: Mapping[Any, Any], names: Names) -> list[Any]:
+    """``{0 50, 1 nil}``, what a read saw of a bank."""
+    found: dict[int, Any] = {}
+    for name, balance in value.items():
+        account = _account(name, names)
+        if account in found:
+            raise Refused(f"account {text_of(name)} stands twice in one read")
+        held = None if balance is None else _money(balance, "a balance")
+        found[account] = ("balance", account, held)
+    return list(found.values())
+
+
+def _account(key: object, names: Names) -> int:
+    """JSON has no integers as keys of a map: what looks like one is one."""
+    if type(key) is str and _DIGITS.fullmatch(key):
+        return int(key)
+    return _key(key, names)
+
+
+def _money(value: object, what: str) -> int:
+    number = _int64(value, what)
+    if abs(number) > MAX_MONEY:
+        raise Refused(f"expected {what} of at most {MAX_MONEY}, found {number}")
+    return number
 
 
 def _plain_pair(value: list[Any]) -> bool:

@@ -33,9 +33,14 @@ from harness.records import OpType
 OK, FAIL, INFO = 0, 1, 2
 TYPES = (OpType.OK.value, OpType.FAIL.value, OpType.INFO.value)
 _CODES = {name: code for code, name in enumerate(TYPES)}
-STEP_NAMES = ("r", "append", "w", "cas")
-_STEP_CODES = {name: code for code, name in enumerate(STEP_NAMES)}
-_LIST_STEPS, _REGISTER_STEPS = "appends and reads of lists", "reads and writes of registers"
+_STEP_CODES = {"r": 0, "append": 1, "w": 2, "cas": 3, "add": 4, "balance": 5}
+STEP_NAMES = ("r", "append", "w", "cas", "add", "r")
+"""By the codes of steps: a balance is what a read saw, and known for a bank's."""
+LISTS = "appends and reads of lists"
+REGISTERS = "reads and writes of registers"
+BANKS = "transfers and reads of a bank"
+"""What a history may consist of."""
+_BANK_STEPS = frozenset({"add", "balance"})
 
 STAGED_OPERATIONS = 16_384
 """Completed operations whose steps wait as objects to become columns."""
@@ -77,6 +82,12 @@ class Steps:
     elements: pa.Array
     type: pa.Array
 
+    def without(self, code: int) -> Steps:
+        """All but the steps of this ``code``."""
+        keep = pa.array(self.f.to_numpy() != code)
+        columns = {name: getattr(self, name).filter(keep) for name in attrs.fields_dict(Steps)}
+        return Steps(**columns)
+
 
 class Pairing:
     """Takes operations and refuses what no history can hold. Give everything, then ``finish``."""
@@ -91,7 +102,6 @@ class Pairing:
         self.operations = 0
         self.incomplete = 0
         self.longest = 0
-        self.lists = False
         self._file = file
         self._names = names or Names()
         self._indexed = False
@@ -100,8 +110,9 @@ class Pairing:
         self._crashed: dict[int, int] = {}
         self._error_codes: dict[str, int] = {}
         self._staged: list[tuple[int, int, int, list[Any]]] = []
-        self._kind: str | None = None
+        self.kind: str | None = None
         self._kind_line = 0
+        self._untold = array("q")
 
     def add(self, operations: Sequence[Operation | Remark], lines: Sequence[int]) -> None:
         """Take the next operations. Raises ``MalformedHistory``."""
@@ -127,6 +138,27 @@ class Pairing:
         self.incomplete = len(opened)
         self._open.clear()
         self._flush()
+        if self.kind == BANKS:
+            self._finish_bank()
+
+    def _finish_bank(self) -> None:
+        """An ok read that tells of no account found nothing in any; one that failed read none."""
+        nothing = [("balance", account, None) for account in self._accounts()]
+        for txn in self._untold:
+            self._staged.append((txn, OK, self.transactions.line[txn], nothing))
+            if len(self._staged) * len(nothing) >= STAGED_OPERATIONS:
+                self._flush()
+        self._flush()
+        self.steps = [piece.without(_STEP_CODES["r"]) for piece in self.steps]
+
+    def _accounts(self) -> list[int]:
+        keys = [piece.key.to_numpy() for piece in self.steps]
+        codes = [piece.f.to_numpy() for piece in self.steps]
+        told = [
+            np.unique(key[code >= _STEP_CODES["add"]])
+            for key, code in zip(keys, codes, strict=True)
+        ]
+        return list(map(int, np.unique(np.concatenate(told))))
 
     def _place(self, operation: Operation | Remark, line: int) -> int:
         """The operation's index; remembers its time."""
@@ -193,6 +225,8 @@ class Pairing:
         if code == INFO:
             self._crashed[process] = line
         done = self._done(operation, invoked, code, line, begun_line)
+        if code == OK and operation.f == "read" and not operation.value:
+            self._untold.append(txn)
         self._close(txn, self.operations, index, code, operation.error)
         self._staged.append((txn, code, line, done))
 
@@ -279,12 +313,11 @@ class Pairing:
             if name == "r" and value is None:
                 continue
             is_list = name == "append" or (name == "r" and value.__class__ is list)
-            kind = _LIST_STEPS if is_list else _REGISTER_STEPS
-            if self._kind is None:
-                self._kind, self._kind_line = kind, int(lines[place])
-                self.lists = is_list
-            elif kind != self._kind:
-                before = f"{self._kind} are on line {self._kind_line}"
+            kind = LISTS if is_list else BANKS if name in _BANK_STEPS else REGISTERS
+            if self.kind is None:
+                self.kind, self._kind_line = kind, int(lines[place])
+            elif kind != self.kind:
+                before = f"{self.kind} are on line {self._kind_line}"
                 raise self._malformed(int(lines[place]), f"{kind}, but {before}")
 
     def _malformed(self, line: int, reason: str) -> MalformedHistory:

@@ -1,0 +1,216 @@
+"""Banks whose set-up is not in the history, as Jepsen records them: transfers that say what they
+add, and reads of all accounts.
+
+The total is what the history's importer was told, or what the first read saw. An account holds what
+an earlier read saw in it and what was transferred since; transfers that overlap the reads, and
+those of unknown outcome, leave a range.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.bank.kernels import READS, added_up, sums_of
+from checkers.columns import INFO, OK, Bools, Ints, codes, ints
+from checkers.kernel import Exchange, Kernel, Setting, Tables
+from checkers.txns import Transactions, transactions_of
+
+_READ, _WRITE, _ADD = 0, 1, 2
+_STEPS = ("r", "w", "add")
+_NO_SET_UP = -1
+"""In the place of the transaction that set a bank up."""
+
+ACCOUNTS = pa.schema([("key", pa.int64()), ("touched", pa.bool_()), ("moves", pa.int64())])
+"""``touched`` by a transfer, even by one that failed; ``moves`` counts acknowledged ones."""
+
+UNTOUCHED = pa.schema([("key", pa.int64()), ("txn", pa.int64())])
+"""Reads of accounts that no transfer touched."""
+
+MOVED = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("read", pa.int64()),
+        ("balance", pa.int64()),
+        ("before", pa.int64()),
+        ("held", pa.int64()),
+        ("least", pa.int64()),
+        ("most", pa.int64()),
+        ("transfers", pa.int64()),
+    ]
+)
+"""An account in which ``read`` saw a ``balance`` that is not from ``least`` to ``most``: what it
+``held`` when ``before`` read it, and what was transferred since, ``transfers`` of them wholly
+between the two reads.
+"""
+
+
+def add_up_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``bank.unset.accounts``, ``.untouched``, ``.sums`` (``READS``) and ``.moved``: nothing of a
+    history that a plan drove, and nothing of accounts that were written.
+    """
+    txns, table = transactions_of(tables, setting), tables["micro_ops"]
+    f, key = codes(table, "f", _STEPS), ints(table, "key")
+    if setting.planned or not len(key):
+        return _named(*(s.empty_table() for s in (ACCOUNTS, UNTOUCHED, READS, MOVED)))
+    kept = np.flatnonzero(~np.isin(key, key[f == _WRITE]))
+    table, f, key = table.take(pa.array(kept)), f[kept], key[kept]
+    txn, value = ints(table, "txn"), ints(table, "value")
+    held = np.asarray(table.column("value").is_valid(), dtype=np.bool_)
+    ok = txns.type[txn] == OK
+    keys, k = np.unique(key, return_inverse=True)
+    moves = np.bincount(k[(f == _ADD) & ok], minlength=len(keys))
+    touched = np.isin(np.arange(len(keys)), k[f == _ADD])
+    read = np.flatnonzero((f == _READ) & ok)
+    sums = sums_of(np.full(len(read), _NO_SET_UP), txn[read], key[read], value[read], held[read])
+    spare = read[~touched[k[read]]]
+    moved = _moved(keys, k, txn, value, txns, (read[held[read]], np.flatnonzero(f == _ADD)))
+    return _named(
+        pa.table([keys, touched, moves], schema=ACCOUNTS),
+        pa.table([key[spare], txn[spare]], schema=UNTOUCHED),
+        sums,
+        moved,
+    )
+
+
+def _named(*found: pa.Table) -> dict[str, pa.Table]:
+    names = ("accounts", "untouched", "sums", "moved")
+    return {f"bank.unset.{name}": table for name, table in zip(names, found, strict=True)}
+
+
+def _moved(
+    keys: Ints, k: Ints, txn: Ints, value: Ints, txns: Transactions, steps: tuple[Ints, Ints]
+) -> pa.Table:
+    """``MOVED``: each read of an account against the last one that had ended before it began.
+
+    A transfer lies between the two for certain where it began after the earlier and ended before
+    the later; it may where it neither ended before the earlier began nor began after the later
+    ended. Places on one axis, account by account, turn both into searches of sorted arrays.
+    """
+    reads, adds = steps
+    adds = adds[(txns.type[txn[adds]] == OK) | (txns.type[txn[adds]] == INFO)]
+    moments = np.unique(np.concatenate([txns.start, txns.finish]))
+    stride = len(moments) + 2
+
+    def place(rows: Ints, at: Ints) -> Ints:
+        return k[rows] * stride + 1 + np.searchsorted(moments, at[txn[rows]])
+
+    start, finish = place(reads, txns.start), place(reads, txns.finish)
+    by_finish = np.argsort(finish)
+    last = np.searchsorted(finish[by_finish], start) - 1
+    before = by_finish[np.maximum(last, 0)] if len(reads) else by_finish
+    known = (last >= 0) & (k[reads[before]] == k[reads])
+    done = adds[txns.type[txn[adds]] == OK]
+    begun, ended = place(done, txns.start), place(done, txns.finish)
+    opened = place(adds, txns.start)
+    zero = k[reads] * stride
+    since = np.where(known, finish[before], zero)
+
+    def between(amount: Ints) -> Ints:
+        """Of the acknowledged steps those that lie between for certain."""
+        order = np.argsort(start)
+        first = np.searchsorted(start[order], ended, side="right")
+        after = np.searchsorted(since[order], begun)
+        inside = first < after
+        change = np.zeros(len(reads) + 1, dtype=np.int64)
+        np.add.at(change, first[inside], amount[inside])
+        np.add.at(change, after[inside], -amount[inside])
+        found = np.zeros(len(reads), dtype=np.int64)
+        found[order] = np.cumsum(change)[:-1]
+        return found
+
+    def possible(sign: int) -> Ints:
+        """What all that may lie between and has this sign adds."""
+        of_all, of_done = (np.where(value[s] * sign > 0, value[s], 0) for s in (adds, done))
+        to_come = _running(opened, of_all, finish) - _running(opened, of_all, zero)
+        return to_come - (_running(ended, of_done, start[before]) - _running(ended, of_done, zero))
+
+    amount = value[done]
+    earlier = value[reads[before]]
+    least = earlier + between(np.maximum(amount, 0)) + possible(-1)
+    most = earlier + between(np.minimum(amount, 0)) + possible(1)
+    wrong = known & ((value[reads] < least) | (value[reads] > most))
+    # What comes after a wrong read differs from it: the first of them is told.
+    wrong &= ~wrong[before]
+    columns = (
+        keys[k[reads]],
+        txn[reads],
+        value[reads],
+        txn[reads[before]],
+        earlier,
+        least,
+        most,
+        between(np.ones(len(done), dtype=np.int64)),
+    )
+    return pa.table([pa.array(column[wrong], pa.int64()) for column in columns], schema=MOVED)
+
+
+def _running(at: Ints, amount: Ints, until: Ints) -> Ints:
+    """The sum of each ``amount`` whose place ``at`` is before ``until``."""
+    order = np.argsort(at)
+    total = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(amount[order])])
+    return np.asarray(total[np.searchsorted(at[order], until)], dtype=np.int64)
+
+
+def judge_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """``bank.unset.bank``, one row where a history of this form was read (the first read without a
+    gap, the total, accounts, reads and acknowledged transfers), and ``bank.unset.wrong``: reads
+    with another total, a balance below zero, nothing in an account, or an account of no bank.
+    """
+    txns = transactions_of(tables, setting)
+    reads = added_up(tables["bank.unset.sums"])
+    accounts, untouched = tables["bank.unset.accounts"], tables["bank.unset.untouched"]
+    txn, total = ints(reads, "txn"), ints(reads, "total")
+    full = np.flatnonzero(ints(reads, "empty") == 0)
+    first = full[np.argsort(txns.finish[txn[full]])[:1]]
+    given = setting.bank.total
+    expected = given if given is not None else int(total[first].sum())
+    seen = ints(untouched, "txn")
+    at_first = ints(untouched, "key")[np.isin(seen, txn[first])]
+    unexpected, strange = _unexpected(untouched, at_first, txn)
+    size = len(at_first) + int(pc.sum(accounts.column("touched")).as_py() or 0)
+    count = len(first)
+    bank = pa.table(
+        {
+            "first": txn[first],
+            "expected": np.full(count, expected),
+            "size": np.full(count, size),
+            "reads": np.full(count, reads.num_rows),
+            "moves": np.full(count, ints(accounts, "moves").sum()),
+        }
+    )
+    marks: dict[str, Bools] = {
+        "off": total != expected,
+        "negative": (ints(reads, "least") < 0) & (not setting.bank.negative_balances),
+        "nil": ints(reads, "empty") > 0,
+        "unexpected": unexpected,
+    }
+    wrong = np.any(np.stack(tuple(marks.values())), axis=0) & bool(count)
+    same = {"expected": expected, "size": size}
+    filled = {name: np.full(len(txn), number) for name, number in same.items()}
+    more = {**marks, **filled, "strange": strange}
+    for name, column in more.items():
+        reads = reads.append_column(name, pa.array(column))
+    found = reads.filter(pa.array(wrong)).sort_by("txn")
+    return {"bank.unset.bank": bank, "bank.unset.wrong": found}
+
+
+def _unexpected(untouched: pa.Table, at_first: Ints, txn: Ints) -> tuple[Bools, Ints]:
+    """For each of the sorted ``txn`` whether it read an account that the first read had not and no
+    transfer touched, and the least such account.
+    """
+    key, of = ints(untouched, "key"), ints(untouched, "txn")
+    strange = np.flatnonzero(~np.isin(key, at_first))
+    strange = strange[np.lexsort((-key[strange], of[strange]))]
+    found, least = np.zeros(len(txn), dtype=np.bool_), np.zeros(len(txn), dtype=np.int64)
+    place = np.searchsorted(txn, of[strange])
+    found[place] = True
+    least[place] = key[strange]
+    return found, least
+
+
+IMPORTED = Kernel(name="bank.imported", exchange=Exchange.KEY, run=add_up_imported)
+IMPORTED_JUDGED = Kernel(
+    name="bank.imported.judged", exchange=Exchange.ONE_PLACE, run=judge_imported
+)
