@@ -94,7 +94,9 @@ def _any_of(found: Ints, n: int) -> Bools:
 
 
 def lost_updates(ops: ListOps, versions: Versions, own: Own) -> pa.Table:
-    """lost-update: committed transactions first read the same version and then appended to it."""
+    """lost-update: committed transactions first read the same version and then appended to it. One
+    of them may; each other is a row that names the first.
+    """
     reads = ops.reads
     first = own.before < 0
     read = np.flatnonzero((ops.txns.type[reads.txn] == OK) & first & (own.end > own.high))
@@ -104,14 +106,9 @@ def lost_updates(ops: ListOps, versions: Versions, own: Own) -> pa.Table:
     starts = group_starts(reads.k[read], state)
     group = np.cumsum(starts) - 1
     low = np.flatnonzero(starts)
-    size = np.diff(np.append(low, len(read)))
-    crowded = size[group] > 1 if len(read) else starts
-    # Each accuses the first of its group, and the first the second.
-    other = low[group] + starts if len(read) else group
-    other = reads.txn[read[np.minimum(other, max(len(read) - 1, 0))]]
-    return rows(
-        ops, "lost-update", reads.k[read[crowded]], reads.txn[read[crowded]], other[crowded]
-    )
+    later = read[~starts]
+    first_of_all = read[low[group[~starts]]]
+    return rows(ops, "lost-update", reads.k[later], reads.txn[later], reads.txn[first_of_all])
 
 
 def _states(ops: ListOps, versions: Versions, read: Ints) -> Ints:

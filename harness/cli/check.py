@@ -9,7 +9,7 @@ import click
 
 from checkers.models import canonical
 from harness.cli import judging
-from harness.cli.importing import opened
+from harness.cli.importing import is_history, opened
 from harness.cli.session import Session, executor_option, runs_option
 from harness.errors import UsageError
 from harness.history.jepsen.limits import MAX_MONEY
@@ -68,7 +68,7 @@ def check(
     no_report: bool,
 ) -> int:
     """Judge PATH and write its report: a run (a path, an identifier or its beginning, or "latest"),
-    or a history recorded by Jepsen (EDN or JSON lines).
+    or a history recorded by Jepsen (EDN or JSON lines; "-" reads it from stdin).
 
     A run whose controller was killed is recovered first, and judged as the prefix that it is. A
     history becomes a run of the store; with --json or --no-report it is only judged. A run that
@@ -76,7 +76,7 @@ def check(
     """
     if model is not None:
         canonical(model)  # to import a long history first would be wasted on a name mistyped
-    only_judged = Path(path).is_file() and (as_json or no_report)
+    only_judged = is_history(path) and (as_json or no_report)
     bank = None
     if bank_total is not None or negative_balances:
         bank = BankRules(total=bank_total, negative_balances=negative_balances)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,9 +13,18 @@ from pathlib import Path
 from harness import plugins
 from harness.cli.session import say
 from harness.errors import UsageError
+from harness.history.jepsen.limits import MAX_EXPANDED_BYTES
 from harness.history.manifest import read_manifest
 from harness.rundir import BankRules, RunDirectory
 from results.store import RunStore
+
+STDIN = "-"
+_COPIED_BYTES = 1 << 20  # at once
+
+
+def is_history(name: str) -> bool:
+    """Whether ``name`` means a history to import: a file, or what stdin gives."""
+    return name == STDIN or Path(name).is_file()
 
 
 @contextlib.contextmanager
@@ -26,12 +36,19 @@ def opened(
     bank: BankRules | None = None,
     keep: bool,
 ) -> Iterator[RunDirectory]:
-    """The run directory that ``name`` means: a run of ``store``, or a history file, imported.
+    """The run directory that ``name`` means: a run of ``store``, or a history, imported from a file
+    or, for ``-``, from stdin.
 
     What is imported becomes a run of the store where ``keep`` says so, and is gone after the block
     otherwise. ``workload`` is what to judge a file as, ``bank`` what it does not tell of a bank; of
     a run neither can be changed. Raises ``UsageError``.
     """
+    if name == STDIN:
+        with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
+            copy = _copied_stdin(Path(scratch))
+            with opened(str(copy), store, workload, bank=bank, keep=keep) as run:
+                yield run
+        return
     path = Path(name)
     if not path.is_file():
         run = store.resolve(name)
@@ -57,6 +74,20 @@ def opened(
         store.forget(run)
         raise
     yield run
+
+
+def _copied_stdin(scratch: Path) -> Path:
+    """A file with all that stdin gives."""
+    if sys.stdin.isatty():
+        raise UsageError("-: expected a history on stdin, found a terminal")
+    path, left = scratch / "stdin", MAX_EXPANDED_BYTES
+    with path.open("wb") as copy:
+        while block := sys.stdin.buffer.read(_COPIED_BYTES):
+            left -= len(block)
+            if left < 0:
+                raise UsageError(f"-: expected at most {MAX_EXPANDED_BYTES} bytes, found more")
+            copy.write(block)
+    return path
 
 
 def _bring_in(path: Path, run: RunDirectory, workload: str | None, bank: BankRules | None) -> None:

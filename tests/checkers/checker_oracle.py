@@ -136,7 +136,7 @@ class Oracle:
                 at = next((i for i, (f, _) in enumerate(mine) if f == "r"), None)
                 if txn.type == "ok" and at is not None and any(f == "append" for f, _ in mine[at:]):
                     groups[k, tuple(mine[at][1] or ())].add(t)
-        return {t for group in groups.values() if len(group) > 1 for t in group}
+        return {t for group in groups.values() for t in sorted(group)[1:]}
 
     def _dirty_updates(self) -> set[int]:
         accused = set()

@@ -215,6 +215,20 @@ def test_the_limit_of_the_search_can_be_raised_and_the_verdict_says_how(tmp_path
     assert "more than 20000 configurations" in higher.stdout
 
 
+@pytest.mark.parametrize(("read", "code"), [(SEEN, 0), (MISSED, 1)])
+def test_a_history_may_come_from_stdin(tmp_path, read, code) -> None:
+    with subprocess.Popen(
+        [FIREDRILL, "check", "-", "--no-report", "--executor", "local", "--runs-dir", tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        told, _ = process.communicate(gzip.compress(edn(read).encode()), timeout=60)
+
+    assert process.returncode == code
+    assert told.endswith(b": -\n")
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_history_is_judged_as_what_it_is_and_what_it_lacks_can_be_said(tmp_path) -> None:
     appends, bank = tmp_path / "appends.edn", tmp_path / "bank.edn"
     appends.write_text(edn(SEEN))
