@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -60,7 +60,8 @@ def rows(material: Material) -> tuple[FaultRow, ...]:
         effect, done = effects.get(number, {}), besides.get(number, "")
         span = begun.get(number)
         begun_ns = None if span is None else span.begin_ns
-        found.append(_row(row, seconds(planned_ns), begun_ns, effect, done))
+        tell = seconds if material.scale.timed else _untimed
+        found.append(_row(row, seconds(planned_ns), begun_ns, effect, done, tell))
     return tuple(found)
 
 
@@ -81,6 +82,7 @@ def _row(
     begun_ns: int | None,
     effect: Mapping[str, Any],
     done: str,
+    tell: Callable[[int | None], str],
 ) -> FaultRow:
     takeovers = list(_takeovers(effect))
     proofs = (
@@ -99,14 +101,19 @@ def _row(
         state=row["state"],
         proven=row["state"] == FaultState.HEALED,
         planned=planned,
-        begun=seconds(begun_ns),
-        effective=seconds(row["effective_ns"]),
-        healing=seconds(row["healing_ns"]),
-        healed=seconds(row["healed_ns"]),
+        begun=tell(begun_ns),
+        effective=tell(row["effective_ns"]),
+        healing=tell(row["healing_ns"]),
+        healed=tell(row["healed_ns"]),
         met=cell("open", effect.get("open_at_injection")),
         taken_over=_last(takeovers),
         proofs=tuple((name, text) for name, text in proofs if text),
     )
+
+
+def _untimed(_at_ns: int | None) -> str:
+    """Of a history without times: the nanoseconds are only an order."""
+    return DASH
 
 
 def _takeovers(effect: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
