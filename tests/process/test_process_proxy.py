@@ -12,7 +12,7 @@ import pytest
 from process_programs import Line, bring_up
 
 from clusters.providers.process import proxy
-from clusters.providers.process.lanes import HELD_LIMIT_BYTES
+from clusters.providers.process.lanes import HELD_LIMIT_BYTES, Lane
 from clusters.providers.process.proxy import Mesh
 from harness.cluster import Address
 from harness.errors import HarnessError, UsageError
@@ -294,7 +294,7 @@ def kernel_holds_bytes() -> int:
 def test_a_slow_reader_holds_the_sender_and_loses_nothing() -> None:
     async def scenario(net: Net, address: Address) -> None:
         line = await Line.dial(address)
-        await line.ask("before")  # else the cut may meet a connection that is being made
+        await line.ask("before")
         net.answer = b""
         written, sent_bytes = hashlib.sha256(), 0
 
@@ -327,6 +327,40 @@ def test_a_slow_reader_holds_the_sender_and_loses_nothing() -> None:
         line.close()
 
     on_a_net(scenario)
+
+
+def _add_reader_of_3_11_2(self, descriptor, callback, *args) -> None:
+    """What Debian 12's Python does when a transport starts to read, paused or not."""
+    if not self._closing:
+        self._loop._add_reader(descriptor, callback, *args)
+
+
+@pytest.mark.parametrize("python", ["this Python", "Python 3.11.2"])
+def test_a_connection_made_into_a_cut_holds_its_sender(
+    python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if python == "Python 3.11.2":
+        transport = asyncio.selector_events._SelectorTransport
+        monkeypatch.setattr(transport, "_add_reader", _add_reader_of_3_11_2)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        there, back = Lane(), Lane()
+        there.change(cut=True)
+        async with proxy._joined(there, back) as (sender, receiver):
+            sent = bytes(2 * HELD_LIMIT_BYTES)  # a pair of Unix sockets buffers far less
+            sending = asyncio.ensure_future(loop.sock_sendall(sender, sent))
+            await asyncio.wait([sending], timeout=0.3)
+            assert not sending.done()
+
+            there.change(cut=False)
+            read_bytes = 0
+            async with asyncio.timeout(30):
+                while read_bytes < len(sent):
+                    read_bytes += len(await loop.sock_recv(receiver, 1 << 20))
+                await sending
+
+    asyncio.run(scenario())
 
 
 def test_a_delay_is_per_direction_and_not_per_message() -> None:

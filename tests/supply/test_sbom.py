@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import lacking
 
 from clusters.providers.docker.contents import Contents, Package
 from harness.errors import HarnessBug
@@ -24,9 +26,8 @@ IMAGE = Contents(
 @pytest.fixture(scope="module")
 def sbom():
     """The script that writes it, where what it needs is installed."""
-    pytest.importorskip(
-        "cyclonedx", reason="cyclonedx is not installed: scripts/set-up dev adds it"
-    )
+    if importlib.util.find_spec("cyclonedx") is None:
+        lacking("cyclonedx is not installed: scripts/set-up dev adds it")
     sys.path.insert(0, str(ROOT))
     try:
         import scripts.sbom

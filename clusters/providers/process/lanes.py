@@ -176,6 +176,11 @@ class Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is there: what waited for it may flow, in both directions."""
         self.transport = cast(asyncio.Transport, transport)
+        # Behind the transport's own start of reading and ahead of the first bytes: a pause before
+        # that start would be forgotten by Python 3.11.2 (Debian 12), and a cut hold no sender.
+        asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
         self.inlet.pump()
         self.outlet.pump()
 
