@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.node.runtime.tasks import all_of, within
+from clusters.reference.node.runtime.tasks import Failure, Tasks, all_of, within
 
 
 class Wrong(Exception):
@@ -92,3 +92,44 @@ def test_an_answer_counts_if_it_comes_in_time(answered_s: float, expected: str) 
 
     found, took_s = simulate(scenario())
     assert (found, took_s) == (expected, pytest.approx(min(answered_s, 2.0)))
+
+
+def test_an_error_of_a_task_is_the_failure_and_the_first_one_counts() -> None:
+    async def scenario() -> str:
+        failure = Failure()
+        tasks = Tasks(failure)
+
+        async def fail(text: str) -> None:
+            raise KeyError(text)
+
+        tasks.spawn(fail("first"))
+        tasks.spawn(fail("second"))
+        with pytest.raises(KeyError) as raised:
+            await failure.future
+        await asyncio.sleep(0)
+        assert len(tasks) == 0
+        return str(raised.value)
+
+    assert asyncio.run(scenario()) == "'first'"
+
+
+def test_a_part_counts_among_all_tasks_and_is_cancelled_without_the_others() -> None:
+    async def scenario() -> None:
+        failure = Failure()
+        tasks, forever = Tasks(failure), asyncio.Event()
+
+        async def wait() -> None:
+            await forever.wait()
+
+        other, part = tasks.spawn(wait()), tasks.part()
+        part.spawn(wait())
+        part.spawn(wait())
+        assert len(tasks) == 3
+
+        cancelled = part.cancel()
+        await asyncio.gather(*cancelled, return_exceptions=True)
+        assert (len(cancelled), len(tasks), part.cancel()) == (2, 1, ())
+        assert (other.done(), failure.reported) == (False, False)
+        tasks.cancel()
+
+    asyncio.run(scenario())

@@ -135,7 +135,7 @@ class LeaseManager:
         await all_of(held)
 
     def _may_take(self, held: Grant) -> bool:
-        # Our own grant may be of an earlier start, which is certainly over, or of a tenure that
+        # Our own grant may be of an earlier start, which is certainly over, or of an epoch that
         # was closed: then no primary acts under it any more.
         return held.node == self._node or self._leases.expired(held.node, held.origin)
 
