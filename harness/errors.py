@@ -70,6 +70,15 @@ class NotStored(HarnessError):
     """The disk takes nothing: it is full, or what lies on it can only be read."""
 
 
+class NotRemoved(HarnessError):
+    """Some of what a run made could not be removed; ``removed`` is what was, a text each."""
+
+    def __init__(self, removed: list[str], failed: dict[str, str]) -> None:
+        told = "; ".join(f"{item}: {reason}" for item, reason in failed.items())
+        super().__init__(f"could not be removed, unlike the rest: {told}")
+        self.removed = removed
+
+
 class DeadlineExceeded(HarnessError):
     """A call of the harness's own (SSH, Docker, a proxy) took longer than its limit."""
 

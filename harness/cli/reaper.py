@@ -15,15 +15,27 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+from harness.errors import NotRemoved
 
 RELEASE = b"released\n"
 RETRY_S = 1.0
 REAP_LIMIT_S = 900.0  # a daemon that is away for longer was taken away for good
-# Looks in a row that must find nothing. A daemon goes on with what a dead controller asked for, on
-# a loaded machine for some seconds; a process that is not in its list yet ends by itself.
-CLEAN_LOOKS = 2
-CLEAN_LOOKS_DOCKER = 10
 LOG_FILE = "reaper.log"
+
+
+class Patience(NamedTuple):
+    """How many looks in a row must find nothing, and the time between them."""
+
+    looks: int
+    pause_s: float
+
+
+# A daemon goes on with what a dead controller asked for, on a loaded machine for some seconds.
+# Processes are made by the controller alone: the second look is for what one of them had begun.
+PATIENCE_DOCKER = Patience(looks=10, pause_s=1.0)
+PATIENCE_PROCESS = Patience(looks=2, pause_s=0.2)
 
 
 def main(argv: list[str]) -> int:
@@ -35,8 +47,9 @@ def main(argv: list[str]) -> int:
         return 0
     tell = teller(root)
     tell("the controller is gone: removing what it left")
-    looks = CLEAN_LOOKS_DOCKER if provider == "docker" else CLEAN_LOOKS
-    failure = reap(lambda: remove_all(run_id, root / "undo", provider), tell, looks)
+    failure = reap(
+        lambda: remove_all(run_id, root / "undo", provider), tell, patience_with(provider)
+    )
     if not failure:
         forget_undone(root / "undo")
     tell(failure or "nothing is left")
@@ -68,32 +81,42 @@ def released(pipe: int, pid: int) -> bool:
             return False
 
 
-def reap(
-    remove: Callable[[], list[str]], tell: Callable[[str], None], looks: int = CLEAN_LOOKS
-) -> str:
-    """Call ``remove`` until it finds nothing ``looks`` times in a row; why not, where that fails.
+def patience_with(provider: str) -> Patience:
+    """How long to look for more of what ``provider`` makes."""
+    return PATIENCE_DOCKER if provider == "docker" else PATIENCE_PROCESS
+
+
+def reap(remove: Callable[[], list[str]], tell: Callable[[str], None], patience: Patience) -> str:
+    """Call ``remove`` until it finds nothing as often as ``patience`` says; why not, where that
+    fails.
 
     What fails is tried again, until the limit.
     """
     ends_s = time.monotonic() + REAP_LIMIT_S
     clean, failure = 0, ""
-    while clean < looks:
+    while clean < patience.looks:
         try:
             removed = remove()
         except Exception as error:  # whatever it is: nobody else is left to try again
+            if isinstance(error, NotRemoved):
+                _tell_removed(error.removed, tell)
             clean, now = 0, f"{type(error).__name__}: {error}"
             if now != failure:
                 tell(f"will be tried again: {now}")
             failure = now
         else:
             clean, failure = (0, "") if removed else (clean + 1, "")
-            for line in removed:
-                tell(f"removed {line}")
+            _tell_removed(removed, tell)
         if time.monotonic() > ends_s:
             return f"given up after {REAP_LIMIT_S:g} s: {failure}" if failure else ""
-        if clean < looks:
-            time.sleep(RETRY_S)
+        if clean < patience.looks:
+            time.sleep(RETRY_S if failure else patience.pause_s)
     return ""
+
+
+def _tell_removed(lines: list[str], tell: Callable[[str], None]) -> None:
+    for line in lines:
+        tell(f"removed {line}")
 
 
 def remove_all(run_id: str, undo: Path, provider: str) -> list[str]:
@@ -108,10 +131,21 @@ def remove_all(run_id: str, undo: Path, provider: str) -> list[str]:
     return processes(undo)
 
 
+def prepare(provider: str) -> None:
+    """Load what ``remove_all`` needs ahead of it: on a loaded machine that takes a second."""
+    with contextlib.suppress(Exception):  # said by the attempt itself, which is repeated
+        if provider == "docker":
+            import clusters.providers.docker.cleanup
+        else:
+            import clusters.providers.process.cleanup  # noqa: F401
+
+
 def forget_undone(undo: Path) -> None:
     """Remove the journal of what there was to undo. One that stays is no harm: it is for a
     person.
     """
+    if not any(undo.glob("*")):
+        return  # without the second that loading the nemesis takes on a loaded machine
     from harness.errors import FiredrillError
     from nemesis.journal import forget_all
 

@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 from harness.cli.reaper import (
-    CLEAN_LOOKS,
-    CLEAN_LOOKS_DOCKER,
     forget_undone,
+    patience_with,
+    prepare,
     reap,
     released,
     remove_all,
@@ -35,9 +35,9 @@ def main(argv: list[str]) -> int:
     reaper = handle(int(argv[4]))
     if released(sys.stdin.fileno(), int(argv[3])):
         return 0
+    prepare(provider)  # while the reaper works
     wait_for(reaper)
     undo, tell = root / "undo", teller(root)
-    looks = CLEAN_LOOKS_DOCKER if provider == "docker" else CLEAN_LOOKS
     found: list[str] = []
 
     def remove() -> list[str]:
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         found.extend(removed)
         return removed
 
-    failure = reap(remove, tell, looks)
+    failure = reap(remove, tell, patience_with(provider))
     if failure:
         tell(failure)
         return 1

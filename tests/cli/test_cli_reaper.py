@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from harness.cli import reaper
-from harness.errors import HarnessError
+from harness.errors import HarnessError, NotRemoved
+
+AT_ONCE = reaper.Patience(looks=2, pause_s=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,8 @@ def test_what_fails_is_tried_again_and_said_once() -> None:
     said: list[str] = []
     away = HarnessError("nobody answers")
 
-    failure = reaper.reap(answers(away, away, ["container a"], [], ["network b"]), said.append)
+    each = answers(away, away, ["container a"], [], ["network b"])
+    failure = reaper.reap(each, said.append, AT_ONCE)
 
     assert failure == ""
     assert said == [
@@ -45,10 +48,24 @@ def test_what_fails_is_tried_again_and_said_once() -> None:
     ]
 
 
+def test_what_went_is_told_though_something_else_did_not() -> None:
+    said: list[str] = []
+    partly = NotRemoved(["container b"], {"container a": "timed out"})
+
+    failure = reaper.reap(answers(partly, partly, ["container a"]), said.append, AT_ONCE)
+
+    assert failure == ""
+    again = "could not be removed, unlike the rest: container a: timed out"
+    assert said[0] == "removed container b"
+    assert said[1] == f"will be tried again: NotRemoved: {again}"
+    assert said[-1] == "removed container a"
+
+
 def test_it_gives_up_at_its_limit_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaper, "REAP_LIMIT_S", 0.0)
 
-    failure = reaper.reap(answers(*[HarnessError("nobody answers")] * 9), lambda _: None)
+    away = answers(*[HarnessError("nobody answers")] * 9)
+    failure = reaper.reap(away, lambda _: None, AT_ONCE)
 
     assert failure == "given up after 0 s: HarnessError: nobody answers"
 
