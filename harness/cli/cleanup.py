@@ -11,7 +11,7 @@ from functools import partial
 import click
 
 from harness.cli.session import Session, runs_option, say
-from harness.errors import FiredrillError, MalformedHistory, UsageError
+from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError
 from harness.history.files import lock_directory
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
@@ -104,6 +104,11 @@ def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
     for remove in work:
         try:
             lines = remove()
+        except NotRemoved as error:
+            _tell_removed(error.removed)
+            say(str(error))
+            failures += 1
+            continue
         except FiredrillError as error:
             say(str(error))
             failures += 1
@@ -112,10 +117,14 @@ def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
             say(f"unexpected {type(error).__name__}: {error}")
             failures += 1
             continue
-        for line in lines:
-            click.echo(f"removed {inert(line)}")
+        _tell_removed(lines)
         removed += len(lines)
     return removed, failures
+
+
+def _tell_removed(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(f"removed {inert(line)}")
 
 
 def driven(run: RunDirectory) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,6 +21,7 @@ from clusters.providers.docker import recipe
 from clusters.providers.docker.cleanup import OtherDirectory, StillOwned, cleanup
 from clusters.providers.docker.labels import EXPIRES, Owner, expired, myself, owner_of
 from harness.cli.cleanup import left_by_others
+from harness.errors import NotRemoved
 from harness.rundir import directory_mark
 from results.store import RunStore
 
@@ -137,6 +139,72 @@ def test_a_copy_of_a_run_directory_does_not_speak_for_the_run(
         assert len(cleanup(run_id, directory=directory_mark(moved))) == 1
     finally:
         cleanup(run_id, force=True)
+
+
+@pytest.mark.docker
+def test_a_frozen_container_goes_on_before_it_is_removed(docker_daemon: docker.APIClient) -> None:
+    """As the one in which faults are tried out, whose controller died at that moment."""
+    run_id, began = named("frozen"), int(time.time())
+    name = sleeper(docker_daemon, run_id)
+    try:
+        docker_daemon.pause(name)
+
+        assert cleanup(run_id, force=True) == [f"container {name} of run {run_id}"]
+    finally:
+        cleanup(run_id, force=True)
+
+    chosen = {"container": [name], "type": "container"}
+    told = docker_daemon.events(
+        since=began, until=int(time.time()) + 1, filters=chosen, decode=True
+    )
+    acts = [event["Action"] for event in told]
+    assert acts.index("pause") < acts.index("unpause") < acts.index("kill")
+
+
+@pytest.mark.docker
+def test_what_the_daemon_does_not_remove_keeps_nothing_else_from_going(
+    docker_daemon: docker.APIClient,
+) -> None:
+    """A network can't go as long as a container that is none of ours is in it."""
+    run_id = named("stuck")
+    marks = myself().labels(run_id)
+    sleeper(docker_daemon, run_id)
+    stranger = f"firedrill-{run_id}-stranger"
+    networks = [f"firedrill-{run_id}-{number}" for number in (1, 2)]
+    for network in networks:
+        docker_daemon.create_network(network, labels=marks, internal=True)
+    docker_daemon.create_container(
+        recipe.tag(),
+        command=["sleep", "60"],
+        name=stranger,
+        host_config=docker_daemon.create_host_config(network_mode=networks[0]),
+    )
+    try:
+        docker_daemon.start(stranger)
+
+        with pytest.raises(NotRemoved, match=f"network {networks[0]} of run .*active endpoints"):
+            cleanup(run_id, force=True)
+
+        assert owned(docker_daemon, run_id) == [networks[0]]
+    finally:
+        docker_daemon.remove_container(stranger, force=True)
+    assert cleanup(run_id, force=True) == [f"network {networks[0]} of run {run_id}"]
+
+
+def sleeper(client: docker.APIClient, run_id: str) -> str:
+    """A running container of the run, made of the image that all nodes have; its name."""
+    name = f"firedrill-{run_id}-trial"
+
+    async def ensure_image() -> None:
+        async with running(named("image-first"), ("n1",)):
+            pass
+
+    asyncio.run(ensure_image())
+    client.create_container(
+        recipe.tag(), command=["sleep", "60"], name=name, labels=myself().labels(run_id)
+    )
+    client.start(name)
+    return name
 
 
 @pytest.mark.docker

@@ -10,9 +10,9 @@ import attrs
 import docker
 
 from clusters.providers.docker import labels
-from clusters.providers.docker.daemon import connect, doing
+from clusters.providers.docker.daemon import DaemonError, connect, doing
 from clusters.providers.docker.removal import remove_container, remove_network
-from harness.errors import UsageError
+from harness.errors import NotRemoved, UsageError
 from harness.rundir import same_directory
 
 LOOK_LIMIT_S = 10  # of a run that only wants to tell what others left
@@ -71,27 +71,46 @@ def cleanup(
     Never touches an object without our labels. Unless ``run_id`` comes with ``force``, none whose
     controller lives or can't be seen from here, and none of another directory than the one with
     the mark ``directory``: run directories are copied, and manifests written by anybody.
-    Idempotent. Raises ``StillOwned`` and ``OtherDirectory`` before anything is removed,
-    ``NoDaemon`` and ``DaemonError``.
+    Idempotent. Each object has the deadline of the daemon's calls, and one that can't be removed
+    keeps no other from going. Raises ``StillOwned`` and ``OtherDirectory`` before anything is
+    removed, ``NotRemoved`` after the rest is gone, ``NoDaemon`` and ``DaemonError``.
     """
     client = connect()
     here = labels.myself()
     removed: list[str] = []
+    failed: dict[str, str] = {}
     for _ in range(PASSES_MAX):
         found = leftovers(client)
         spared = frozenset[str]() if kept or run_id is not None else _kept(found)
         if run_id is not None and not force:
             _refuse_others([one for one in found if one.run_id == run_id], directory, here)
         chosen = [
-            item for item in found if item.run_id not in spared and _is_ours(item, run_id, here)
+            item
+            for item in found
+            if item.run_id not in spared
+            and str(item) not in failed  # it has had its deadline
+            and _is_ours(item, run_id, here)
         ]
         if not chosen:
             break
-        for item in chosen:  # containers come first: a network in use can't be removed
-            remove = remove_container if item.kind == "container" else remove_network
-            remove(client, item.name)
-        removed += [str(item) for item in chosen if str(item) not in removed]
+        failed |= _remove(client, chosen)
+        gone = [str(item) for item in chosen if str(item) not in failed]
+        removed += [text for text in gone if text not in removed]
+    if failed:
+        raise NotRemoved(removed, failed)
     return removed
+
+
+def _remove(client: docker.APIClient, chosen: Iterable[Leftover]) -> dict[str, str]:
+    """Remove each of ``chosen``; why not, for those where that failed."""
+    failed = {}
+    for item in chosen:  # containers come first: a network in use can't be removed
+        remove = remove_container if item.kind == "container" else remove_network
+        try:
+            remove(client, item.name)
+        except DaemonError as error:
+            failed[str(item)] = error.reason
+    return failed
 
 
 def abandoned() -> tuple[list[Leftover], list[Leftover]]:

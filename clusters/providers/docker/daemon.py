@@ -32,6 +32,7 @@ class DaemonError(HarnessError):
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"docker: {what}: {reason}")
+        self.reason = reason
 
 
 def address() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import docker
@@ -13,8 +14,15 @@ LEAVING_LIMIT_S = 4.0  # a container made at the moment of teardown is removed b
 
 
 def remove_container(client: docker.APIClient, name: str) -> None:
-    """Kill and remove a container and its anonymous volumes; fine if it is gone or going."""
+    """Kill and remove a container and its anonymous volumes; fine if it is gone or going.
+
+    A frozen one is thawed first: under control groups version 1 what is frozen can't die, and a
+    daemon that loses hold of it meanwhile can do nothing with it any more, for good.
+    """
     with doing(f"removing container {name}", missing_is_fine=True):
+        if client.inspect_container(name)["State"]["Paused"]:
+            with contextlib.suppress(APIError):  # it was thawed meanwhile, or went
+                client.unpause(name)
         try:
             client.remove_container(name, v=True, force=True)
         except APIError as error:
