@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from calibrator import calibrate
 
-from checkers.analyze import encode, judge
+from checkers.analyze import judge
 from checkers.cycles.kernel import find_cycles
 from checkers.executors import local
 from checkers.kernel import Setting
@@ -40,7 +40,7 @@ from checkers.lists.ops import list_ops
 from checkers.lists.versions import versions_of
 from checkers.lost_write import CHECKER as LOST_WRITE
 from checkers.source import Source
-from harness.checking import Verdict
+from harness.checking import Verdict, encode
 from harness.history import schema
 from harness.promise import Declaration, Promise
 

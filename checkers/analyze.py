@@ -36,7 +36,7 @@ from checkers.node_logs import patterns_of
 from checkers.replicas import CHECKER as REPLICAS
 from checkers.source import Source
 from harness import planfile, plugins
-from harness.checking import Anomaly, Verdict
+from harness.checking import Anomaly, Verdict, fitted
 from harness.client import READ_WRITE
 from harness.errors import HarnessBug, NotStored, UsageError
 from harness.history import files
@@ -142,12 +142,6 @@ def judge(
     tables |= last.tables
     parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
     return _combined(parts, setting, excuse(setting.declaration, faults))
-
-
-def encode(verdict: Verdict) -> bytes:
-    """The verdict as ``verdict.json`` holds it: equal verdicts are equal bytes."""
-    text = msgspec.json.encode(msgspec.to_builtins(verdict), order="sorted")
-    return msgspec.json.format(text, indent=2) + b"\n"
 
 
 def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -312,7 +306,7 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
         reasons=(*reasons, *(reason for part in parts for reason in part.reasons)),
         **told,
     )
-    return Analysis(verdict=verdict, tables=tables)
+    return Analysis(verdict=fitted(verdict), tables=tables)
 
 
 def _spared(names: Iterable[str], setting: Setting, forgot: str) -> dict[str, tuple[str, ...]]:

@@ -16,7 +16,14 @@ from harness.outcome import Outcome
 from harness.rundir import RunDirectory
 
 MAX_VERDICT_BYTES = 8 << 20
-"""Of ``verdict.json``: a few examples of each anomaly, cut to what a person reads."""
+"""Of ``verdict.json``, which ``fitted`` keeps; a reader takes some twenty times as much memory for
+the worst of that size.
+"""
+CUTS = ((16_384, 20_000), (4_096, 4_000), (1_000, 500), (400, 50), (100, 10))
+"""Characters of each text and entries of each list and table that a verdict that is too large is
+cut to: the first pair with which it fits. 20,000 are the faults of a night, or a cycle that long.
+"""
+DEPTH_MAX = 16  # of what is cut; our own checkers nest 6 deep
 
 T = TypeVar("T")
 
@@ -55,6 +62,66 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"})
     coverage: dict[str, Any] = {}
     controller: dict[str, Any] = {}
     node_logs: dict[str, Any] = {}
+
+
+def encode(verdict: Verdict) -> bytes:
+    """The verdict as ``verdict.json`` holds it: equal verdicts are equal bytes."""
+    text = msgspec.json.encode(msgspec.to_builtins(verdict), order="sorted")
+    return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def fitted(verdict: Verdict) -> Verdict:
+    """``verdict``, cut so that ``encode`` of it is at most ``MAX_VERDICT_BYTES``; itself if it is.
+
+    Outcome, model and counts stay, and the first of the reasons says what was cut.
+    """
+    if _fits(verdict):
+        return verdict
+    for chars, entries in CUTS:
+        told = (
+            f"the verdict is too large to be kept whole: it has the first {chars:,} characters of "
+            f"a text and the first {entries:,} entries of a list"
+        )
+        cut = msgspec.convert(_cut(_plain(verdict), chars, entries), Verdict)
+        cut = msgspec.structs.replace(cut, reasons=(told, *cut.reasons))
+        if _fits(cut):
+            return cut
+    told = "the verdict is too large to be kept: all but its outcome was left out"
+    return Verdict(outcome=verdict.outcome, model=verdict.model[: CUTS[-1][0]], reasons=(told,))
+
+
+def _fits(verdict: Verdict) -> bool:
+    try:
+        return len(encode(verdict)) <= MAX_VERDICT_BYTES
+    except RecursionError:  # nested as no checker of ours does
+        return False
+
+
+def _plain(verdict: Verdict) -> dict[str, Any]:
+    """One level deep: what is below may be deeper than any encoder goes."""
+    fields = {field.encode_name: field.name for field in msgspec.structs.fields(Verdict)}
+    plain = {stored: getattr(verdict, name) for stored, name in fields.items()}
+    for name in ("anomalies", "observed"):
+        plain[name] = {
+            key: {"count": anomaly.count, "examples": anomaly.examples}
+            for key, anomaly in plain[name].items()
+        }
+    return plain
+
+
+def _cut(value: object, chars: int, entries: int, depth: int = 0) -> object:
+    if isinstance(value, str):
+        more = len(value) - chars
+        return f"{value[:chars]}… ({more} more characters)" if more > 0 else value
+    if depth > DEPTH_MAX and isinstance(value, (list, tuple, dict)):
+        return type(value)()
+    if isinstance(value, dict):
+        # In an order that executors agree on; of names that are equal up to the cut, the last.
+        kept = sorted(value, key=str)[:entries]
+        return {_cut(k, chars, entries): _cut(value[k], chars, entries, depth + 1) for k in kept}
+    if isinstance(value, (list, tuple)):
+        return [_cut(each, chars, entries, depth + 1) for each in value[:entries]]
+    return value
 
 
 class _Outcome(msgspec.Struct):

@@ -88,7 +88,7 @@ def check(
         judged = judging.judge(directory, executor, model, search_limit, report=drawn)
         session.found(judged.outcome)
         if as_json:
-            from checkers.analyze import encode
+            from harness.checking import encode
 
             click.echo(encode(judged.verdict), nl=False)
         else:

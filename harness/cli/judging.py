@@ -126,7 +126,7 @@ def _keep(
     """Write the verdict, unless the tables behind it could not be (``unstored``). A disk that takes
     nothing is said, and changes nothing in what was found.
     """
-    from checkers.analyze import encode
+    from harness.checking import encode
 
     try:
         for error in unstored:

@@ -103,7 +103,8 @@ def run_seed(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
 
 
 def _judged(plan: Plan, run: RunDirectory, began_s: float) -> SeedResult:
-    from checkers.analyze import analyze, encode
+    from checkers.analyze import analyze
+    from harness.checking import encode
     from harness.cli import tally
 
     try:

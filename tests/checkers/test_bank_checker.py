@@ -9,8 +9,8 @@ import pytest
 from checker_histories import Fault, Txn, fail, info, ok, write_run
 from register_histories import verdict
 
-from checkers.analyze import analyze, encode
-from harness.checking import Verdict
+from checkers.analyze import analyze
+from harness.checking import Verdict, encode
 from harness.promise import Declaration, Promise
 
 CHECKERS = ("bank", "statistics", "availability", "evidence")

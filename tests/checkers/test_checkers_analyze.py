@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import Fault, a, fail, info, ok, r, write_run
 
-from checkers.analyze import analyze, encode
+from checkers.analyze import analyze
+from harness.checking import encode
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
 from harness.history.manifest import read_manifest, write_manifest
 from harness.rundir import RunDirectory

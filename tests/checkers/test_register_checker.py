@@ -9,9 +9,9 @@ import pytest
 from checker_histories import Fault, Txn, fail, info, ok, write_run
 from register_histories import verdict
 
-from checkers.analyze import analyze, encode
+from checkers.analyze import analyze
 from checkers.register import search
-from harness.checking import Verdict
+from harness.checking import Verdict, encode
 from harness.promise import Declaration, Promise
 
 CHECKERS = ("register", "statistics", "availability", "evidence")

@@ -10,10 +10,10 @@ import pytest
 from checker_histories import STRICT, Fault, a, ok, r, records
 
 from checkers import node_logs
-from checkers.analyze import analyze, encode
+from checkers.analyze import analyze
 from checkers.node_logs import FILE_BYTES, KEPT_MAX, scan
 from harness.arsenal import FaultKind
-from harness.checking import Verdict
+from harness.checking import Verdict, encode
 from harness.errors import MalformedHistory
 from harness.history.chunks import ChunkWriter
 from harness.history.load import load

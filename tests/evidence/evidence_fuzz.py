@@ -99,7 +99,8 @@ class Found:
 
 def judge(root: Path) -> tuple[str, bytes, str]:
     """(outcome, verdict, sentence) of the run in ``root``, recovered where it was not sealed."""
-    from checkers.analyze import analyze, encode
+    from checkers.analyze import analyze
+    from harness.checking import encode
     from harness.cli.judging import _partition_of
     from harness.errors import FiredrillError, HarnessBug, InvariantError
     from harness.history.manifest import RUNNING, read_manifest

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from harness.checking import Anomaly, Verdict
+from harness.checking import Anomaly, Verdict, encode, fitted
 from harness.history.chunks import ChunkWriter
 from harness.history.files import write_atomically
 from harness.history.manifest import write_manifest
@@ -161,7 +161,7 @@ def records(
 
 def write_verdict(run: RunDirectory, verdict: Verdict) -> None:
     run.analysis.mkdir(exist_ok=True)
-    write_atomically(run.verdict, msgspec.json.encode(verdict))
+    write_atomically(run.verdict, encode(fitted(verdict)))
 
 
 def valid() -> Verdict:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from test_results_report import Elements, assert_inert
 
-from checkers.analyze import analyze, encode
+from checkers.analyze import analyze
+from harness.checking import encode
 from harness.errors import MalformedHistory
 from harness.history.jepsen.importing import import_run
 from harness.rundir import RunDirectory
