@@ -15,6 +15,7 @@ from clusters.ignite3 import rest
 from clusters.ignite3.client import unroutable
 from clusters.providers.docker.attach import log
 from clusters.providers.docker.cleanup import cleanup
+from clusters.providers.docker.container import CAPABILITIES, Limits
 from clusters.providers.docker.doctor import _netem, _statistic
 from clusters.providers.docker.provider import build
 from clusters.providers.remote import program
@@ -456,6 +457,33 @@ def test_a_command_that_floods_its_output_is_cut_off_with_its_name(
             argv = ["sh", "-c", "yes | head -c 2000000; exit 3"]
             code, said = await asyncio.to_thread(machines.execute, "n1", argv, 2_000_000)
             assert (code, len(said)) == (3, 2_000_000)
+
+    asyncio.run(story())
+
+
+RAW_SOCKET = "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)"
+
+
+def test_a_machine_forges_no_packets_and_takes_no_more_than_its_share(
+    docker_daemon: docker.APIClient,
+) -> None:
+    async def story() -> None:
+        async with running(named("bounded"), ("n1",)) as run:
+            forge = ["python3", "-I", "-c", RAW_SOCKET]
+            code, said = await asyncio.to_thread(run.provider._ours.execute, "n1", forge)
+            assert code == 1
+            assert b"PermissionError" in said
+            asked = ["cat", "/proc/1/status"]
+            status = (await asyncio.to_thread(run.provider._ours.execute, "n1", asked))[1].decode()
+            told = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+            assert bin(int(told["CapBnd"], 16)).count("1") == len(CAPABILITIES)
+            assert told["NoNewPrivs"] == "1"
+            set_up = docker_daemon.inspect_container(f"firedrill-{named('bounded')}-n1")
+            limits = set_up["HostConfig"]
+            assert limits["Memory"] == limits["MemorySwap"] == Limits().memory_mib << 20
+            assert limits["PidsLimit"] == Limits().processes
+            assert not limits["Privileged"]
+            assert not limits["Binds"]
 
     asyncio.run(story())
 

@@ -19,7 +19,6 @@ CAPABILITIES = (
     "FOWNER",
     "KILL",
     "NET_ADMIN",
-    "NET_RAW",
     "SETGID",
     "SETUID",
     "SYS_CHROOT",
