@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from harness.clock import NS_PER_S, RunClock, resident_bytes
 from harness.history.checksums import require_checksum
 from harness.history.files import disk_failure, regular, sha256
+from harness.history.footer import require_plausible
 from harness.rundir import RunDirectory
 
 BEAT_S = 0.05
@@ -139,5 +140,6 @@ def read_pulse(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
     if expected is None:
         return SCHEMA.empty_table()
     require_checksum(path, expected)
+    require_plausible(path)
     table = pq.read_table(regular(path))
     return pa.concat_tables([SCHEMA.empty_table(), table], promote_options="default")

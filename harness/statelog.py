@@ -20,6 +20,7 @@ from harness.clock import RunClock
 from harness.cluster import Cluster
 from harness.history.checksums import require_checksum
 from harness.history.files import disk_failure, regular, sha256
+from harness.history.footer import require_plausible
 from harness.rundir import RunDirectory
 from harness.states import ReplicaState, TellsStates
 from harness.tasks import together
@@ -168,6 +169,7 @@ def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
         path = root / name
         if name in checksums:
             require_checksum(path, checksums[name])
+            require_plausible(path)
             found[path.stem] = pq.read_table(regular(path))
         else:
             found[path.stem] = like.empty_table()

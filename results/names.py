@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history.files import regular, sha256
+from harness.history.footer import require_plausible
 from harness.history.jepsen.importing import KEYS_FILE
 from harness.rundir import Manifest, RunDirectory
 
@@ -24,6 +25,7 @@ def key_names(run: RunDirectory, manifest: Manifest) -> dict[int, str]:
         if (found := sha256(path)) != expected:
             reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
             raise MalformedHistory(str(path), "", reason)
+        require_plausible(path)
         rows = pq.read_table(regular(path)).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise MalformedHistory(str(path), "", f"it can't be read: {error}") from error

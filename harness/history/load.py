@@ -12,6 +12,7 @@ from harness.errors import MalformedHistory
 from harness.history import schema
 from harness.history.checksums import NodeLogs, require_checksums, require_logs
 from harness.history.files import regular
+from harness.history.footer import ROWS_PER_BYTE, require_plausible
 from harness.history.layout import (
     EVENTS,
     FAULTS,
@@ -25,11 +26,8 @@ from harness.history.layout import (
 from harness.history.manifest import RUNNING, read_manifest
 from harness.rundir import Manifest, RunDirectory
 
-ROWS_ALWAYS = 100_000
 TRANSACTIONS_PER_BYTE = 4
 """Their times differ, so that the densest history that can be recorded has 0.15."""
-ROWS_PER_BYTE = 32
-"""Of any other table: 64 equal reads in each of many transactions come to 13."""
 
 
 @attrs.frozen
@@ -119,23 +117,10 @@ def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
         raise MalformedHistory(where, "", reason)
 
 
-def _require_plausible(path: Path, rows: int) -> None:
-    """Before anything is decoded: a few megabytes may claim rows that no memory holds."""
-    per_byte = TRANSACTIONS_PER_BYTE if path.stem == TRANSACTIONS else ROWS_PER_BYTE
-    most = max(ROWS_ALWAYS, per_byte * path.stat().st_size)
-    if rows > most:
-        reason = f"expected at most {most:,} rows in a file of its size, found {rows:,}"
-        raise MalformedHistory(str(path), "", reason)
-
-
 def _require_schema(path: Path, expected: pa.Schema) -> None:
     """Only after the checksum: a Parquet reader is not made for bytes from strangers."""
-    try:
-        with pq.ParquetFile(regular(path)) as file:
-            found, rows = file.schema.to_arrow_schema(), file.metadata.num_rows
-    except (OSError, pa.ArrowException) as error:
-        raise MalformedHistory(str(path), "", f"it is no Parquet file: {error}") from error
-    _require_plausible(path, rows)
+    dense = TRANSACTIONS_PER_BYTE if path.stem == TRANSACTIONS else ROWS_PER_BYTE
+    found = require_plausible(path, rows_per_byte=dense)
     if not found.equals(expected, check_metadata=True):
         reason = f"expected the columns {expected.names}, found {found.names}"
         if found.names == expected.names:
