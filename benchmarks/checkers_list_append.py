@@ -30,19 +30,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from calibrator import calibrate
 
-from checkers.analyze import judge
 from checkers.cycles.kernel import find_cycles
-from checkers.executors import local
-from checkers.kernel import Setting
-from checkers.list_append import CHECKER
+from checkers.engine import output
+from checkers.engine.analyze import judge
+from checkers.engine.source import Source
+from checkers.lists.checker import CHECKER
 from checkers.lists.inference import INFERENCE
 from checkers.lists.ops import list_ops
 from checkers.lists.versions import versions_of
-from checkers.lost_write import CHECKER as LOST_WRITE
-from checkers.source import Source
-from harness.checking import Verdict, encode
+from checkers.promises.lost_write import CHECKER as LOST_WRITE
 from harness.history import schema
-from harness.promise import Declaration, Promise
+from harness.protocols.checker import Setting
+from harness.protocols.promise import Declaration, Promise
+from harness.protocols.verdict import Verdict, encode
 
 KEYS, APPENDS_A_KEY, PROCESSES, SPLITS = 10, 32, 20, 4
 
@@ -93,7 +93,7 @@ def started(executor: str, scratch: Path) -> Iterator[None]:
     if executor == "local":
         yield
         return
-    from checkers.executors.spark import session
+    from checkers.engine.spark import session
 
     (scratch / "session").mkdir()
     with timed("start the session"):
@@ -128,7 +128,7 @@ def stages(source: Source) -> None:
         tables = [source.micro_ops(split) for split in range(source.splits)]
     del tables
     with timed("inference (with reading)"):
-        given = local.run_by_key([INFERENCE], source, setting())
+        given = output.run_by_key([INFERENCE], source, setting())
     with timed("graph, components, cycles"):
         find_cycles({"transactions": source.transactions, **given.tables}, setting())
 

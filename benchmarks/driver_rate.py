@@ -29,19 +29,19 @@ from typing import Any
 import attrs
 from calibrator import calibrate
 
-from harness.client import Committed
 from harness.clock import NS_PER_S, RunClock
-from harness.cluster import Cluster
-from harness.driver import Driver
-from harness.generators import Limit
+from harness.driving.driver import Driver
+from harness.generators.generator import Limit
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import RUNNING, write_manifest
+from harness.history.records import PhaseMark, Record
 from harness.history.scan import scan
 from harness.history.seal import seal
-from harness.promise import Declaration
-from harness.records import PhaseMark, Record
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
-from harness.workload import Share, WorkloadSetting
+from harness.protocols.client import Committed
+from harness.protocols.cluster import Cluster
+from harness.protocols.promise import Declaration
+from harness.protocols.workload import Share, WorkloadSetting
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from workloads.list_append import build
 
 DRIVE_LIMIT_S = 600

@@ -19,9 +19,9 @@ import click
 
 from harness import plugins
 from harness.clock import RunClock
-from harness.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
-from harness.faults import Fault, PlannedFault, Scene
-from harness.records import FaultState, FaultTransition, Record
+from harness.history.records import FaultState, FaultTransition, Record
+from harness.protocols.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
+from harness.protocols.faults import Fault, PlannedFault, Scene
 from harness.tasks import together
 from nemesis.journal import FileJournal
 from nemesis.runner import Nemesis

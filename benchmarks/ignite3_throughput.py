@@ -30,8 +30,8 @@ from clusters.ignite3.artifacts import Artifacts
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.labels import RUN
 from harness import plugins
-from harness.client import READ_WRITE, Client, StoreError
-from harness.cluster import Cluster, System
+from harness.protocols.client import READ_WRITE, Client, StoreError
+from harness.protocols.cluster import Cluster, System
 from harness.tasks import together
 
 NODES = ("n1", "n2", "n3")

@@ -25,8 +25,8 @@ from typing import Any
 
 from calibrator import calibrate
 
-from harness.history.jepsen.importing import import_run, read_jepsen
-from harness.rundir import RunDirectory
+from harness.importers.jepsen.importing import import_run, read_jepsen
+from harness.run.directory import RunDirectory
 
 KEYS, APPENDS_A_KEY, PROCESSES = 10, 32, 20
 CHILD_LIMIT_S = 3600

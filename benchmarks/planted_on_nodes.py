@@ -23,14 +23,14 @@ import click
 import msgspec
 from calibrator import calibrate
 
+from cli.campaigns.seeds import CRASHES
+from cli.wiring import machine
 from clusters.reference.hunts import overrides
 from clusters.reference.node.bugs import KNOWN
-from harness.checking import Verdict
-from harness.cli.seeds import CRASHES
-from harness.cli.wiring import machine
 from harness.outcome import Outcome
-from harness.plan import Plan, dumps, load
-from harness.rundir import RunDirectory
+from harness.plan.plan import Plan, dumps, load
+from harness.protocols.verdict import Verdict
+from harness.run.directory import RunDirectory
 
 BUGS = (
     "ack-before-quorum",

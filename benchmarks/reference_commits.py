@@ -22,7 +22,7 @@ from calibrator import calibrate
 from reference_running import BARE, Running, running
 
 from clusters.reference.client import ReferenceClient
-from harness.client import READ_WRITE, StoreError
+from harness.protocols.client import READ_WRITE, StoreError
 from harness.tasks import together
 
 KEYS = 1000

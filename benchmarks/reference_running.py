@@ -21,7 +21,7 @@ from clusters.providers.docker.labels import RUN
 from clusters.reference.client import ReferenceClient
 from clusters.reference.system import ReferenceSystem, build
 from harness import plugins
-from harness.cluster import Cluster, Provider
+from harness.protocols.cluster import Cluster, Provider
 from harness.tasks import together
 
 BARE = "bare"

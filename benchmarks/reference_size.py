@@ -34,7 +34,7 @@ from reference_kit import Store, store
 from clusters.reference.client import ReferenceClient
 from clusters.reference.node.config import DEFAULT_SNAPSHOT_BYTES
 from clusters.reference.node.storage.shared_log import MAX_WASTE, SEGMENT_BYTES
-from harness.client import StoreError
+from harness.protocols.client import StoreError
 
 PARTITIONS = 8
 VALUE = tuple(range(2**31, 2**31 + 18))  # 92 bytes of it, and 8 of the key

@@ -16,11 +16,11 @@ from pathlib import Path
 import click
 from calibrator import calibrate
 
-from harness.cli.wiring import run_plan
+from cli.wiring import run_plan
 from harness.history.load import load as load_history
-from harness.plan import Plan, load
-from harness.progress import Silent
-from harness.stop import Stop
+from harness.plan.plan import Plan, load
+from harness.run.progress import Silent
+from harness.run.stop import Stop
 
 BAR, GOAL = 5.0, 12.0
 PLAN: dict[str, object] = {

@@ -1,6 +1,6 @@
 """The families of errors: misuse, a failing environment, a broken promise of ours.
 
-What the store under test answers is neither: see ``harness.client.StoreError``.
+What the store under test answers is neither: see ``harness.protocols.client.StoreError``.
 """
 
 import difflib

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.cluster import Grudge, Link, LinkShape
+from harness.protocols.cluster import Grudge, Link, LinkShape
 
 
 def grudge_of(links: Iterable[Link]) -> Grudge:

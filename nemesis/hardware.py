@@ -13,13 +13,12 @@ from typing import Protocol
 
 import attrs
 
-from harness.capability import Capability
-from harness.cluster import Roles
 from harness.errors import HarnessError, MissingCapability, PlanError
-from harness.faults import Proof, Scene, Victims
-from harness.hardware import Hardware, Replicas
+from harness.protocols.cluster import Capability, Roles
+from harness.protocols.faults import Proof, Scene, Victims
+from harness.protocols.hardware import Hardware, Replicas
 from harness.tasks import together
-from nemesis import nodes, targets
+from nemesis import node_faults, targets
 
 SPARED_LIMIT_S = 10.0  # a node that was killed needs a few seconds to be whole again
 POLL_S = 0.2
@@ -57,7 +56,7 @@ class Verbs(Protocol):
 
 @attrs.frozen(kw_only=True)
 class HardwareFault:
-    """``harness.faults.Fault`` for ``verbs``. ``unit`` and ``usual`` are of its strength; with
+    """``Fault`` for ``verbs``. ``unit`` and ``usual`` are of its strength; with
     ``may_end`` a node may stop for it, and breaks no promise by that.
     """
 
@@ -98,7 +97,7 @@ class HardwareFault:
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """Every target shows the effect."""
-        looks = await nodes.probe(scene, victims)
+        looks = await node_faults.probe(scene, victims)
         boots = {look.node: look.boot for look in looks if look.boot and not look.running}
         return await self._every(self.verbs.effect, scene, victims, boots)
 
@@ -111,7 +110,7 @@ class HardwareFault:
         destroyed.
         """
         mended = await self._every(self.verbs.mended, scene, victims, {})
-        runs = await nodes.prove_runs(scene, victims)
+        runs = await node_faults.prove_runs(scene, victims)
         if self.destroys and mended.holds and runs.holds:
             lacking = await _lacking(scene)
             if lacking:

@@ -17,9 +17,9 @@ from typing import Protocol
 
 import msgspec
 
-from harness.cluster import Grudge, LinkShape
 from harness.errors import HarnessError, MalformedHistory
 from harness.history.files import read_small, sync_directory, write_atomically
+from harness.protocols.cluster import Grudge, LinkShape
 
 MAX_BYTES = 1 << 20
 """Of one intent: a grudge of 64 nodes against each other is a tenth of it."""

@@ -16,15 +16,14 @@ from types import MappingProxyType
 
 import attrs
 
-from harness.capability import Capability
 from harness.clock import NS_PER_S, substream
-from harness.cluster import Readmits, Roles
 from harness.errors import HarnessError, MissingCapability
-from harness.faults import Fault, PlannedFault, Proof, Scene, Victims
-from harness.records import FaultState, FaultTransition, Note, Record
+from harness.history.records import FaultState, FaultTransition, Note, Record
+from harness.protocols.cluster import Capability, Readmits, Roles
+from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.tasks import together
-from nemesis import force
-from nemesis.force import Active
+from nemesis import active_faults
+from nemesis.active_faults import Active
 from nemesis.journal import Intent, Journal
 from nemesis.waits import Failed, Limits, call, reason, until
 
@@ -52,7 +51,7 @@ def refuse_missing(
 
 
 class Nemesis:
-    """``harness.faults.Nemesis`` for a materialised schedule.
+    """``harness.protocols.faults.Nemesis`` for a materialised schedule.
 
     It never raises for what a fault, the provider or the store fails to do: that stands in the
     records, and in ``trouble`` where it makes the run inconclusive. A heal that is not proven in
@@ -181,7 +180,9 @@ class Nemesis:
             return self._unproven(scene, active, "effect", f"not injected: {failure}")
         self._note(scene, active, FaultState.INJECTED)
         proof = await until(
-            lambda: active.fault.prove(scene, force.in_sight(active, self._active.values())),
+            lambda: active.fault.prove(
+                scene, active_faults.in_sight(active, self._active.values())
+            ),
             self._limits.proof_s,
             self._limits,
         )
@@ -211,7 +212,9 @@ class Nemesis:
         """Two that destroy at once would each find the other's victims whole."""
         async with self._destroying if active.destroys else contextlib.nullcontext():
             active.struck = True
-            damaged = partial(force.damaged, active, self._active.values())  # a view: as it is then
+            damaged = partial(
+                active_faults.damaged, active, self._active.values()
+            )  # a view: as it is then
             await active.fault.inject(attrs.evolve(scene, damaged=damaged), active.victims)
 
     async def _mend(self, scene: Scene, active: Active, *, final: bool) -> bool:
@@ -245,7 +248,7 @@ class Nemesis:
         return bool(proof.holds)
 
     async def _look_healed(self, scene: Scene, active: Active) -> Proof:
-        victims = force.own(active, self._active.values())
+        victims = active_faults.own(active, self._active.values())
         proof = await active.fault.prove_healed(scene, victims)
         if not proof.gone:
             active.gone_ns = None
@@ -286,12 +289,12 @@ class Nemesis:
         one.
         """
         async with self._cutting:
-            await scene.provider.cut(force.grudge(self._active.values()))
+            await scene.provider.cut(active_faults.grudge(self._active.values()))
 
     async def _shape(self, scene: Scene) -> None:
         """As ``_cut``, for shapes."""
         async with self._cutting:
-            await scene.provider.shape(force.shapes(self._active.values()))
+            await scene.provider.shape(active_faults.shapes(self._active.values()))
 
     def _unproven(self, scene: Scene, active: Active, what: str, text: str) -> bool:
         self._note(scene, active, FaultState.UNPROVEN, text)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.clock import substream
 from harness.errors import PlanError
-from harness.faults import Fault, PlannedFault
+from harness.protocols.faults import Fault, PlannedFault
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
 FAULTS_LIMIT = 10_000

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from harness.cluster import Roles
 from harness.errors import PlanError
+from harness.protocols.cluster import Roles
 
 ACCEPTED = (
     "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "

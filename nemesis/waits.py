@@ -9,7 +9,7 @@ from typing import TypeVar
 import attrs
 
 from harness.errors import HarnessError
-from harness.faults import Proof
+from harness.protocols.faults import Proof
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from packageurl import PackageURL
 from clusters.ignite3.artifacts import CLIENT, NODE
 from clusters.ignite3.jars import Jar, known
 from clusters.ignite3.options import RELEASE
-from clusters.providers.docker import recipe
+from clusters.providers.docker import images
 from clusters.providers.docker.contents import Contents, contents
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.images import present
@@ -87,7 +87,7 @@ def ignite_jars() -> Iterator[Component]:
 
 def debian_packages(image: Contents) -> Component:
     """The image of nodes, with the packages in it."""
-    distro = {"distro": recipe.SUITE}
+    distro = {"distro": images.SUITE}
     packages = [
         Component(
             name=package.name,
@@ -105,7 +105,7 @@ def debian_packages(image: Contents) -> Component:
     ]
     return Component(
         type=ComponentType.CONTAINER,
-        name=recipe.REPOSITORY,
+        name=images.REPOSITORY,
         version=image.identity,
         bom_ref=f"image:{image.identity}",
         components=packages,
@@ -119,7 +119,7 @@ def node_image() -> Contents | None:
         client = connect()
     except NoDaemon:
         return None
-    return contents(client, recipe.tag()) if present(client, recipe.tag()) else None
+    return contents(client, images.tag()) if present(client, images.tag()) else None
 
 
 def bill(image: Contents | None) -> str:

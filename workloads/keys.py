@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from harness.errors import HarnessError
-from harness.workload import WorkloadSetting
+from harness.protocols.workload import WorkloadSetting
 
 MAX_KEY_SEARCH = 1_000_000  # keys tried for one of a partition; a hash that needs more is broken
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from harness.client import READ_WRITE
 from harness.errors import PlanError
-from harness.workload import WorkloadSetting
+from harness.protocols.client import READ_WRITE
+from harness.protocols.workload import WorkloadSetting
 
 ReadKinds = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
 ORDINARY: ReadKinds = (READ_WRITE,)

@@ -16,14 +16,13 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.client import READ_WRITE, Tx, read_all
 from harness.clock import below
 from harness.errors import HarnessBug, PlanError
-from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import Nothing, UntilOk
-from harness.plan import options as plan_options
-from harness.records import Complete, Invoke, MicroOp
-from harness.workload import Workload, WorkloadSetting
+from harness.generators.generator import Context, Generator, Nothing, Operation, UntilOk, Wait
+from harness.history.records import Complete, Invoke, MicroOp
+from harness.plan.plan import options as plan_options
+from harness.protocols.client import READ_WRITE, Tx, read_all
+from harness.protocols.workload import Workload, WorkloadSetting
 from workloads.keys import KeySpace, replaced
 from workloads.kinds import ORDINARY, ReadKinds, check_kinds, drawn_kind
 from workloads.turns import Turns

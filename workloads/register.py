@@ -16,13 +16,12 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.client import StoreError, Tx
 from harness.errors import HarnessBug
-from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import Nothing, UntilOk
-from harness.plan import options as plan_options
-from harness.records import Complete, Invoke, MicroOp, OpType
-from harness.workload import Workload, WorkloadSetting
+from harness.generators.generator import Context, Generator, Nothing, Operation, UntilOk, Wait
+from harness.history.records import Complete, Invoke, MicroOp, OpType
+from harness.plan.plan import options as plan_options
+from harness.protocols.client import StoreError, Tx
+from harness.protocols.workload import Workload, WorkloadSetting
 from workloads.keys import replaced
 from workloads.turns import Turns
 

@@ -8,14 +8,13 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from checkers.attribution import explain_operations
-from checkers.bank.accounts import LAST
 from checkers.bank.imported import IMPORTED, IMPORTED_JUDGED
-from checkers.bank.kernels import JUDGED, SUMS
-from checkers.columns import ints
-from checkers.kernel import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
-from harness.checking import Anomaly
+from checkers.bank.kernels import JUDGED, LAST, SUMS
+from checkers.engine.arrays import ints
+from checkers.explain.attribution import explain_operations
 from harness.outcome import Outcome
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
 Kinds = tuple[tuple[str, str, Callable[[Row], str]], ...]

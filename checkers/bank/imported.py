@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.bank.kernels import READS, added_up, sums_of
-from checkers.columns import INFO, OK, Bools, Ints, codes, ints
-from checkers.kernel import Exchange, Kernel, Setting, Tables
-from checkers.txns import Transactions, transactions_of
+from checkers.engine.arrays import INFO, OK, Bools, Ints, codes, ints
+from checkers.engine.transactions import Transactions, transactions_of
+from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
 _READ, _WRITE, _ADD = 0, 1, 2
 _STEPS = ("r", "w", "add")

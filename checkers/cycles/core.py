@@ -8,9 +8,9 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.columns import Ints, ints
 from checkers.cycles.graph import Edges, Graph, components
-from checkers.kernel import Tables
+from checkers.engine.arrays import Ints, ints
+from harness.protocols.checker import Tables
 
 HELPER = -1
 

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from checkers.columns import FAIL, OK, Bools, Ints, group_starts, ints
+from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts, ints
+from checkers.engine.transactions import Transactions
 from checkers.lists.edges import APPENDER
 from checkers.lists.edges import Kind as Dependency
-from checkers.txns import Transactions
 
 
 class Kind(enum.IntEnum):

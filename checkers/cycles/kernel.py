@@ -4,18 +4,70 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from checkers.columns import Ints
-from checkers.cycles.classes import classes_of
 from checkers.cycles.core import Core, Details
-from checkers.cycles.graph import Kind, dependencies_of, tails_of
-from checkers.cycles.kinds import G_NONADJACENT, Class
-from checkers.cycles.search import Step, shortest_cycle
+from checkers.cycles.graph import Edges, Kind, cyclic, dependencies_of, tails_of
+from checkers.cycles.kinds import CLASSES, G_NONADJACENT, G_SINGLE, Class, allowed
+from checkers.cycles.search import SIMPLE_MAX, Step, shortest_cycle
 from checkers.cycles.stretches import core_by_stretches, readers_before
-from checkers.kernel import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
-from checkers.txns import Transactions, transactions_of
+from checkers.cycles.walks import (
+    closed_by_one_rw,
+    closed_without_adjacent_rw,
+    closed_without_rw,
+)
+from checkers.engine.arrays import Bools, Ints
+from checkers.engine.transactions import Transactions, transactions_of
 from harness.errors import InvariantError
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
+
+SIMPLE_ALL_MAX = 20 * SIMPLE_MAX
+"""States that searches for simple cycles of one kind look at, all components together."""
+
+
+def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
+    """For each kind the components (``Core.owner``) that hold it, ascending."""
+    found: dict[Class, Ints] = {}
+    for kind in CLASSES:
+        open_ = np.ones(core.owners, dtype=np.bool_)
+        for lesser in found:
+            if kind.implied_by(lesser):
+                open_[found[lesser]] = False
+        holders = _holders(core, txns, kind, open_)
+        if len(holders):
+            found[kind] = holders
+    return found
+
+
+def _holders(core: Core, txns: Transactions, kind: Class, open_: Bools) -> Ints:
+    """The components among ``open_`` with a simple cycle of ``kind``."""
+    edges = core.edges.pick(allowed(core, kind) & open_[core.owner[core.edges.source]])
+    if not len(edges.source):
+        return edges.source
+    edges = edges.pick(cyclic(edges, core.vertices))
+    if kind.base == G_NONADJACENT:
+        return _without_adjacent_rw(core, txns, kind, edges)
+    if kind.base == G_SINGLE:
+        vertices = closed_by_one_rw(edges, core.vertices, core.owner)
+    elif kind.base > G_SINGLE:
+        vertices = edges.source[edges.kind == Kind.RW]
+    else:
+        vertices = edges.source
+    return np.unique(core.owner[vertices])
+
+
+def _without_adjacent_rw(core: Core, txns: Transactions, kind: Class, edges: Edges) -> Ints:
+    walked = np.unique(core.owner[closed_without_adjacent_rw(edges, core.vertices)])
+    tangled = np.isin(walked, core.owner[closed_without_rw(edges, core.vertices)])
+    holds = ~tangled
+    left = SIMPLE_ALL_MAX
+    for place in np.flatnonzero(tangled).tolist():
+        search = shortest_cycle(core.only(int(walked[place])), txns, kind, min(left, SIMPLE_MAX))
+        holds[place] = search.cycle is not None
+        left -= search.states
+    return walked[holds]
+
 
 GRAPH = pa.schema([("dependencies", pa.int64())])
 COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])

@@ -23,9 +23,9 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from checkers.columns import Bools
 from checkers.cycles.core import Core
 from checkers.cycles.graph import Kind
+from checkers.engine.arrays import Bools
 
 G0, G1C, G_SINGLE, G_NONADJACENT, G2 = range(5)
 BASES = ("G0", "G1c", "G-single-item", "G-nonadjacent-item", "G2-item")

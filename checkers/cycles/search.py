@@ -18,7 +18,6 @@ from collections import deque
 import attrs
 import numpy as np
 
-from checkers.columns import OK
 from checkers.cycles.core import HELPER, Core
 from checkers.cycles.graph import Edges, Kind, cyclic
 from checkers.cycles.kinds import G_NONADJACENT, G_SINGLE, REALTIME, Class, allowed
@@ -28,7 +27,8 @@ from checkers.cycles.walks import (
     closed_without_adjacent_rw,
     closed_without_rw,
 )
-from checkers.txns import Transactions
+from checkers.engine.arrays import OK
+from checkers.engine.transactions import Transactions
 
 STATES_MAX = 1_000_000
 """States looked at in one search, a second or two of work, once a cycle was found: beyond it the

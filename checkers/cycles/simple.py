@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from checkers.columns import Ints
 from checkers.cycles.graph import Edges, Kind
+from checkers.engine.arrays import Ints
 
 Node = tuple[int, bool]
 """A vertex, and whether an rw led to it."""

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from checkers.columns import OK, Bools, Ints, group_starts
 from checkers.cycles.core import HELPER, Core, Details, core_of, joined
 from checkers.cycles.graph import Edges, Tails, graph_of
-from checkers.txns import Transactions
+from checkers.engine.arrays import OK, Bools, Ints, group_starts
+from checkers.engine.transactions import Transactions
 
 STRETCH = 100_000
 """Transactions of a stretch, at least: their graph has a few million numbers."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.columns import Bools, Ints
 from checkers.cycles.graph import Edges, Kind, components, cyclic
+from checkers.engine.arrays import Bools, Ints
 from harness.errors import InvariantError
 
 WAVE = 8192

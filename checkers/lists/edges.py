@@ -15,7 +15,7 @@ import enum
 import numpy as np
 import pyarrow as pa
 
-from checkers.columns import FAIL, Ints, group_starts
+from checkers.engine.arrays import FAIL, Ints, group_starts
 from checkers.lists.ops import ListOps
 from checkers.lists.versions import Versions
 

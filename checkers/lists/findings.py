@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from checkers.columns import FAIL, OK, Bools, Ints, group_starts, spread
+from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts, spread
+from checkers.engine.transactions import NOBODY
 from checkers.lists.ops import ListOps
-from checkers.lists.proof import NOBODY
 from checkers.lists.versions import NEVER, Versions
 
 FINDINGS = pa.schema(

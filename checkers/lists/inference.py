@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from checkers.kernel import Exchange, Kernel, Setting, Tables
 from checkers.lists.edges import edges, tails
 from checkers.lists.findings import findings, suspects
 from checkers.lists.lost import lost_writes
 from checkers.lists.ops import list_ops
-from checkers.lists.snapshots import snapshots
+from checkers.lists.snapshot_reads import snapshots
 from checkers.lists.transactions import internal, lost_updates, own_operations
 from checkers.lists.versions import versions_of
+from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

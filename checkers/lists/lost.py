@@ -1,5 +1,5 @@
 """Acknowledged appends that no later read of their key shows; the checker is
-``checkers.lost_write``.
+``checkers.promises.lost_write``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.columns import OK, Bools, Ints, batches, group_starts, spread
-from checkers.kernel import Setting, Tables
+from checkers.engine.arrays import OK, Bools, Ints, batches, group_starts, spread
 from checkers.lists.ops import ListOps
 from checkers.lists.versions import CHUNK
+from harness.protocols.checker import Setting, Tables
 
 FINAL_READS = "final-reads"
 """The phase of a run in which every key is read once more, after all is healed and quiet."""

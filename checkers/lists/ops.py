@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.columns import OK, Ints, codes, group_starts, ints, lists
-from checkers.kernel import Setting, Tables
-from checkers.txns import Transactions, transactions_of
+from checkers.engine.arrays import OK, Ints, codes, group_starts, ints, lists
+from checkers.engine.transactions import Transactions, transactions_of
 from harness.errors import MalformedHistory
+from harness.protocols.checker import Setting, Tables
 
 _KINDS_OF_STEP = ("r", "append")
 

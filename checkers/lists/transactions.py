@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.columns import OK, Bools, Ints, group_starts, spread
+from checkers.engine.arrays import OK, Bools, Ints, group_starts, spread
 from checkers.lists.findings import rows
 from checkers.lists.ops import ListOps
 from checkers.lists.versions import Versions

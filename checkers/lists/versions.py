@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from checkers.columns import Bools, Ints, batches, group_starts, spread
+from checkers.engine.arrays import Bools, Ints, batches, group_starts, spread
 from checkers.lists.ops import ListOps
 
 CHUNK = 4_000_000

@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.columns import INFO, TYPES, Ints, codes, ints, spread
-from checkers.kernel import Exchange, Kernel, Setting, Tables
+from checkers.engine.arrays import INFO, TYPES, Ints, codes, ints, spread
+from checkers.engine.transactions import NOBODY, OBSERVED, transactions_of
 from checkers.lists.findings import Seen, suspects
 from checkers.lists.ops import ListOps, list_ops
-from checkers.lists.proof import NOBODY, OBSERVED
 from checkers.lists.versions import Versions, versions_of
-from checkers.txns import transactions_of
+from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
 
 def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from checkers.columns import FAIL, INFO, OK, Bools, Ints, codes, group_starts, ints, lists
-from checkers.kernel import Setting, Tables
-from checkers.txns import transactions_of
+from checkers.engine.arrays import FAIL, INFO, OK, Bools, Ints, codes, group_starts, ints, lists
+from checkers.engine.transactions import transactions_of
 from harness.errors import MalformedHistory
+from harness.protocols.checker import Setting, Tables
 
 READ, WRITE, CAS = 0, 1, 2
 _STEPS = ("r", "w", "cas")

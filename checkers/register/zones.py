@@ -23,7 +23,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.columns import Bools, Ints, group_starts
+from checkers.engine.arrays import Bools, Ints, group_starts
 from checkers.register.ops import FINDINGS, INITIAL, NEVER, READ, WRITE, Ops
 
 BEFORE = np.iinfo(np.int64).min

@@ -13,8 +13,8 @@ import attrs
 from clusters.ignite3 import rest
 from clusters.ignite3.waiting import is_out, most_told, strangers
 from clusters.ignite3.zone import ZONE
-from harness.cluster import Address, Cluster, Provider
 from harness.errors import HarnessError
+from harness.protocols.cluster import Address, Cluster, Provider
 from harness.tasks import together
 
 REST: Final = "rest"  # the port

@@ -14,8 +14,8 @@ import attrs
 import msgspec
 
 from clusters.ignite3 import errors
-from harness.client import StoreError
 from harness.errors import InvariantError
+from harness.protocols.client import StoreError
 
 LINE_LIMIT_BYTES = 1 << 22  # one value at most
 SAID_BYTES, SAID_LINES = 2048, 3  # of what it said on standard error: kept, and told

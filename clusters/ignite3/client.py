@@ -19,9 +19,9 @@ import msgspec
 
 from clusters.ignite3 import errors
 from clusters.ignite3.bridge import Answer, Bridge, Field
-from harness.client import READ_WRITE, Committed, StoreError, Tx
-from harness.cluster import Address
 from harness.errors import HarnessBug
+from harness.protocols.client import READ_WRITE, Committed, StoreError, Tx
+from harness.protocols.cluster import Address
 
 READ_ONLY, AUTOCOMMIT = "read-only", "autocommit"
 # A snapshot's time is now - 1.5 s (idle safe time propagation and clock skew, both at their
@@ -214,7 +214,7 @@ class Statement(Snapshot):
         return (await self.read_together((key,)))[0]
 
     async def read_together(self, keys: tuple[int, ...]) -> tuple[Stored | None, ...]:
-        """See ``harness.client.ReadsTogether``."""
+        """See ``harness.protocols.client.ReadsTogether``."""
         values = (await self._client.ask("select", keys=keys)).values
         return tuple([decode(key, text) for key, text in zip(keys, values, strict=True)])
 

@@ -8,7 +8,7 @@ is not certain is indefinite. What nobody has looked into is unknown, which coun
 
 from __future__ import annotations
 
-from harness.client import Certainty, ErrorMeaning, StoreError
+from harness.protocols.client import Certainty, ErrorMeaning, StoreError
 
 CONNECTION_LOST = "DRIVER-CONNECTION-LOST"
 DRIVER_GONE = "DRIVER-GONE"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import attrs
 
 from clusters.ignite3.logline import MANAGEMENT, METASTORAGE, Said, partition_of_group
-from harness.cluster import Roles
-from harness.records import EventKind
+from harness.history.records import EventKind
+from harness.protocols.cluster import Roles
 
 
 @attrs.define

@@ -20,7 +20,7 @@ import docker
 from clusters.ignite3 import artifacts, local, settings
 from clusters.ignite3.artifacts import Artifacts, NotPrepared
 from clusters.ignite3.options import RELEASE, RELEASE_NAME, Options
-from clusters.providers.docker import images, recipe
+from clusters.providers.docker import images
 from clusters.providers.docker.daemon import connect, doing
 from harness.errors import FiredrillError, HarnessError, UsageError
 
@@ -39,7 +39,7 @@ def alias(of: Artifacts) -> str:
 
 def tag(of: Artifacts) -> str:
     """The image's name: another recipe, another name."""
-    parts = [recipe.tag(), of.origin, artifacts.MODULES, *_texts(()).values()]
+    parts = [images.tag(), of.origin, artifacts.MODULES, *_texts(()).values()]
     parts += [artifacts.TRAINER.read_text(), *_training_command()]
     parts += settings.training_statements()
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -18,8 +18,8 @@ from clusters.ignite3.logbook import Log, Reading
 from clusters.ignite3.logline import Said
 from harness.clock import RunClock
 from harness.errors import FiredrillError
-from harness.nodelog import LogPiece, ReadsLogs
-from harness.records import EventKind, StoreEvent
+from harness.history.records import EventKind, StoreEvent
+from harness.protocols.cluster import LogPiece, ReadsLogs
 from harness.tasks import together
 
 READ_EVERY_S = 2.0  # each is a command on a node; what nobody asked for in time is in the logs

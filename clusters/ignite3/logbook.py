@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from clusters.ignite3.logline import Said, said
-from harness.records import EventKind
+from harness.history.records import EventKind
 
 PIECE_BYTES = 1 << 19  # a node under contention writes some hundred kilobytes a second
 TICK_NS = 1_000_000  # of the times in logs

@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from harness.records import EventKind
+from harness.history.records import EventKind
 
 METASTORAGE: Final = "metastorage_group"
 MANAGEMENT: Final = "cmg_group"

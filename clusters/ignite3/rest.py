@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from harness.cluster import Address
+from harness.protocols.cluster import Address
 
 ROOT = "/management/v1"
 LOOK_LIMIT_S = 1.5  # a node that is cut off or paused must not hold the others up

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from clusters.ignite3.options import Options
 from clusters.ignite3.zone import ATTRIBUTE, statements
-from harness.cluster import Address
+from harness.protocols.cluster import Address
 
 HOME = "/opt/ignite"  # in the node's image
 ARCHIVE_FILE = "classes.jsa"

@@ -29,15 +29,22 @@ from clusters.ignite3.journal import Journal
 from clusters.ignite3.options import Options, blocking, data_nodes, quorums, serves_again_s
 from clusters.ignite3.waiting import Ends
 from clusters.ignite3.zone import TABLE, ZONE, statements
-from harness.capability import Capability
-from harness.client import READ_WRITE, ErrorMeaning, StoreError
 from harness.clock import RunClock
-from harness.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
 from harness.errors import HarnessError, PlanError
-from harness.nodelog import ReadsLogs
-from harness.plan import options as convert
-from harness.promise import Declaration, LogPattern, Promise
-from harness.records import StoreEvent
+from harness.history.records import StoreEvent
+from harness.plan.plan import options as convert
+from harness.protocols.client import READ_WRITE, ErrorMeaning, StoreError
+from harness.protocols.cluster import (
+    Address,
+    Capability,
+    Cluster,
+    PortSpec,
+    Program,
+    Provider,
+    ReadsLogs,
+    Roles,
+)
+from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
@@ -108,7 +115,7 @@ def build(options: Mapping[str, object], nodes: tuple[str, ...], seed: int) -> I
 
 
 class IgniteSystem:
-    """``harness.cluster.System`` of Apache Ignite 3."""
+    """``harness.protocols.cluster.System`` of Apache Ignite 3."""
 
     name = "ignite3"
     ports = (
@@ -195,13 +202,13 @@ class IgniteSystem:
         )
 
     def require_made(self, provider: str) -> None:
-        """See ``harness.cluster.NeedsMade``. Whether there is an image its provider looks."""
+        """See ``NeedsMade``. Whether there is an image its provider looks."""
         self._artifacts.driver_command()
         if provider == PROXIES:
             local.home(self._artifacts)
 
     def unfelt(self, provider: str) -> frozenset[Capability]:
-        """See ``harness.cluster.WalksAround``: members advertise their own addresses, and so take
+        """See ``WalksAround``: members advertise their own addresses, and so take
         no link through a proxy.
         """
         return LINKS if provider == PROXIES else frozenset()
@@ -244,7 +251,7 @@ class IgniteSystem:
     async def readmit(
         self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """See ``harness.cluster.Readmits``."""
+        """See ``harness.protocols.cluster.Readmits``."""
         return await self._admission(cluster, provider).readmit(nodes)
 
     def _admission(self, cluster: Cluster, provider: Provider) -> Admission:
@@ -295,7 +302,7 @@ class IgniteSystem:
         return self._journal.events(clock)
 
     async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
-        """See ``harness.cluster.LogsEvents``."""
+        """See ``harness.protocols.cluster.LogsEvents``."""
         path = logs / LOG_FILE
         try:
             content = await asyncio.to_thread(path.read_bytes)

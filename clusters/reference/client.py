@@ -40,7 +40,7 @@ from clusters.reference.node.wire.messages import (
     encode,
 )
 from clusters.reference.node.wire.messages import Committed as CommittedReply
-from harness.client import READ_WRITE, Committed, StoreError
+from harness.protocols.client import READ_WRITE, Committed, StoreError
 
 Stored = int | tuple[int, ...]
 T = TypeVar("T", bound=ReplyBody)

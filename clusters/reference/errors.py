@@ -5,7 +5,7 @@ Definite means: certainly nothing was proposed to any log, or the log itself dec
 
 from __future__ import annotations
 
-from harness.client import Certainty, ErrorMeaning
+from harness.protocols.client import Certainty, ErrorMeaning
 
 CONNECT_FAILED = "CONNECT-FAILED"
 CONNECTION_LOST = "CONNECTION-LOST"

@@ -13,7 +13,7 @@ import attrs
 
 from clusters.reference.node.events import parse_line
 from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent
-from harness.records import EventKind, StoreEvent
+from harness.history.records import EventKind, StoreEvent
 
 CLOCK_DRIFT = 1e-4  # how far wall and monotonic time of one machine may drift apart
 _KINDS = frozenset(EventKind)

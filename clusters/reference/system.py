@@ -47,14 +47,22 @@ from clusters.reference.node.wire.reports import (
     StateReport,
 )
 from clusters.reference.wholeness import missing, roles_of
-from harness.client import READ_WRITE, ErrorMeaning
 from harness.clock import RunClock
-from harness.cluster import Address, Cluster, PortSpec, Program, Provider, PythonTree, Roles
 from harness.errors import HarnessError, PlanError
-from harness.plan import options as convert
-from harness.promise import Declaration, LogPattern, Promise
-from harness.records import StoreEvent
-from harness.states import LogMark, Recovered, ReplicaState
+from harness.history.records import StoreEvent
+from harness.plan.plan import options as convert
+from harness.protocols.client import READ_WRITE, ErrorMeaning
+from harness.protocols.cluster import (
+    Address,
+    Cluster,
+    PortSpec,
+    Program,
+    Provider,
+    PythonTree,
+    Roles,
+)
+from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.protocols.states import LogMark, Recovered, ReplicaState
 from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
@@ -128,7 +136,7 @@ def _real_network() -> Network:
 
 
 class ReferenceSystem:
-    """``harness.cluster.System`` of the reference store."""
+    """``harness.protocols.cluster.System`` of the reference store."""
 
     name = "reference"
     ports = (
@@ -249,7 +257,7 @@ class ReferenceSystem:
         ]
 
     async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
-        """See ``harness.cluster.LogsEvents``."""
+        """See ``harness.protocols.cluster.LogsEvents``."""
         path = logs / LOG_FILE
         if not path.exists():
             return []
@@ -262,7 +270,7 @@ class ReferenceSystem:
     async def states(
         self, cluster: Cluster, node: str, *, whole: bool
     ) -> tuple[ReplicaState, ...] | None:
-        """See ``harness.states.TellsStates``."""
+        """See ``harness.protocols.states.TellsStates``."""
         limit_s = WHOLE_LIMIT_S if whole else ADMIN_LIMIT_S
         report = await self._ask(cluster, node, AskStates(whole), limit_s)
         if not isinstance(report, StateReport):
@@ -270,7 +278,7 @@ class ReferenceSystem:
         return tuple(_state(report, replica) for replica in report.replicas)
 
     async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
-        """See ``harness.hardware.Replicas``."""
+        """See ``harness.protocols.hardware.Replicas``."""
         loop = asyncio.get_running_loop()
         deadline_s, goals = loop.time() + limit_s, dict[int, int]()
         while True:

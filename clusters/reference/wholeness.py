@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from clusters.reference.node.raft import Role, Stage
 from clusters.reference.node.storage.identity import member_of
 from clusters.reference.node.wire.reports import GroupStatus, NodeReport
-from harness.cluster import Roles
+from harness.protocols.cluster import Roles
 
 METASTORAGE = -1  # its group among the partitions
 

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 import attrs
 
-from harness.capability import Capability
-from harness.client import READ_WRITE, Client, StoreError, Tx, classify
 from harness.clock import RunClock
-from harness.cluster import Cluster, Provider, Readmits, Roles, System
 from harness.conform.result import Broken, Hung, NotTried
 from harness.errors import FiredrillError, HarnessError
-from harness.faults import Fault, Proof, Scene, Victims
-from harness.records import MicroOp, OpType, Phase, StoreEvent
+from harness.history.records import MicroOp, OpType, Phase, StoreEvent
+from harness.protocols.client import READ_WRITE, Client, StoreError, Tx, classify
+from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, Roles, System
+from harness.protocols.faults import Fault, Proof, Scene, Victims
 
 T = TypeVar("T")
 Value = int | tuple[int, ...] | None

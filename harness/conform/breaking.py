@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from harness.client import Client, StoreError
-from harness.cluster import Roles
 from harness.conform.bench import OP_LIMIT_S, READ, WRITE, Bench
 from harness.conform.ledger import Ledger, load
 from harness.conform.result import Broken, NotTried
 from harness.errors import MissingCapability
-from harness.records import MicroOp
+from harness.history.records import MicroOp
+from harness.protocols.client import Client, StoreError
+from harness.protocols.cluster import Roles
 from harness.tasks import Late, together, within
 
 SHORT_S = 2.0  # for an operation that is to fail

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 import attrs
 
-from harness.client import READ_WRITE, Client, StoreError, Tx
 from harness.conform.bench import OP_LIMIT_S, POLL_S, Bench, Done
 from harness.conform.ledger import Ledger
 from harness.conform.relay import LOOPBACK, Relay, relayed_links
 from harness.conform.result import NotTried
-from harness.records import OpType
+from harness.history.records import OpType
+from harness.protocols.client import READ_WRITE, Client, StoreError, Tx
 from harness.tasks import together
 
 IN_FLIGHT = 4  # commits whose answers are lost at once

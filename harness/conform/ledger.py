@@ -8,10 +8,10 @@ from collections import Counter
 
 import attrs
 
-from harness.client import Client, StoreError
 from harness.conform.bench import APPEND, CLOSE_LIMIT_S, READ, Bench, Done
 from harness.conform.result import Broken
-from harness.records import MicroOp, OpType
+from harness.history.records import MicroOp, OpType
+from harness.protocols.client import Client, StoreError
 from harness.tasks import together
 
 SHOWN = 3  # elements that a sentence names

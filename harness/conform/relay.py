@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import attrs
 
-from harness.cluster import Address, Cluster
+from harness.protocols.cluster import Address, Cluster
 
 LOOPBACK = "127.0.0.1"
 DIAL_LIMIT_S = 2.0

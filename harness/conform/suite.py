@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
-from harness.conform import breaking, declared, hops, talking, telling
+from harness.conform import breaking, declared, hops, talking
 from harness.conform.bench import Bench, on_time
 from harness.conform.result import Broken, Check, Mark, NotTried, Result
 from harness.errors import FiredrillError, HarnessError, UsageError
@@ -84,8 +84,8 @@ UP = (
         run=talking.recover_deadline,
         limit_s=180.0,
     ),
-    Check(name="events", relies="events are told once, on the run's clock", run=telling.events),
-    Check(name="codes", relies="each error is a StoreError with a row", run=telling.codes),
+    Check(name="events", relies="events are told once, on the run's clock", run=declared.events),
+    Check(name="codes", relies="each error is a StoreError with a row", run=declared.codes),
 )
 """On a cluster that is set up."""
 

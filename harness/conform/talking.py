@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from harness.client import READ_WRITE, Client, Committed, StoreError, Tx
-from harness.cluster import NodeStatus, Provider
 from harness.conform.bench import (
     APPEND,
     CANCEL_LIMIT_S,
@@ -22,7 +20,9 @@ from harness.conform.ledger import Ledger, load
 from harness.conform.relay import Relay, relayed
 from harness.conform.result import Broken, NotTried
 from harness.errors import HarnessError
-from harness.records import MicroOp, OpType
+from harness.history.records import MicroOp, OpType
+from harness.protocols.client import READ_WRITE, Client, Committed, StoreError, Tx
+from harness.protocols.cluster import NodeStatus, Provider
 from harness.tasks import Late, within
 
 SOON_S = 2.0  # a deadline that can't be met

@@ -18,7 +18,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.history import files
-from harness.rundir import LogSum, Manifest, RunDirectory
+from harness.run.directory import LogSum, Manifest, RunDirectory
 
 LOGS_PATTERN = "*.log"
 _BLOCK_BYTES = 1 << 20

@@ -24,8 +24,8 @@ from harness.errors import (
 )
 from harness.history import frames
 from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, sync_directory
+from harness.history.records import Complete, Invoke, Record
 from harness.history.scan import Scan, Torn, scan
-from harness.records import Complete, Invoke, Record
 
 __all__ = [
     "CHUNK_BYTES",

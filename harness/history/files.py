@@ -4,7 +4,7 @@ A run directory may come from a stranger, so a name in it promises nothing. What
 regular file and no link: a link leads out of the directory, a FIFO never ends, a device acts. What
 is written gets a name of its own beside the one that it is to have, made with ``O_EXCL``, and takes
 that name's place once it is whole: nothing that stands there is written into. Directories on the
-way are for ``harness.rundir.require_plain``, which readers of a run call first.
+way are for ``harness.run.directory.require_plain``, which readers of a run call first.
 """
 
 from __future__ import annotations

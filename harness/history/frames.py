@@ -24,7 +24,7 @@ import zlib
 import attrs
 import msgspec
 
-from harness.records import Record
+from harness.history.records import Record
 
 MAGIC = b"FDCHUNK\n"
 VERSION = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from harness.history import schema
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 TRANSACTIONS, FAULTS, EVENTS, NOTES = "transactions", "faults", "events", "notes"
 

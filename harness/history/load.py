@@ -24,7 +24,7 @@ from harness.history.layout import (
     table_schema,
 )
 from harness.history.manifest import RUNNING, read_manifest
-from harness.rundir import Manifest, RunDirectory
+from harness.run.directory import Manifest, RunDirectory
 
 TRANSACTIONS_PER_BYTE = 4
 """Their times differ, so that the densest history that can be recorded has 0.15."""

@@ -12,7 +12,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.history.files import read_small, write_atomically
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, require_plain
 
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)

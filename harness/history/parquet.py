@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from harness.history import files
 from harness.history.layout import table_names, table_path, table_schema
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 
 class ParquetSink:

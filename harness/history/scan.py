@@ -18,7 +18,7 @@ import msgspec
 from harness.errors import MalformedHistory
 from harness.history import frames
 from harness.history.files import open_regular
-from harness.records import Complete, Heartbeat, Invoke, PhaseMark, Record
+from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
 
 _NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
 _BUFFER_BYTES = 1 << 20

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.errors import UsageError
-from harness.rundir import SCHEMA_VERSION
+from harness.run.directory import SCHEMA_VERSION
 
 KEY_HASH = "fibonacci-64"
 MAX_SPLITS = 1024

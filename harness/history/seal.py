@@ -15,12 +15,12 @@ import msgspec
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
-from harness.history.checksums import sum_logs
+from harness.history.checksums import require_checksums, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
 from harness.history.scan import Scan, Stream, Torn, scan
 from harness.history.tables import Contradiction, PartitionOf, Tabulator
-from harness.rundir import Manifest, RunDirectory
+from harness.run.directory import Manifest, RunDirectory
 
 SPLITS = 4
 """A task a core on the machine of most people; a run of a million operations has 10 MB a file."""
@@ -191,3 +191,22 @@ def _trouble(scanned: Scan, ended: bool) -> tuple[str, ...]:
     if not ended:
         found.insert(0, f"the run ended at about {end_s:.3f} s without being sealed")
     return tuple(found)
+
+
+def recover(run: RunDirectory, *, partition_of: PartitionOf | None = None) -> Manifest:
+    """Seal the readable prefix of a run that nobody sealed; returns the manifest.
+
+    The manifest's state becomes ``prefix``, ``cut_ns`` the time up to which the prefix is whole,
+    and ``trouble`` says where and why it stops. Operations without a recorded outcome stay info:
+    a prefix accuses nobody of what its end cut off. A run that is sealed, or recovered, stays as
+    it is.
+
+    Raises ``MalformedHistory`` where there is no manifest or no chunk to read, or the plan is not
+    the one that it began with, ``UsageError`` while
+    the run is still going on, ``HarnessError`` where the disk refuses.
+    """
+    manifest = read_manifest(run)
+    if manifest.state == RUNNING:  # what a damaged plan or state says must not be made a table
+        require_checksums(run, manifest)
+    splits = manifest.splits or SPLITS
+    return seal_chunks(run, partition_of=partition_of, splits=splits, ended=False)

@@ -9,17 +9,13 @@ import attrs
 import msgspec
 import pyarrow as pa
 
-from checkers.analyze import judge
-from checkers.kernel import Setting
-from checkers.source import Source
+from checkers.engine.analyze import judge
+from checkers.engine.source import Source
 from harness import plugins
-from harness.checking import Verdict
 from harness.history import schema
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import write_manifest
-from harness.history.seal import seal
-from harness.promise import Declaration, Promise
-from harness.records import (
+from harness.history.records import (
     Complete,
     FaultState,
     FaultTransition,
@@ -30,7 +26,11 @@ from harness.records import (
     Record,
     StoreEvent,
 )
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.history.seal import seal
+from harness.protocols.checker import Setting
+from harness.protocols.promise import Declaration, Promise
+from harness.protocols.verdict import Verdict
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 STRICT = Declaration(
     system="paper", mode="SC", promises=(Promise(kind="read-write"),), transaction_scope="cluster"

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 from checker_histories import Txn, setting, times
 
-from checkers.analyze import judge
-from checkers.source import Source
+from checkers.engine.analyze import judge
+from checkers.engine.source import Source
 from harness import plugins
-from harness.checking import Verdict
 from harness.history import schema
+from harness.protocols.verdict import Verdict
 
 
 def source(txns: list[Txn], *, splits: int = 1) -> Source:

@@ -9,9 +9,9 @@ import pytest
 from checker_histories import Fault, Txn, fail, info, ok, write_run
 from register_histories import verdict
 
-from checkers.analyze import analyze
-from harness.checking import Verdict, encode
-from harness.promise import Declaration, Promise
+from checkers.engine.analyze import analyze
+from harness.protocols.promise import Declaration, Promise
+from harness.protocols.verdict import Verdict, encode
 
 CHECKERS = ("bank", "statistics", "availability", "evidence")
 SET_UP = ok(("w", 1, 6), ("w", 2, 4), ("w", 3, 0))

@@ -7,11 +7,11 @@ import pyarrow as pa
 from checker_generator import generate
 from checker_histories import setting, source
 
-from checkers.cells import cells
-from checkers.executors.results import apply, merge
-from checkers.kernel import KEY_COLUMNS, Tables
+from checkers.engine.arrays import cells
+from checkers.engine.output import apply, merge
+from checkers.engine.transactions import PREPARED, prepared
 from checkers.lists.inference import INFERENCE
-from checkers.txns import PREPARED, prepared
+from harness.protocols.checker import KEY_COLUMNS, Tables
 
 
 def micro_ops(keys: list[int]) -> pa.Table:

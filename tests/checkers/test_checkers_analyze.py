@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import Fault, a, fail, info, ok, r, write_run
 
-from checkers.analyze import analyze
-from harness.checking import encode
+from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
 from harness.history.manifest import read_manifest, write_manifest
-from harness.rundir import RunDirectory
+from harness.protocols.verdict import encode
+from harness.run.directory import RunDirectory
 
 MS = 1_000_000
 GOOD = [ok(a(1, 1)), ok(a(2, 1)), ok(r(1, 1), r(2, 1)), ok(a(1, 2)), ok(r(1, 1, 2))]

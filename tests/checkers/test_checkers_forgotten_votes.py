@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.replicas import forgotten
-from harness.statelog import STATES
+from checkers.promises.replicas import forgotten
+from harness.run.state_log import STATES
 
 
 def told(boot: str, at: int, term: int, vote: str | None, found: tuple[int, str | None]) -> Any:

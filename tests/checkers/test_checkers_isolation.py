@@ -12,16 +12,16 @@ import pyarrow as pa
 import pytest
 from checker_histories import a, ok, r, setting, source
 
-from checkers.analyze import judge
-from checkers.executors import spark
-from checkers.executors.java import JavaChoice
-from checkers.kernel import Exchange, Kernel, Lookup, Part, Setting, Tables
-from checkers.lost_write import CHECKER as LOST_WRITE
-from checkers.models import NONE_DECLARED, OBSERVED, Meaning, Meanings, breaking
-from checkers.statistics import CHECKER as STATISTICS
-from harness.checking import Anomaly, Verdict
+from checkers.engine import spark
+from checkers.engine.analyze import judge
+from checkers.engine.java import JavaChoice
+from checkers.promises.lost_write import CHECKER as LOST_WRITE
+from checkers.promises.statistics import CHECKER as STATISTICS
 from harness.errors import HarnessError
 from harness.history import schema
+from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.models import NONE_DECLARED, OBSERVED, Meaning, Meanings, breaking
+from harness.protocols.verdict import Anomaly, Verdict
 
 LOSS = [ok(a(1, 1)), ok(a(1, 2)), ok(r(1, 1))]
 
@@ -164,7 +164,7 @@ def test_no_checker_at_all_is_no_pass() -> None:
 
 
 def test_a_prefix_is_unknown_at_best_and_says_so() -> None:
-    from checkers.evidence import CHECKER
+    from checkers.promises.vacuity import CHECKER
 
     found = judged(CHECKER, state="prefix", cut_ns=1_500_000_000)
 

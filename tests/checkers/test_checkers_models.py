@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from checker_oracle import LATTICE, WEAKEST
 
-from checkers import models
 from harness.errors import UsageError
+from harness.protocols import models
 
 
 def test_a_model_satisfies_what_the_lattice_puts_below_it() -> None:

@@ -11,8 +11,8 @@ from checker_generator import generate
 from checker_histories import Txn, a, ok, r, times, verdict, write_run
 from checker_oracle import BASES, ORDERS, Judgement, Oracle, judge, kind_of
 
-from checkers.analyze import analyze
-from harness.checking import Verdict, encode
+from checkers.engine.analyze import analyze
+from harness.protocols.verdict import Verdict, encode
 
 MODELS = ("strict-serializable", "serializable", "snapshot-isolation", "read-committed")
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkers.columns import FAIL, INFO, OK
-from checkers.lists.proof import NOBODY, OBSERVED, committed
+from checkers.engine.arrays import FAIL, INFO, OK
+from checkers.engine.transactions import NOBODY, OBSERVED, committed
 
 LINKS = 200_000  # a round a link would take hours
 

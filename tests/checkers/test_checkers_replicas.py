@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkers.analyze import judge
-from checkers.kernel import Part, Setting
-from checkers.replicas import CHECKER
-from checkers.source import Source
+from checkers.engine.analyze import judge
+from checkers.engine.source import Source
+from checkers.promises.replicas import CHECKER
 from harness.history.schema import EVENTS
-from harness.promise import Declaration, Promise
-from harness.statelog import LOGS, STATES
+from harness.protocols.checker import Part, Setting
+from harness.protocols.promise import Declaration, Promise
+from harness.run.state_log import LOGS, STATES
 
 SETTING = Setting(
     model="strict-serializable",

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import STRICT, Fault, a, fail, ok, r, write_run
 
-from checkers import controller
-from checkers.analyze import analyze
-from checkers.kernel import Setting
-from checkers.source import Source
-from harness.arsenal import FaultKind
+from checkers.engine.analyze import analyze
+from checkers.engine.source import Source
+from checkers.promises import controller
 from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
-from harness.pulse import SCHEMA
-from harness.rundir import RunDirectory
+from harness.protocols.checker import Setting
+from harness.protocols.faults import FaultKind
+from harness.run.controller_health import SCHEMA
+from harness.run.directory import RunDirectory
 
 S = 1_000_000_000
 MS = 1_000_000

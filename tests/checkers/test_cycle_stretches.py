@@ -12,16 +12,16 @@ from checker_histories import setting, source
 from checkers.cycles.core import Core, Details
 from checkers.cycles.graph import dependencies_of, tails_of
 from checkers.cycles.stretches import core_by_stretches, readers_before
-from checkers.executors import local
-from checkers.kernel import Tables
+from checkers.engine import output
+from checkers.engine.transactions import transactions_of
 from checkers.lists.inference import INFERENCE
 from checkers.lists.witness import WITNESSES
-from checkers.txns import transactions_of
+from harness.protocols.checker import Tables
 
 
 def inferred(seed: int) -> Tables:
     history = source(generate(seed))
-    given = local.run_by_key([WITNESSES, INFERENCE], history, setting())
+    given = output.run_by_key([WITNESSES, INFERENCE], history, setting())
     return {"transactions": history.transactions, **given.tables}
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkers.fault_effects import Effect, effects, least_open, summary
+from checkers.explain.fault_effects import Effect, effects, least_open, summary
 from harness.history import schema
 
 MS = 1_000_000

@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkers.analyze import judge
-from checkers.kernel import Setting
-from checkers.liveness import CHECKER, LIVENESS, MIN_WRITES
-from checkers.source import Source
+from checkers.engine.analyze import judge
+from checkers.engine.source import Source
+from checkers.promises.liveness import CHECKER, LIVENESS, MIN_WRITES
 from harness.history import schema
 from harness.outcome import Outcome
-from harness.promise import Declaration
+from harness.protocols.checker import Setting
+from harness.protocols.promise import Declaration
 
 S = 1_000_000_000
 BOUND_S = 5.0

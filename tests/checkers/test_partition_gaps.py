@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.liveness import STEP_NS
-from checkers.partition_gaps import PARTITIONS_MAX, partition_gaps
-from results.availability import grids
-from results.tabulate import DASH
+from checkers.promises.availability import PARTITIONS_MAX, partition_gaps
+from checkers.promises.liveness import STEP_NS
+from results.report.sections import grids
+from results.report.tabulate import DASH
 
 S = 1_000_000_000
 KILL = {"fault": 3, "kind": "kill", "start_ns": 10 * S, "end_ns": 30 * S}

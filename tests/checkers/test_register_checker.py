@@ -9,10 +9,10 @@ import pytest
 from checker_histories import Fault, Txn, fail, info, ok, write_run
 from register_histories import verdict
 
-from checkers.analyze import analyze
+from checkers.engine.analyze import analyze
 from checkers.register import search
-from harness.checking import Verdict, encode
-from harness.promise import Declaration, Promise
+from harness.protocols.promise import Declaration, Promise
+from harness.protocols.verdict import Verdict, encode
 
 CHECKERS = ("register", "statistics", "availability", "evidence")
 

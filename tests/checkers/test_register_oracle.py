@@ -9,7 +9,7 @@ import pytest
 from checker_histories import Txn, setting
 from register_histories import source
 
-from checkers.register.kernel import judge_keys
+from checkers.register.checker import judge_keys
 from checkers.register.ops import CAS, INITIAL, NEVER, READ, WRITE
 from checkers.register.search import Contradicted, Explained, Op, search
 

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from checker_histories import STRICT, Fault, a, ok, r, write_run
 
-from checkers.analyze import analyze
-from harness.checking import Verdict
-from harness.records import EventKind, StoreEvent
+from checkers.engine.analyze import analyze
+from harness.history.records import EventKind, StoreEvent
+from harness.protocols.verdict import Verdict
 
 MS = 1_000_000
 LOSS = [

@@ -9,11 +9,11 @@ import attrs
 import pytest
 from checker_histories import STRICT, Txn, a, fail, info, names, ok, r, source, verdict
 
-from checkers.analyze import checkers_named, judge
-from checkers.kernel import Setting
-from harness.checking import Verdict
+from checkers.engine.analyze import checkers_named, judge
 from harness.history import schema
-from harness.promise import Declaration, Promise
+from harness.protocols.checker import Setting
+from harness.protocols.promise import Declaration, Promise
+from harness.protocols.verdict import Verdict
 
 STALENESS_NS = 100
 DECLARED = Declaration(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from checkers.executors import gateway
-from checkers.executors.spark import session
+from checkers.engine import gateway
+from checkers.engine.spark import session
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 240

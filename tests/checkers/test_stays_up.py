@@ -9,19 +9,19 @@ import msgspec
 import pytest
 from checker_histories import STRICT, Fault, a, ok, r, records
 
-from checkers import node_logs
-from checkers.analyze import analyze
-from checkers.node_logs import FILE_BYTES, KEPT_MAX, scan
-from harness.arsenal import FaultKind
-from harness.checking import Verdict, encode
+from checkers.engine.analyze import analyze
+from checkers.promises import stays_up
+from checkers.promises.stays_up import FILE_BYTES, KEPT_MAX, scan
 from harness.errors import MalformedHistory
 from harness.history.chunks import ChunkWriter
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.records import EventKind, PhaseMark, Record, StoreEvent
 from harness.history.seal import seal
-from harness.promise import LogPattern
-from harness.records import EventKind, PhaseMark, Record, StoreEvent
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.protocols.faults import FaultKind
+from harness.protocols.promise import LogPattern
+from harness.protocols.verdict import Verdict, encode
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 MS = 1_000_000
 GOOD = [ok(a(1, 1)), ok(r(1, 1)), ok(a(1, 2), start=90 * MS, finish=91 * MS)]
@@ -226,7 +226,7 @@ def test_logs_may_hold_anything_and_cost_little(tmp_path: Path) -> None:
 def test_the_end_of_a_log_that_nobody_read_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_logs, "FILE_BYTES", 20)
+    monkeypatch.setattr(stays_up, "FILE_BYTES", 20)
     run = write(
         tmp_path / "run", logs={"n1": b"panic: 1\nfine enough\npanic: 2\n", "n2": b"fine\n"}
     )

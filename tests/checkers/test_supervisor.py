@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.executors.supervisor import EXIT_NOT_STARTED, Supervised
+from checkers.engine.supervisor import EXIT_NOT_STARTED, Supervised
 
 LIMIT_S = 30
 FAMILY = """
@@ -34,7 +34,7 @@ out.flush()
 CALLER = """
 import sys, time
 from pathlib import Path
-from checkers.executors.supervisor import Supervised
+from checkers.engine.supervisor import Supervised
 started = Supervised(sys.argv[2:], Path(sys.argv[1]))
 print(started._process.pid, flush=True)
 time.sleep(600)

@@ -8,10 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.checking import MAX_VERDICT_BYTES, Anomaly, Verdict, encode, fitted, read_verdict
 from harness.errors import MalformedHistory
 from harness.outcome import Outcome
-from harness.rundir import RunDirectory
+from harness.protocols.verdict import (
+    MAX_VERDICT_BYTES,
+    Anomaly,
+    Verdict,
+    encode,
+    fitted,
+    read_verdict,
+)
+from harness.run.directory import RunDirectory
 
 LOST = {"text": "lost write: 7", "txns": [3, 1, 2], "keys": [7]}
 WHOLE = Verdict(

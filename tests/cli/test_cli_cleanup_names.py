@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import execute
+from cli.main import execute
 from harness.history.manifest import write_manifest
-from harness.promise import Declaration
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.protocols.promise import Declaration
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 RUN_ID = "20261121-104500-drill-1a2b"
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import execute
+from cli.main import execute
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 LIMIT_S = 120
-FIREDRILL = [sys.executable, "-c", "from harness.cli.main import main; main()"]
+FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]
 RUN_ID = "20261121-104500-drill-1a2b"
 
 
@@ -85,7 +85,7 @@ def test_an_interrupt_during_an_analysis_is_130(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.cli.judging.analyzed", interrupted)
+    monkeypatch.setattr("cli.judging.analyzed", interrupted)
 
     assert execute(["report", str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err
@@ -94,7 +94,7 @@ def test_an_interrupt_during_an_analysis_is_130(
 def test_a_plan_for_spark_is_refused_before_it_starts_where_there_is_no_java(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from checkers.executors import java
+    from checkers.engine import java
 
     nothing = java.JavaChoice(home=None, version=None, origin="none", reason="no Java 17 or newer")
     monkeypatch.setattr(java, "find_java", lambda: nothing)

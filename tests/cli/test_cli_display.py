@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from harness.cli.display import LiveDisplay, PlainDisplay, Tally, choose
-from harness.records import OpType
+from cli.display import LiveDisplay, PlainDisplay, Tally, choose
+from harness.history.records import OpType
 
 
 class Clock:

@@ -13,16 +13,16 @@ from pathlib import Path
 import attrs
 import pytest
 
-from harness.cli.main import EXIT_NO_READER, execute
-from harness.client import READ_WRITE
+from cli.main import EXIT_NO_READER, execute
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import write_manifest
+from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
 from harness.history.seal import seal
-from harness.promise import Declaration, Promise
-from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.protocols.client import READ_WRITE
+from harness.protocols.promise import Declaration, Promise
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
-FIREDRILL = [sys.executable, "-c", "from harness.cli.main import main; main()"]
+FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60
 MS = 1_000_000
@@ -305,10 +305,10 @@ def test_an_unexpected_error_is_255_with_its_traceback_in_the_run(
     break_in_child(
         tmp_path,
         monkeypatch,
-        "import checkers.analyze\n"
+        "import checkers.engine.analyze\n"
         "def broken(*_, **__):\n"
         "    raise ZeroDivisionError('by\\nnought')\n"
-        "checkers.analyze.analyze = broken\n",
+        "checkers.engine.analyze.analyze = broken\n",
     )
 
     said = firedrill("check", str(run.root))
@@ -335,10 +335,10 @@ def test_a_report_that_fails_is_a_harness_error_unless_a_violation_is_proven(
     break_in_child(
         tmp_path,
         monkeypatch,
-        "import results.report\n"
+        "import results.report.report\n"
         "def broken(_run):\n"
         "    raise OSError('no paper')\n"
-        "results.report.write_report = broken\n",
+        "results.report.report.write_report = broken\n",
     )
     run = recorded(tmp_path / "run", appended(20))
 
@@ -375,7 +375,7 @@ def test_a_reader_that_left_is_no_error_and_no_verdict(tmp_path: Path) -> None:
 def test_help_imports_nothing_heavy() -> None:
     heavy = ("pyspark", "docker", "paramiko", "matplotlib", "pyarrow", "numpy", "jinja2", "pandas")
     code = (
-        "import sys; from harness.cli.main import execute; code = execute(['--help']);"
+        "import sys; from cli.main import execute; code = execute(['--help']);"
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
 

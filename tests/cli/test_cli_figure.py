@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from harness.cli.figure import STRETCHES_MAX, said, stretches_of
-from results.spacetime import Happening, Operation, Story, Stretch
+from cli.trace_figure import STRETCHES_MAX, said, stretches_of
+from results.drawing.spacetime import Happening, Operation, Story, Stretch
 
 STORY = Story(
     title=("run", "lost write: key 1"),

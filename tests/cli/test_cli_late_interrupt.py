@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cli import signals
+from cli.main import execute
 from clusters.reference.system import ReferenceSystem
-from harness.cli import signals
-from harness.cli.main import execute
 from harness.history.manifest import read_manifest
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 DRILL = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=[]"]
 
@@ -63,7 +63,7 @@ def test_while_final_reads_are_still_to_come_the_run_is_cut_short(
 def test_while_it_is_judged_the_sealed_run_and_how_to_judge_it_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("harness.cli.judging.judge", interrupt)
+    monkeypatch.setattr("cli.judging.judge", interrupt)
 
     code = execute([*DRILL, "--duration", "2", "--runs-dir", str(tmp_path)])
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import execute
+from cli.main import execute
 from harness.history.manifest import read_manifest
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 SHORT = ("--provider", "sim", "--executor", "local", "--duration", "4", "--no-report")
 TOO_MUCH = ("--set", "check.min_ok=1000000")

@@ -14,7 +14,7 @@ import pytest
 LIMIT_S = 120
 CHECKER = """
 from harness.outcome import Outcome
-from checkers.kernel import Part
+from harness.protocols.checker import Part
 
 class Counter:
     name = "counter"
@@ -26,8 +26,8 @@ class Counter:
 CHECKER = Counter()
 """
 WORKLOAD = """
-from harness.generators import Nothing, Repeat, UntilOk
-from harness.records import MicroOp
+from harness.generators.generator import Nothing, Repeat, UntilOk
+from harness.history.records import MicroOp
 
 class Count:
     name = "count"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from harness.cli import reaper
+from cli import reaper
 from harness.errors import HarnessError, NotRemoved
 
 AT_ONCE = reaper.Patience(looks=2, pause_s=0.0)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import execute
-from harness.rundir import RunDirectory
-from results.store import RunStore
+from cli.main import execute
+from harness.run.directory import RunDirectory
+from results.store.store import RunStore
 
 
 def test_a_port_that_is_taken_is_refused_before_there_is_a_run(
@@ -56,7 +56,7 @@ def test_a_run_that_breaks_off_is_never_taken_for_another_that_began_beside_it(
         raise RuntimeError("a bug")
 
     others: list[RunDirectory] = []
-    monkeypatch.setattr("harness.cli.wiring._run", broken)
+    monkeypatch.setattr("cli.wiring._run", broken)
 
     assert execute(["run", "--provider", "sim", "--runs-dir", str(tmp_path)]) == 255
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import drill, repeat
-from harness.cli.duration import words
-from harness.cli.main import execute
-from harness.cli.repeat import Bounds, Row, exit_code, over, rate, seed_of
+from cli import drill, repeat
+from cli.duration import words
+from cli.main import execute
+from cli.repeat import Bounds, Row, exit_code, over, rate, seed_of
 from harness.clock import NS_PER_S
 from harness.history.manifest import read_manifest
 from harness.outcome import EXIT_INTERRUPTED, Outcome
-from harness.rundir import RunDirectory
-from harness.stop import Stop
-from results.store import RunStore
+from harness.run.directory import RunDirectory
+from harness.run.stop import Stop
+from results.store.store import RunStore
 
 SIM = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=[]", "--no-report"]
 SHORT = ["--duration", "2", "--concurrency", "4", "--set", "check.min_ok=10", "--nodes", "3"]

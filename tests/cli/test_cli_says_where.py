@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import execute
+from cli.main import execute
 
 HERE = ["--provider", "process", "--executor", "local"]
 

@@ -11,8 +11,8 @@ import pytest
 LIMIT_S = 30
 PROGRAM = """
 import asyncio, sys
-from harness.cli.signals import stopping
-from harness.run import Stop
+from cli.signals import stopping
+from harness.run.lifecycle import Stop
 
 async def main(stop):
     print("driving", flush=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import EXIT_NO_READER, execute
+from cli.main import EXIT_NO_READER, execute
 from harness.history.manifest import read_manifest
 from harness.outcome import EXIT_INTERRUPTED
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 LIMIT_S = 60
-FIREDRILL = [sys.executable, "-c", "from harness.cli.entry import main; main()"]
+FIREDRILL = [sys.executable, "-c", "from cli.entry import main; main()"]
 DRILL = ["run", "--provider", "sim", "--executor", "local", "--duration", "4"]
 QUIET = ["--set", "nemesis.mix=[]"]
 
@@ -27,12 +27,12 @@ from pathlib import Path
 
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "harness.cli.main":
+        if name == "cli.main":
             print("importing", flush=True)
             sys.stdin.read()
 
 sys.meta_path.insert(0, Slow())
-from harness.cli.entry import main
+from cli.entry import main
 main()
 """
 
@@ -123,7 +123,7 @@ def test_the_console_script_is_the_light_one() -> None:
     done = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=LIMIT_S)
 
     assert os.access(script, os.X_OK)
-    assert "harness.cli.entry" in script.read_text()
+    assert "cli.entry" in script.read_text()
     assert done.returncode == 0
 
 
@@ -131,7 +131,7 @@ def test_a_warning_that_comes_a_thousand_times_is_shown_ten_times_and_said_to_re
     """In a process of its own: handlers are the process's."""
     script = """
 import logging
-from harness.cli.streams import bound_warnings
+from cli.streams import bound_warnings
 bound_warnings()
 bound_warnings()
 for port in range(1000):

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.cli import analysis
+from cli import analysis
 from harness.history import files
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
 from harness.history.seal import seal
-from harness.promise import Declaration, Promise
-from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark, Record
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.protocols.promise import Declaration, Promise
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 300
@@ -31,7 +31,7 @@ MS = 1_000_000
 PACKAGE = """
 import os, signal, time
 import attrs, numpy
-from checkers.kernel import Exchange, Kernel, Part
+from harness.protocols.checker import Exchange, Kernel, Part
 
 @attrs.frozen
 class Checker:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import execute
+from cli.main import execute
 from harness.outcome import EXIT_USAGE, Outcome
 
 OF_ANOTHER = '[cluster]\nprovider = "sim"\n[system]\nname = "ignite3"\nreplicas = 3\n'

@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from harness.capability import Capability
-from harness.cluster import felt
+from harness.protocols.cluster import Capability, felt
 
 ABLE = frozenset({Capability.KILL, Capability.PARTITION})
 

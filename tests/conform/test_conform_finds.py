@@ -15,13 +15,13 @@ import pytest
 from conform_kit import NEEDS_NETWORK, Other, broken, same, simulated, with_client, with_tx
 
 from clusters.providers.sim.provider import SimProvider
-from harness.client import Committed, StoreError
-from harness.cluster import Roles
 from harness.conform import declared
 from harness.conform.result import Broken, Mark
 from harness.conform.suite import SUITE
 from harness.errors import MissingCapability
-from harness.promise import LogPattern, Promise
+from harness.protocols.client import Committed, StoreError
+from harness.protocols.cluster import Roles
+from harness.protocols.promise import LogPattern, Promise
 
 # -- what an adapter says of itself ----------------------------------------------------------------
 

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from conform_kit import NEEDS_NETWORK, Other, broken, in_processes, pebble, same, with_client
 
-from harness.client import Certainty, Committed, StoreError
 from harness.conform.result import Mark
+from harness.protocols.client import Certainty, Committed, StoreError
 
 
 def test_a_program_that_walks_around_the_links_is_found(tmp_path: Path) -> None:

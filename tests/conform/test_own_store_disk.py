@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from conform_kit import EXAMPLE, pebble
 
-from harness.client import READ_WRITE, StoreError
-from harness.cluster import Address
+from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.cluster import Address
 
 LIMIT_S = 20
 ROOM_BYTES = 40

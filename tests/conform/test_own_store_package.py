@@ -17,10 +17,10 @@ import pytest
 from conform_kit import EXAMPLE, ROOT
 
 import harness
-from harness.cluster import System
 from harness.conform.suite import SUITE
-from harness.hardware import Hardware
-from harness.states import TellsStates
+from harness.protocols.cluster import System
+from harness.protocols.hardware import Hardware
+from harness.protocols.states import TellsStates
 
 INSTALL_LIMIT_S, COMMAND_LIMIT_S = 120, 180
 BY_WHAT_IS_HERE = "--no-build-isolation"

@@ -12,7 +12,7 @@ import attrs
 import docker
 
 from clusters.providers.docker.provider import DockerProvider, build
-from harness.cluster import Address, Cluster, PortSpec, Program, PythonTree
+from harness.protocols.cluster import Address, Cluster, PortSpec, Program, PythonTree
 
 PORTS = (PortSpec(name="talk", between_nodes=True), PortSpec(name="admin", between_nodes=False))
 READY_LIMIT_S = 15.0

@@ -17,13 +17,13 @@ import docker
 import pytest
 from docker_runs import named, owned, running
 
-from clusters.providers.docker import recipe
+from cli.cleanup import left_by_others
+from clusters.providers.docker import images
 from clusters.providers.docker.cleanup import OtherDirectory, StillOwned, cleanup
 from clusters.providers.docker.labels import EXPIRES, Owner, expired, myself, owner_of
-from harness.cli.cleanup import left_by_others
 from harness.errors import NotRemoved
-from harness.rundir import directory_mark
-from results.store import RunStore
+from harness.run.directory import directory_mark
+from results.store.store import RunStore
 
 KILL_MOMENTS = 6
 LONGEST_S = 3.0
@@ -113,7 +113,7 @@ def test_what_carries_no_label_is_never_touched(docker_daemon: docker.APIClient)
 
     asyncio.run(ensure_image())
     name = f"firedrill-{named('stranger')}-n1"
-    docker_daemon.create_container(recipe.tag(), command=["sleep", "1"], name=name)
+    docker_daemon.create_container(images.tag(), command=["sleep", "1"], name=name)
     try:
         assert cleanup(named("stranger")) == []
         assert docker_daemon.inspect_container(name)["Name"] == f"/{name}"
@@ -174,7 +174,7 @@ def test_what_the_daemon_does_not_remove_keeps_nothing_else_from_going(
     for network in networks:
         docker_daemon.create_network(network, labels=marks, internal=True)
     docker_daemon.create_container(
-        recipe.tag(),
+        images.tag(),
         command=["sleep", "60"],
         name=stranger,
         host_config=docker_daemon.create_host_config(network_mode=networks[0]),
@@ -201,7 +201,7 @@ def sleeper(client: docker.APIClient, run_id: str) -> str:
 
     asyncio.run(ensure_image())
     client.create_container(
-        recipe.tag(), command=["sleep", "60"], name=name, labels=myself().labels(run_id)
+        images.tag(), command=["sleep", "60"], name=name, labels=myself().labels(run_id)
     )
     client.start(name)
     return name

@@ -11,7 +11,7 @@ from docker_runs import named, running
 
 from clusters.providers.docker.container import docker_name
 from clusters.providers.remote import watchdog
-from harness.cluster import LeasesFaults
+from harness.protocols.cluster import LeasesFaults
 
 NEVER_S = 1000.0
 LIMIT_S = 20.0

@@ -12,8 +12,8 @@ from clusters.providers.docker import tasks
 from clusters.providers.docker.container import Limits
 from clusters.providers.docker.machines import FREEZE_TRIES, Machines, MachineState
 from clusters.providers.remote.program import Process
-from harness.cluster import NodeStatus
 from harness.errors import HarnessError
+from harness.protocols.cluster import NodeStatus
 
 STAT = b"24 (a) b) S 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 77 100 5"
 PROGRAM = Process(pid=24, ticks=77)

@@ -11,12 +11,11 @@ import pytest
 from docker_runs import Run, named, owned, running, say
 
 from harness import plugins
-from harness.capability import Capability
 from harness.clock import RunClock
-from harness.cluster import Cluster, Roles
 from harness.errors import MissingCapability
-from harness.faults import Fault, PlannedFault, Scene
-from harness.records import FaultState, FaultTransition, Record
+from harness.history.records import FaultState, FaultTransition, Record
+from harness.protocols.cluster import Capability, Cluster, Roles
+from harness.protocols.faults import Fault, PlannedFault, Scene
 from nemesis.journal import MemoryJournal
 from nemesis.runner import Nemesis, refuse_missing
 

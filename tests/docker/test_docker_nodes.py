@@ -22,9 +22,8 @@ from clusters.providers.remote import program
 from clusters.providers.remote.session import Unreachable
 from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.runtime.real import TcpNetwork
-from harness.capability import Capability
-from harness.cluster import Program
 from harness.errors import HarnessError, PlanError, UsageError
+from harness.protocols.cluster import Capability, Program
 
 pytestmark = pytest.mark.docker
 

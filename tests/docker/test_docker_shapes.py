@@ -8,8 +8,7 @@ import docker
 import pytest
 from docker_runs import Run, named, running
 
-from harness.capability import Capability
-from harness.cluster import LinkShape
+from harness.protocols.cluster import Capability, LinkShape
 
 pytestmark = pytest.mark.docker
 

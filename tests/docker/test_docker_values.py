@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from clusters.providers.docker import recipe, subnets, tasks
+from clusters.providers.docker import images, subnets, tasks
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
-from clusters.providers.remote import bundle, delays, keys, links, program, rules
+from clusters.providers.remote import delays, install, keys, links, program, rules
 from clusters.providers.remote.requirements import Interpreter
-from harness.cluster import LinkShape, PortSpec, PythonTree
 from harness.errors import PlanError, UsageError
+from harness.protocols.cluster import LinkShape, PortSpec, PythonTree
 
 ADDRESSES = {"n1": "198.18.7.10", "n2": "198.18.7.11", "n3": "198.18.7.12"}
 STAT = "24 (a) b) {state} 1 24 24 0 -1 4194560 1 0 0 0 1 2 0 0 20 0 1 0 {ticks} 100 5"
@@ -104,22 +104,22 @@ def test_nodes_get_fixed_addresses_in_their_order() -> None:
         ("deb http://mirror.example/debian bookworm main", "http://mirror.example/debian"),
         ("deb [signed-by=/k] https://m.example/debian/ sid main", "https://m.example/debian"),
         ("Types: deb\nURIs: http://m.example/debian\nSuites: trixie", "http://m.example/debian"),
-        ("# deb http://old.example/debian bookworm main", recipe.DEFAULT_MIRROR),
-        ("deb http://m.example/debian-security bookworm main", recipe.DEFAULT_MIRROR),
-        ("deb http://archive.example/ubuntu noble main", recipe.DEFAULT_MIRROR),
+        ("# deb http://old.example/debian bookworm main", images.DEFAULT_MIRROR),
+        ("deb http://m.example/debian-security bookworm main", images.DEFAULT_MIRROR),
+        ("deb http://archive.example/ubuntu noble main", images.DEFAULT_MIRROR),
     ],
 )
 def test_the_mirror_comes_from_the_hosts_own_lists(text: str, mirror: str) -> None:
-    assert recipe.mirror_of([text]) == mirror
+    assert images.mirror_of([text]) == mirror
 
 
 def test_the_image_s_name_follows_from_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = recipe.tag()
-    assert recipe.tag() == before
+    before = images.tag()
+    assert images.tag() == before
 
-    monkeypatch.setattr(recipe, "PACKAGES", (*recipe.PACKAGES, "strace"))
+    monkeypatch.setattr(images, "PACKAGES", (*images.PACKAGES, "strace"))
 
-    assert recipe.tag() != before
+    assert images.tag() != before
 
 
 @pytest.mark.parametrize("state", ["R", "S", "D", "T"])
@@ -149,7 +149,9 @@ def test_a_tree_is_importable_by_its_name_and_leaves_caches_behind(tmp_path: Pat
     (tmp_path / "__init__.py").write_text("")
     (tmp_path / "core.py").write_text("x = 1")
 
-    data = bundle.archive(bundle.python_trees((PythonTree(source=str(tmp_path), package="a.b.c"),)))
+    data = install.archive(
+        install.python_trees((PythonTree(source=str(tmp_path), package="a.b.c"),))
+    )
 
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         assert tar.getnames() == [
@@ -159,7 +161,7 @@ def test_a_tree_is_importable_by_its_name_and_leaves_caches_behind(tmp_path: Pat
             "a/b/c/core.py",
         ]
     with pytest.raises(UsageError, match="no directory"):
-        bundle.python_trees((PythonTree(source=str(tmp_path / "none"), package="a"),))
+        install.python_trees((PythonTree(source=str(tmp_path / "none"), package="a"),))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_of_a_log_the_last_line_that_says_something_is_told(log: bytes, said: st
 @pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a/../../b", ""])
 def test_a_file_outside_the_work_directory_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="below its work directory"):
-        bundle.archive({path: (b"", 0o644)})
+        install.archive({path: (b"", 0o644)})
 
 
 def test_wheels_are_chosen_for_the_machine_and_not_for_the_controller() -> None:

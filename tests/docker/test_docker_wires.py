@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from clusters.providers.docker.node import Node
+from clusters.providers.docker.container import Node
 from clusters.providers.docker.wires import Wires
 from clusters.providers.remote.lanes import Lane
 from clusters.providers.remote.session import Session
-from harness.cluster import LinkShape
+from harness.protocols.cluster import LinkShape
 
 LIMIT_S = 10.0
 

@@ -26,8 +26,8 @@ from clusters.providers.docker.container import docker_name
 from clusters.providers.docker.provider import build
 from clusters.providers.process import procfs
 from harness import plugins
-from harness.capability import Capability
-from harness.rundir import directory_mark
+from harness.protocols.cluster import Capability
+from harness.run.directory import directory_mark
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ LEASE_LIMIT_S = 30
 POLL_S = 0.2
 # A run that says what others left, and then that local processes can't be frozen.
 REFUSED = ("--provider=process", "--schedule=1:freeze:n1", "--executor=local")
-BESIDE = ("harness.cli.reaper", "harness.cli.watchdog")
+BESIDE = ("cli.reaper", "cli.watchdog")
 
 # Kind of fault, and what it shows of itself. Of a cut both ends have rules.
 WITHIN = {"partition": "cut", "one-way": "cut", "loss": "loss", "delay": "delay", "pause": "pause"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.history.manifest import read_manifest
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 LIMIT_S = 150

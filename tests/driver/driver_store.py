@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import attrs
 
-from harness.client import Certainty, Committed, ErrorMeaning, StoreError
-from harness.cluster import Address, Cluster
+from harness.protocols.client import Certainty, Committed, ErrorMeaning, StoreError
+from harness.protocols.cluster import Address, Cluster
 
 HANG = "hang"  # waits for ever, ends when cancelled
 STUBBORN = "stubborn"  # waits, and ignores cancellation until the store is released

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from clusters.providers.sim.loop import simulate
-from harness.attendance import Attendance, attended
 from harness.clock import RunClock
-from harness.cluster import NodeStatus, Provider
 from harness.errors import HarnessError
-from harness.pulse import Pulse, read_pulse
-from harness.records import Record, StoreEvent
-from harness.rundir import RunDirectory
+from harness.history.records import Record, StoreEvent
+from harness.protocols.cluster import NodeStatus, Provider
+from harness.run.controller_health import Pulse, read_pulse
+from harness.run.directory import RunDirectory
+from harness.run.exit_monitor import Attendance, attended
 
 
 class Machines:

@@ -13,26 +13,39 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from harness.clock import NS_PER_S
-from harness.combinators import (
+from harness.errors import UsageError
+from harness.generators.combinators import (
     After,
+    AnyOf,
     Cycle,
     Delay,
+    EachSlot,
     Filter,
     FlipFlop,
     InOrder,
     Map,
+    OnSlots,
     OnUpdate,
     ProcessLimit,
     Synchronize,
     UntilFirstOk,
+    reserve,
     then,
 )
-from harness.errors import UsageError
-from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import Limit, Mix, Nothing, Phases, Repeat, Stagger, TimeLimit
-from harness.records import Complete, Invoke, MicroOp, OpType
-from harness.sharing import AnyOf, EachSlot, OnSlots, reserve
-from harness.simulation import (
+from harness.generators.generator import (
+    Context,
+    Generator,
+    Limit,
+    Mix,
+    Nothing,
+    Operation,
+    Phases,
+    Repeat,
+    Stagger,
+    TimeLimit,
+    Wait,
+)
+from harness.generators.simulation import (
     Latency,
     Reply,
     imperfect,
@@ -41,6 +54,7 @@ from harness.simulation import (
     quick,
     simulate,
 )
+from harness.history.records import Complete, Invoke, MicroOp, OpType
 
 MS = 1_000_000
 A, B, C = ((MicroOp("r", key),) for key in (1, 2, 3))

@@ -8,10 +8,9 @@ from typing import Any
 
 from driver_store import JumpingLoop
 
-from harness.deadlines import Deadlines
-from harness.flight import Flight
-from harness.records import Invoke
-from harness.slots import Slot
+from harness.driving.flight import Deadlines, Flight
+from harness.driving.slots import Slot
+from harness.history.records import Invoke
 
 
 class Watched:

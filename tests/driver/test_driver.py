@@ -23,16 +23,23 @@ from driver_store import (
 )
 
 from harness.clock import NS_PER_S, RunClock
-from harness.combinators import Delay
-from harness.driver import MAX_STUCK, ROLLBACK_LIMIT_S, Driver
+from harness.driving.driver import MAX_STUCK, ROLLBACK_LIMIT_S, Driver
+from harness.driving.slots import BACKOFF_FIRST_S
 from harness.errors import HarnessBug, HarnessError
-from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import Limit, Repeat, Stagger, UntilOk
-from harness.records import Complete, Invoke, MicroOp, Note, OpType, Record
-from harness.sharing import reserve
-from harness.slots import BACKOFF_FIRST_S
-from harness.stop import Stop
-from harness.workload import Workload, WorkloadSetting, whole
+from harness.generators.combinators import Delay, reserve
+from harness.generators.generator import (
+    Context,
+    Generator,
+    Limit,
+    Operation,
+    Repeat,
+    Stagger,
+    UntilOk,
+    Wait,
+)
+from harness.history.records import Complete, Invoke, MicroOp, Note, OpType, Record
+from harness.protocols.workload import Workload, WorkloadSetting, whole
+from harness.run.stop import Stop
 from workloads.list_append import build
 
 DEADLINE_S = 2.0

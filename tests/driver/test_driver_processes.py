@@ -12,23 +12,23 @@ from pathlib import Path
 import attrs
 import pytest
 
-from harness import crew, orders
 from harness.clock import NS_PER_S, RunClock
-from harness.cluster import Address, Cluster
-from harness.crew import Crew
+from harness.driving import driver_pool, protocol
+from harness.driving.driver_pool import Crew
 from harness.errors import HarnessError, PlanError
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import PREFIX, RUNNING, SEALED, write_manifest
+from harness.history.records import Complete, Invoke, OpType, PhaseMark, Record
 from harness.history.scan import scan
 from harness.history.seal import seal
-from harness.plan import dumps, loads
-from harness.promise import Declaration
-from harness.pulse import Strain
-from harness.records import Complete, Invoke, OpType, PhaseMark, Record
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
-from harness.stop import SETTLE_LIMIT_S, Stop
+from harness.plan.plan import dumps, loads
+from harness.protocols.cluster import Address, Cluster
+from harness.protocols.promise import Declaration
+from harness.run.controller_health import Strain
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.run.stop import SETTLE_LIMIT_S, Stop
 
-COMMAND = (sys.executable, "-m", "harness.cli.driving")
+COMMAND = (sys.executable, "-m", "cli.driver_process")
 NOBODY = Address(host="127.0.0.1", port=1)
 NODES = ("n1", "n2", "n3")
 CONCURRENCY = 5
@@ -209,9 +209,9 @@ def test_one_that_does_not_halt_is_trouble_and_is_killed(
         "import sys, time; sys.stdin.readline(); "
         f'print(\'{{"type":"ready"}}\', flush=True); {says or "pass"}; time.sleep(60)'
     )
-    monkeypatch.setattr(crew, "HALT_LIMIT_S", 0.1)
-    monkeypatch.setattr(crew, "LEAVE_LIMIT_S", 0.1)
-    monkeypatch.setattr(orders, "MAX_LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(driver_pool, "HALT_LIMIT_S", 0.1)
+    monkeypatch.setattr(driver_pool, "LEAVE_LIMIT_S", 0.1)
+    monkeypatch.setattr(protocol, "MAX_LINE_BYTES", 1 << 16)
 
     async def scene(rig: Rig) -> None:
         rig.crew.command = (sys.executable, "-c", deaf)
@@ -229,7 +229,7 @@ def test_one_that_does_not_halt_is_trouble_and_is_killed(
 
 
 def test_what_ends_drives_waits_longer_than_a_halted_one_may_take() -> None:
-    assert crew.HALT_LIMIT_S < SETTLE_LIMIT_S
+    assert driver_pool.HALT_LIMIT_S < SETTLE_LIMIT_S
 
 
 def _read(chunks: Path) -> list[object]:

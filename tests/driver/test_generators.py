@@ -9,21 +9,24 @@ import pytest
 
 from harness.clock import NS_PER_S
 from harness.errors import UsageError
-from harness.generator import Context, Generator, Operation, Wait
-from harness.generators import (
+from harness.generators.generator import (
+    Context,
+    Generator,
     Limit,
     Mix,
     Nothing,
+    Operation,
     Phases,
     Repeat,
     Stagger,
     TimeLimit,
     UntilOk,
+    Wait,
     next_process,
     paced,
 )
-from harness.records import Complete, Invoke, MicroOp, OpType
-from harness.simulation import Reply, simulate
+from harness.generators.simulation import Reply, simulate
+from harness.history.records import Complete, Invoke, MicroOp, OpType
 
 MS = NS_PER_S // 1000
 A, B = (MicroOp("r", 1),), (MicroOp("r", 2),)

@@ -99,13 +99,13 @@ class Found:
 
 def judge(root: Path) -> tuple[str, bytes, str]:
     """(outcome, verdict, sentence) of the run in ``root``, recovered where it was not sealed."""
-    from checkers.analyze import analyze
-    from harness.checking import encode
-    from harness.cli.judging import _partition_of
+    from checkers.engine.analyze import analyze
+    from cli.judging import _partition_of
     from harness.errors import FiredrillError, HarnessBug, InvariantError
     from harness.history.manifest import RUNNING, read_manifest
-    from harness.history.recover import recover
-    from harness.rundir import RunDirectory, require_plain
+    from harness.history.seal import recover
+    from harness.protocols.verdict import encode
+    from harness.run.directory import RunDirectory, require_plain
 
     run = RunDirectory(root)
     signal.alarm(LIMIT_S)
@@ -136,7 +136,7 @@ def recorded(roots: Iterable[Path], scratch: Path) -> tuple[Recorded, ...]:
     be.
     """
     from harness.history.manifest import RUNNING, read_manifest
-    from harness.rundir import RunDirectory
+    from harness.run.directory import RunDirectory
 
     signal.signal(signal.SIGALRM, _too_long)
     found = []

@@ -8,8 +8,7 @@ import msgspec
 
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import write_manifest
-from harness.promise import Declaration, Promise
-from harness.records import (
+from harness.history.records import (
     Complete,
     EventKind,
     FaultState,
@@ -22,7 +21,8 @@ from harness.records import (
     Record,
     StoreEvent,
 )
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.protocols.promise import Declaration, Promise
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 
 def new_run(root: Path, *, streams: int | None = None) -> RunDirectory:

@@ -16,7 +16,7 @@ from history_parts import append, complete, invoke, read, small_history
 from harness.errors import HarnessError, InvariantError, MalformedHistory, UsageError
 from harness.history import chunks, frames
 from harness.history.chunks import ChunkWriter, scan
-from harness.records import Complete, Invoke, MicroOp, Note, Record
+from harness.history.records import Complete, Invoke, MicroOp, Note, Record
 
 FLIPS = 3_000
 
@@ -247,7 +247,7 @@ import resource, sys
 from pathlib import Path
 from harness.errors import HarnessError
 from harness.history.chunks import ChunkWriter
-from harness.records import Note
+from harness.history.records import Note
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 writer = ChunkWriter(Path(sys.argv[1]), reserve_bytes=0)
 written = 0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import small_disk
 
-from harness.cli.main import execute
-from results.store import RunStore
+from cli.main import execute
+from results.store.store import RunStore
 
 DRILL = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=[]"]
 
@@ -35,7 +35,7 @@ def test_a_disk_without_room_for_a_run_is_named_and_keeps_no_part_of_it(
     file: str,
 ) -> None:
     # Somebody else takes the room between the look at it and the first file.
-    monkeypatch.setattr("harness.cli.wiring.require_room", lambda plan, store: None)
+    monkeypatch.setattr("cli.wiring.require_room", lambda plan, store: None)
     with small_disk(tmp_path / "disk", size) as disk:
         store = RunStore(disk / "runs")
         before = store.create("before", 1_000_000_000, b"\x00\x01")

@@ -20,10 +20,9 @@ from harness.history.files import sha256
 from harness.history.frames import FRAME, HEADER
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
-from harness.history.recover import recover
-from harness.history.seal import seal
-from harness.records import Complete, Heartbeat, Invoke, PhaseMark, Record
-from harness.rundir import RunDirectory
+from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
+from harness.history.seal import recover, seal
+from harness.run.directory import RunDirectory
 
 FLIPS = 300
 
@@ -33,7 +32,7 @@ from pathlib import Path
 from history_parts import append, complete, invoke
 from harness.history.chunks import ChunkWriter
 from harness.history.frames import HEADER
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 writer = ChunkWriter(RunDirectory(Path(sys.argv[1])).chunks, 1 << 14)
 number = 0

@@ -34,9 +34,9 @@ from harness.history.files import sha256
 from harness.history.layout import table_names, table_path
 from harness.history.load import History, load
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.records import FaultState, MicroOp, OpType, Record
 from harness.history.seal import seal
-from harness.records import FaultState, MicroOp, OpType, Record
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 FLIPS = 400
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from clusters.ignite3.artifacts import Artifacts
-from harness.cluster import Address
+from harness.protocols.cluster import Address
 
 HEARTBEAT, TX_BEGIN, TX_COMMIT, TX_ROLLBACK = 1, 43, 44, 45
 FAR_TIME = 1 << 40

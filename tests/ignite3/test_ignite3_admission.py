@@ -15,8 +15,8 @@ import pytest
 
 from clusters.ignite3 import admission
 from clusters.ignite3.admission import Admission
-from harness.cluster import Address, Cluster, NodeStatus
 from harness.errors import HarnessError
+from harness.protocols.cluster import Address, Cluster, NodeStatus
 
 ALL = ("n1", "n2", "n3")
 

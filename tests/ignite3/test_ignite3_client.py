@@ -25,9 +25,9 @@ from clusters.ignite3.client import (
 )
 from clusters.ignite3.errors import ERRORS, MISMATCH_ABORTED
 from clusters.ignite3.system import build
-from harness.client import READ_WRITE, Certainty, StoreError, read_all
-from harness.cluster import Address
 from harness.errors import HarnessBug
+from harness.protocols.client import READ_WRITE, Certainty, StoreError, read_all
+from harness.protocols.cluster import Address
 
 NOWHERE = Address(host="127.0.0.1", port=1)
 # Keeps values of all connections in one dictionary; key 13 is never answered, 14 is refused, 15

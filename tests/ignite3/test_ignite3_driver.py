@@ -16,8 +16,8 @@ from clusters.ignite3 import errors
 from clusters.ignite3.artifacts import Artifacts
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import dial
-from harness.client import READ_WRITE, StoreError
-from harness.cluster import Address
+from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.cluster import Address
 
 LIMIT_S = 60
 REFUSED, SILENT = 40, 4

@@ -15,10 +15,9 @@ from clusters.ignite3.holders import roles_of
 from clusters.ignite3.journal import Journal
 from clusters.ignite3.logline import said
 from harness.clock import RunClock
-from harness.cluster import Roles
 from harness.errors import HarnessError
-from harness.nodelog import LogPiece
-from harness.records import EventKind, StoreEvent
+from harness.history.records import EventKind, StoreEvent
+from harness.protocols.cluster import LogPiece, Roles
 
 T = TypeVar("T")
 MS = 1_000_000
@@ -30,7 +29,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Logs:
-    """``harness.nodelog.ReadsLogs`` over texts; a node without one can't be asked."""
+    """``harness.protocols.cluster.ReadsLogs`` over texts; a node without one can't be asked."""
 
     def __init__(self, **content: bytes) -> None:
         self.content, self.asked = content, list[tuple[str, int]]()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from clusters.ignite3.system import LOG_PATTERNS
-from harness.logmatch import matches
+from harness.run.log_patterns import matches
 
 LINES = {
     "critical": "[FailureManager] Critical system error detected. Will be handled accordingly to "

@@ -16,10 +16,10 @@ from clusters.ignite3.system import build
 from clusters.providers.process.provider import Options, ProcessProvider
 from harness import plugins
 from harness.clock import RunClock
-from harness.cluster import felt
 from harness.conform.bench import Bench
 from harness.conform.result import Mark, Result
 from harness.conform.suite import conform
+from harness.protocols.cluster import felt
 
 READY_S = 90.0
 SMALL = {"partitions": 2, "storage_mib": 64, "heap_mib": 384}

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from clusters.ignite3 import rest
-from harness.cluster import Address
+from harness.protocols.cluster import Address
 
 STARTED = b'{"name": "n1", "state": "STARTED"}'
 

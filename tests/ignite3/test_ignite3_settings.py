@@ -11,17 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cli.main import execute
 from clusters.ignite3 import errors, rest, settings, system, waiting
 from clusters.ignite3.artifacts import Artifacts, NotPrepared, driver_digest
 from clusters.ignite3.options import RELEASE, Options, blocking, data_nodes, quorums
 from clusters.ignite3.zone import statements
-from harness.cli.main import execute
-from harness.client import classify
-from harness.cluster import Address, Cluster, Readmits
 from harness.errors import HarnessError, PlanError
+from harness.history.records import OpType
 from harness.outcome import EXIT_USAGE
-from harness.plan import load
-from harness.records import OpType
+from harness.plan.plan import load
+from harness.protocols.client import classify
+from harness.protocols.cluster import Address, Cluster, Readmits
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("n1", "n2", "n3", "n4", "n5")

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jepsen_files import edn_lines, generated, json_lines, small
 
-from harness.history.jepsen import quick
-from harness.history.jepsen.edn import Notation
-from harness.history.jepsen.exact import EdnForms, Forms, JsonForms
-from harness.history.jepsen.operations import Names, Refused, normalize
+from harness.importers.jepsen import quick
+from harness.importers.jepsen.edn import Notation
+from harness.importers.jepsen.exact import EdnForms, Forms, JsonForms
+from harness.importers.jepsen.operations import Names, Refused, normalize
 
 INTS = st.integers(-3, 12) | st.sampled_from([2**63 - 1, -(2**63), 2**63, 10**30])
 NAMES = st.sampled_from(

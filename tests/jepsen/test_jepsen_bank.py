@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from jepsen_files import Op, json_lines, register, timed
 
-from checkers.analyze import analyze, encode
-from harness.checking import Verdict
+from checkers.engine.analyze import analyze, encode
 from harness.errors import MalformedHistory, UsageError
-from harness.history.jepsen.importing import import_run, read_jepsen
-from harness.rundir import BankRules, RunDirectory
+from harness.importers.jepsen.importing import import_run, read_jepsen
+from harness.protocols.verdict import Verdict
+from harness.run.directory import BankRules, RunDirectory
 
 
 def transfer(process: int, payer: Any, payee: Any, amount: int, type_: str = "ok") -> list[Op]:
@@ -237,9 +237,9 @@ def test_accounts_may_be_names_and_a_failed_read_names_none(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("splits", [1, 3])
 def test_the_split_of_accounts_changes_nothing(tmp_path: Path, splits: int) -> None:
-    from checkers.analyze import checkers_named, judge
-    from checkers.kernel import Setting
-    from checkers.source import Source
+    from checkers.engine.analyze import checkers_named, judge
+    from checkers.engine.source import Source
+    from harness.protocols.checker import Setting
 
     file = tmp_path / "history.edn"
     file.write_text("\n".join(map(edn, timed([*GOOD, *read(0, {0: 99, 1: 1, 2: 0, 8: 1, 7: 2})]))))

@@ -22,8 +22,8 @@ from jepsen_files import (
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import schema
-from harness.history.jepsen.importing import ImportedHistory, import_run, is_jepsen, read_jepsen
-from harness.rundir import RunDirectory
+from harness.importers.jepsen.importing import ImportedHistory, import_run, is_jepsen, read_jepsen
+from harness.run.directory import RunDirectory
 
 
 def read(tmp_path: Path, ops: list[Op]) -> ImportedHistory:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from jepsen_files import edn_lines, txn, write
 
-from harness.history.jepsen.importing import read_jepsen
-from harness.records import FaultState
+from harness.history.records import FaultState
+from harness.importers.jepsen.importing import read_jepsen
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 

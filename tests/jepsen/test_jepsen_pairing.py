@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jepsen_files import Op, edn_lines, generated, json_lines, register, small, timed, txn, write
 
-from checkers.analyze import checkers_named, judge
-from checkers.kernel import Setting
-from checkers.source import Source
+from checkers.engine.analyze import checkers_named, judge
+from checkers.engine.source import Source
 from harness.errors import MalformedHistory, UsageError
-from harness.history.jepsen.importing import ImportedHistory, read_jepsen
-from harness.history.jepsen.pairing import Pairing
-from harness.history.jepsen.tables import axis
+from harness.importers.jepsen.importing import ImportedHistory, read_jepsen
+from harness.importers.jepsen.pairing import Pairing
+from harness.importers.jepsen.tables import axis
 from harness.outcome import Outcome
+from harness.protocols.checker import Setting
 
 APPEND = [["append", 1, 1]]
 OTHER = [["append", 1, 2]]

@@ -10,9 +10,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from harness.capability import Capability
 from harness.clock import RunClock
-from harness.cluster import (
+from harness.errors import HarnessError
+from harness.history.records import FaultState, FaultTransition, Record
+from harness.protocols.cluster import (
+    Capability,
     Cluster,
     Grudge,
     Link,
@@ -23,21 +25,11 @@ from harness.cluster import (
     Program,
     Roles,
 )
-from harness.errors import HarnessError
-from harness.faults import Fault, PlannedFault, Scene
-from harness.records import FaultState, FaultTransition, Record
-from nemesis.bridge import bridge
-from nemesis.delay import delay
-from nemesis.freeze import freeze
-from nemesis.host_loss import host_loss
+from harness.protocols.faults import Fault, PlannedFault, Scene
 from nemesis.journal import MemoryJournal
-from nemesis.kill import kill
-from nemesis.loss import loss
-from nemesis.majorities_ring import majorities_ring
-from nemesis.one_way import one_way, one_way_in
-from nemesis.partition import partition
-from nemesis.pause import pause
-from nemesis.restart import restart
+from nemesis.link_faults import bridge, majorities_ring, one_way, one_way_in, partition
+from nemesis.node_faults import freeze, host_loss, kill, pause, restart
+from nemesis.packet_faults import delay, loss
 from nemesis.runner import Nemesis
 from nemesis.waits import Limits
 

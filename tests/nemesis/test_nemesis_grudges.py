@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cluster import LinkShape
+from harness.protocols.cluster import LinkShape
 from nemesis import grudges
 
 names = st.lists(st.sampled_from([f"n{i}" for i in range(1, 8)]), unique=True, min_size=1)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import LinkShape
 from harness.errors import HarnessError, MalformedHistory
+from harness.protocols.cluster import LinkShape
 from nemesis.journal import FileJournal, Intent, pending
 
 

@@ -10,12 +10,11 @@ import msgspec
 import pytest
 from nemesis_world import EVERY_FAULT, NODES, Stage, World, in_virtual_time
 
-from harness.capability import Capability
-from harness.cluster import Link, NodeStatus, Roles
 from harness.errors import HarnessError, MissingCapability, PlanError
-from harness.faults import PlannedFault
-from harness.records import FaultState
-from nemesis import nodes
+from harness.history.records import FaultState
+from harness.protocols.cluster import Capability, Link, NodeStatus, Roles
+from harness.protocols.faults import PlannedFault
+from nemesis import node_faults
 from nemesis.runner import refuse_missing
 
 WHOLE_LIFE = ["planned", "injecting", "injected", "effective", "healing", "healed"]
@@ -67,7 +66,7 @@ def test_the_proof_of_a_kill_does_not_quote_the_log_as_if_it_told_the_cause() ->
     words = "Caused by: LockException: TX-4"
     look = NodeStatus(node="n3", running=False, exit_text="ended", last_words=words)
 
-    assert nodes.down(look).text == "n3 does not run (ended)"
+    assert node_faults.down(look).text == "n3 does not run (ended)"
     assert look.end == f"ended; its log's last line: '{words}'"
 
 

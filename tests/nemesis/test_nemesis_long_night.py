@@ -7,10 +7,9 @@ from pathlib import Path
 
 from nemesis_world import EVERY_FAULT
 
-from harness.arsenal import arsenal
-from harness.capability import Capability
-from harness.plan import load
-from harness.roles import METASTORAGE, PRIMARY, ROLES, VOTER
+from harness.plan.plan import load
+from harness.protocols.cluster import Capability
+from harness.protocols.faults import METASTORAGE, PRIMARY, ROLES, VOTER, arsenal
 from nemesis import targets
 from nemesis.schedule import check_schedule
 from nemesis.targets import Form

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nemesis_world import Stage, in_virtual_time
 
-from harness.faults import PlannedFault
-from harness.records import FaultState, FaultTransition, Record
+from harness.history.records import FaultState, FaultTransition, Record
+from harness.protocols.faults import PlannedFault
 
 # What may follow what; a heal may be tried again, from HEALING, in HEALING.
 FOLLOWS = {

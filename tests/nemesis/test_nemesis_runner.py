@@ -8,16 +8,15 @@ import attrs
 import pytest
 from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 
-from harness.capability import Capability
 from harness.clock import NS_PER_S
-from harness.cluster import Cluster, NodeStatus, Provider, Roles
 from harness.errors import HarnessError, MissingCapability
-from harness.faults import PlannedFault
-from harness.life import HEAL_LIMIT_S
-from harness.records import FaultState, Note, Record
+from harness.history.records import FaultState, Note, Record
+from harness.protocols.cluster import Capability, Cluster, NodeStatus, Provider, Roles
+from harness.protocols.faults import PlannedFault
+from harness.run.lifecycle import HEAL_LIMIT_S
 from nemesis import grudges
-from nemesis.kill import Kill
-from nemesis.kill import kill as kill_fault
+from nemesis.node_faults import Kill
+from nemesis.node_faults import kill as kill_fault
 from nemesis.runner import refuse_missing
 from nemesis.waits import Limits
 

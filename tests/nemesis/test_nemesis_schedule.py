@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import PlanError
-from harness.faults import Fault, PlannedFault
+from harness.protocols.faults import Fault, PlannedFault
 from nemesis import targets
-from nemesis.delay import delay
-from nemesis.kill import kill as kill_fault
-from nemesis.loss import loss as loss_fault
-from nemesis.partition import partition as partition_fault
+from nemesis.link_faults import partition as partition_fault
+from nemesis.node_faults import kill as kill_fault
+from nemesis.packet_faults import delay
+from nemesis.packet_faults import loss as loss_fault
 from nemesis.schedule import check_schedule, materialise
 
 MIX = ("kill", "partition")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cluster import Roles
 from harness.errors import PlanError
+from harness.protocols.cluster import Roles
 from nemesis import targets
 from nemesis.targets import Form, Target
 

@@ -11,8 +11,8 @@ from clusters.reference.node.admin import ask
 from clusters.reference.node.runtime.real import TcpNetwork
 from clusters.reference.node.wire.reports import AskStatus, NodeReport, PrimaryStatus
 from clusters.reference.system import ReferenceSystem
-from harness.client import READ_WRITE, StoreError
-from harness.cluster import Cluster
+from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.cluster import Cluster
 from harness.tasks import together
 
 ACCOUNTS, OPENING, LIMIT_S = 16, 100, 3.0

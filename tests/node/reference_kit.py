@@ -15,7 +15,7 @@ import attrs
 
 from clusters.reference.node.groups.group import StateMachine
 from clusters.reference.system import ReferenceSystem, build
-from harness.cluster import Address, Cluster, NodeStatus, Program
+from harness.protocols.cluster import Address, Cluster, NodeStatus, Program
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 20.0

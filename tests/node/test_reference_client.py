@@ -30,7 +30,7 @@ from clusters.reference.node.wire.messages import (
     decode,
     encode,
 )
-from harness.client import READ_WRITE
+from harness.protocols.client import READ_WRITE
 
 ANSWERS: dict[type[object], ReplyBody] = {
     Begin: Started("n1~1-1"),

@@ -20,9 +20,9 @@ from clusters.reference.node.admin import ask
 from clusters.reference.node.runtime.real import TcpNetwork
 from clusters.reference.node.wire.frames import encode
 from clusters.reference.node.wire.reports import AskStatus, NodeReport
-from harness.client import READ_WRITE, StoreError, classify
 from harness.clock import RunClock
-from harness.records import EventKind, OpType, Phase
+from harness.history.records import EventKind, OpType, Phase
+from harness.protocols.client import READ_WRITE, StoreError, classify
 
 LIMIT_S = 3.0
 REFUSED_S = 0.05  # how long a client that was refused waits for another one to get through

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node.events import line_of, parse_line
 from clusters.reference.node.wire.reports import AskEvents, EventBatch, NodeEvent
-from harness.records import EventKind
+from harness.history.records import EventKind
 
 HEAD = "2026-01-02T03:04:05.678 INFO node.events: "
 

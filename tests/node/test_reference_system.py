@@ -21,10 +21,10 @@ from clusters.reference.node.wire.reports import (
 )
 from clusters.reference.system import REQUIREMENTS, build, source_hash
 from clusters.reference.wholeness import missing, roles_of
-from harness.client import Certainty, classify
-from harness.cluster import Roles
 from harness.errors import PlanError
-from harness.records import EventKind, OpType
+from harness.history.records import EventKind, OpType
+from harness.protocols.client import Certainty, classify
+from harness.protocols.cluster import Roles
 
 NODES = ("n1", "n2", "n3")
 

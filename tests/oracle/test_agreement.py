@@ -13,12 +13,12 @@ import oracle
 import oracle_models
 import pytest
 
-from checkers.analyze import checkers_named, judge
-from checkers.kernel import Setting
-from checkers.source import Source
-from harness.history.jepsen.importing import read_jepsen
+from checkers.engine.analyze import checkers_named, judge
+from checkers.engine.source import Source
 from harness.history.schema import EVENTS, FAULTS
-from harness.promise import Declaration, Promise
+from harness.importers.jepsen.importing import read_jepsen
+from harness.protocols.checker import Setting
+from harness.protocols.promise import Declaration, Promise
 
 CHECKERS = ("list-append", "lost-write", "evidence")
 MODELS = ("strict-serializable", "serializable", "snapshot-isolation", "read-committed")

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.cli.main import execute
-from harness.cli.run import overrides
-from harness.cli.sim import seed_plans
+from cli.main import execute
+from cli.run import overrides
+from cli.sim import seed_plans
 from harness.errors import PlanError
-from harness.overrides import merged
-from harness.plan import Plan, dumps, loads
+from harness.plan.overrides import merged
+from harness.plan.plan import Plan, dumps, loads
 
 KILL = {"at_s": 1.0, "kind": "kill", "target": "n1", "hold_s": 2.0}
 PAUSE = {"at_s": 2.0, "kind": "pause", "target": "n2", "hold_s": 3.0}

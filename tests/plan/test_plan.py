@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import PlanError
-from harness.faults import PlannedFault
-from harness.overrides import override
-from harness.plan import Plan, dumps, load, loads, options, resolved
+from harness.plan.overrides import override
+from harness.plan.plan import Plan, dumps, load, loads, options, resolved
+from harness.protocols.faults import PlannedFault
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").rglob("*.toml"))

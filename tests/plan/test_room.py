@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import room
 from harness.errors import HarnessError
-from harness.plan import Plan, loads
+from harness.plan.plan import Plan, loads
+from harness.run import disk_budget
 
-MIB = room.MIB
+MIB = disk_budget.MIB
 
 
 def plan(text: str = "") -> Plan:
@@ -18,10 +18,10 @@ def plan(text: str = "") -> Plan:
 
 
 def test_longer_and_busier_runs_need_more_until_their_cap() -> None:
-    short = room.estimate_bytes(plan("[drive]\nduration_s = 10"))
-    long = room.estimate_bytes(plan("[drive]\nduration_s = 3600"))
-    open_loop = room.estimate_bytes(plan("[drive]\nduration_s = 3600\nrate_per_s = 5000"))
-    capped = room.estimate_bytes(
+    short = disk_budget.estimate_bytes(plan("[drive]\nduration_s = 10"))
+    long = disk_budget.estimate_bytes(plan("[drive]\nduration_s = 3600"))
+    open_loop = disk_budget.estimate_bytes(plan("[drive]\nduration_s = 3600\nrate_per_s = 5000"))
+    capped = disk_budget.estimate_bytes(
         plan("[drive]\nduration_s = 3600\nrate_per_s = 5000\n[limits]\ndisk_mib = 200")
     )
 
@@ -31,7 +31,7 @@ def test_longer_and_busier_runs_need_more_until_their_cap() -> None:
 
 
 def test_a_store_that_does_not_exist_yet_is_measured_where_it_would_be(tmp_path: Path) -> None:
-    room.require_room(plan(), tmp_path / "not" / "yet")
+    disk_budget.require_room(plan(), tmp_path / "not" / "yet")
 
     assert not (tmp_path / "not").exists()
 
@@ -42,10 +42,10 @@ def test_what_hardly_fits_is_refused_with_both_figures(
     class Usage:
         free = 20 * MIB
 
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: Usage)
+    monkeypatch.setattr(disk_budget.shutil, "disk_usage", lambda path: Usage)
 
     with pytest.raises(HarnessError, match=r"may need \d+ MiB in .*, and 20 MiB are free"):
-        room.require_room(plan(), tmp_path)
+        disk_budget.require_room(plan(), tmp_path)
 
 
 def test_a_run_is_measured_with_all_its_files_and_no_file_twice_removed(tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_a_run_is_measured_with_all_its_files_and_no_file_twice_removed(tmp_path
     (tmp_path / "nodes" / "n1" / "log").write_bytes(b"x" * 3 * MIB)
     (tmp_path / "elsewhere").symlink_to("/usr")
 
-    assert 3 * MIB <= room.used_bytes(tmp_path) < 4 * MIB
-    assert room.used_bytes(tmp_path / "gone") == 0
+    assert 3 * MIB <= disk_budget.used_bytes(tmp_path) < 4 * MIB
+    assert disk_budget.used_bytes(tmp_path / "gone") == 0
 
 
 def test_a_run_over_its_cap_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 3 * MIB)
 
-    assert room.over_cap(plan("[limits]\ndisk_mib = 9"), tmp_path) == ""
-    assert room.over_cap(plan("[limits]\ndisk_mib = 2"), tmp_path) == (
+    assert disk_budget.over_cap(plan("[limits]\ndisk_mib = 9"), tmp_path) == ""
+    assert disk_budget.over_cap(plan("[limits]\ndisk_mib = 2"), tmp_path) == (
         "ended early: the run directory holds 3 MiB, limits.disk_mib allows 2 MiB"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from clusters.providers.process.provider import ProcessProvider, build
-from harness.cluster import Address, Cluster, PortSpec, Program
+from harness.protocols.cluster import Address, Cluster, PortSpec, Program
 
 PORTS = (
     PortSpec(name="peer", between_nodes=True),

@@ -19,8 +19,7 @@ from process_programs import recorded
 
 from clusters.providers.process import procfs
 from clusters.providers.process.child import Child, spawn
-from clusters.providers.process.cleanup import cleanup, end_marked
-from clusters.providers.process.ledger import Ledger
+from clusters.providers.process.cleanup import Ledger, cleanup, end_marked
 from harness.errors import HarnessError
 
 OWNER = Path(__file__).with_name("process_owner.py")

@@ -13,8 +13,8 @@ from clusters.providers.process import attach
 from clusters.providers.process.cleanup import cleanup, kept
 from clusters.providers.process.ports import Claims
 from clusters.providers.process.provider import build
-from harness.cluster import Address, Cluster
 from harness.errors import UsageError
+from harness.protocols.cluster import Address, Cluster
 
 
 def asked(address: Address, text: bytes) -> bytes:

@@ -11,13 +11,13 @@ from process_programs import Line, bring_up
 
 from harness import plugins
 from harness.clock import RunClock
-from harness.cluster import Cluster, Roles
 from harness.errors import MissingCapability
-from harness.faults import Fault, PlannedFault, Scene
-from harness.records import FaultState, FaultTransition, Record
+from harness.history.records import FaultState, FaultTransition, Record
+from harness.protocols.cluster import Cluster, Roles
+from harness.protocols.faults import Fault, PlannedFault, Scene
 from nemesis.journal import FileJournal, pending
-from nemesis.kill import kill as kill_fault
-from nemesis.partition import partition as partition_fault
+from nemesis.link_faults import partition as partition_fault
+from nemesis.node_faults import kill as kill_fault
 from nemesis.runner import Nemesis, refuse_missing
 
 ANSWER_LIMIT_S = 0.5

@@ -16,9 +16,8 @@ from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.cleanup import cleanup
 from clusters.providers.process.provider import build
-from harness.capability import Capability
-from harness.cluster import LinkShape, Program, PythonTree
 from harness.errors import HarnessError, MalformedHistory, MissingCapability, PlanError, UsageError
+from harness.protocols.cluster import Capability, LinkShape, Program, PythonTree
 
 
 def test_what_it_can_do_is_found_by_trying(tmp_path: Path) -> None:

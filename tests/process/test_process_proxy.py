@@ -14,8 +14,8 @@ from process_programs import Line, bring_up
 from clusters.providers.process import proxy
 from clusters.providers.process.lanes import HELD_LIMIT_BYTES, Lane
 from clusters.providers.process.proxy import Mesh
-from harness.cluster import Address
 from harness.errors import HarnessError, UsageError
+from harness.protocols.cluster import Address
 
 AB, BA = ("a", "b"), ("b", "a")
 NODES = ("a", "b")

@@ -9,14 +9,10 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from harness.checking import Anomaly, Verdict, encode, fitted
 from harness.history.chunks import ChunkWriter
 from harness.history.files import write_atomically
 from harness.history.manifest import write_manifest
-from harness.history.seal import seal
-from harness.outcome import Outcome
-from harness.promise import Declaration, Promise
-from harness.records import (
+from harness.history.records import (
     Complete,
     EventKind,
     FaultState,
@@ -28,7 +24,11 @@ from harness.records import (
     Record,
     StoreEvent,
 )
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.history.seal import seal
+from harness.outcome import Outcome
+from harness.protocols.promise import Declaration, Promise
+from harness.protocols.verdict import Anomaly, Verdict, encode, fitted
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 NS = 1_000_000_000
 WALL_NS = 1_780_000_000 * NS

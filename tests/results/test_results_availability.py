@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from results.availability import grids
-from results.tabulate import DASH
+from results.report.sections import grids
+from results.report.tabulate import DASH
 
 
 def by_partition(gaps: list[int | None]) -> dict[str, object]:

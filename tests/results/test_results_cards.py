@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from harness.checking import Anomaly, Verdict
 from harness.outcome import Outcome
-from results.cards import clauses, headlines, other_reasons, plainest_first
-from results.page import banner
-from results.steps import parting
-from results.steps import shortened as _elements
-from results.tabulate import DASH, grids
+from harness.protocols.verdict import Anomaly, Verdict
+from results.report.cards import clauses, headlines, other_reasons, plainest_first
+from results.report.page import banner
+from results.report.steps import parting
+from results.report.steps import shortened as _elements
+from results.report.tabulate import DASH, grids
 
 CYCLE = Anomaly(
     count=1,

@@ -9,14 +9,14 @@ import pytest
 from synthetic_run import BREAKS, new_run, records, valid, write_verdict
 
 from harness.history.chunks import ChunkWriter
+from harness.history.records import Complete, Invoke, MicroOp, Note, OpType, Record
 from harness.history.seal import seal
-from harness.records import Complete, Invoke, MicroOp, Note, OpType, Record
-from harness.rundir import RunDirectory
-from results import doings, faults
-from results.doings import MET_MAX, OWN_MAX
-from results.material import gather
-from results.page import page
-from results.report import write_report
+from harness.run.directory import RunDirectory
+from results.report import faults, harness_actions
+from results.report.harness_actions import MET_MAX, OWN_MAX
+from results.report.page import page
+from results.report.report import write_report
+from results.report.run_data import gather
 
 NS = 1_000_000_000
 RESTARTED = Note(at_ns=13 * NS, text="fault 0: n2 had been thrown out, restarted")
@@ -64,7 +64,7 @@ def test_that_firedrill_restarted_a_node_stands_beside_the_fault_it_mended(
 def test_the_harness_notes_come_first_and_of_its_clients_notes_the_rarest(
     run: RunDirectory,
 ) -> None:
-    found = doings.doings(gather(run))
+    found = harness_actions.doings(gather(run))
 
     assert [(row.first, row.last, row.times, row.who) for row in found.rows] == [
         ("13.000", "13.000", "1", "firedrill"),
@@ -94,7 +94,7 @@ def test_more_notes_than_a_page_takes_are_counted(tmp_path: Path) -> None:
     own = [Note(at_ns=n * NS, text=f"note {n}") for n in range(OWN_MAX + 3)]
     other = [met(1.0, 1, f"kind {chr(97 + n)}") for n in range(MET_MAX + 2)]
 
-    found = doings.doings(gather(run_with(tmp_path / "run", [*own, *other])))
+    found = harness_actions.doings(gather(run_with(tmp_path / "run", [*own, *other])))
 
     assert (len(found.rows), found.more) == (OWN_MAX + MET_MAX, 5)
 

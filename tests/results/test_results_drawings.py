@@ -9,13 +9,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from markupsafe import Markup
 
-from results import axis, cycle, lanes
-from results.cards import _places
-from results.cycle import Edge, edges_of
-from results.drawing import tag, text
-from results.lanes import Stage, Tick, Window
-from results.scale import PLACES, SECONDS, duration, scale_of
-from results.steps import Telling, parting
+from results.drawing import axis, cycle, lanes
+from results.drawing.axis import PLACES, SECONDS, duration, scale_of
+from results.drawing.cycle import Edge, edges_of
+from results.drawing.lanes import Stage, Tick, Window
+from results.drawing.svg import tag, text
+from results.report.cards import _places
+from results.report.steps import Telling, parting
 
 HOSTILE = '"><script>alert(1)</script>\x1b\u202e&'
 MS = 1_000_000

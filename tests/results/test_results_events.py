@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from results.around import moments_of_resets, rarest
+from results.report.event_context import moments_of_resets, rarest
 
 
 def events(kinds: str) -> pa.Table:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.attribution import attribute, explain, windows
-from harness.fault_spans import fault_spans
+from checkers.explain.attribution import attribute, explain, windows
 from harness.history.schema import FAULTS
-from results.roles import DOWN, roles_over_time
+from harness.protocols.fault_spans import fault_spans
+from results.drawing.roles import DOWN, roles_over_time
 
 MS = 1_000_000
 LAST_NS = 9000 * MS

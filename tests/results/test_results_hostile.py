@@ -13,13 +13,9 @@ from synthetic_run import new_run, valid, violation, write_verdict
 from test_results_browser import opened
 from test_results_report import Elements, assert_inert
 
-from harness.arsenal import FaultKind
-from harness.checking import Anomaly
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
-from harness.history.seal import seal
-from harness.promise import Declaration, LogPattern, Promise
-from harness.records import (
+from harness.history.records import (
     Complete,
     EventKind,
     FaultState,
@@ -31,15 +27,19 @@ from harness.records import (
     PhaseMark,
     StoreEvent,
 )
-from harness.rundir import RunDirectory
-from results.report import LIMIT_BYTES, write_report
+from harness.history.seal import seal
+from harness.protocols.faults import FaultKind
+from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.protocols.verdict import Anomaly
+from harness.run.directory import RunDirectory
+from results.report.report import LIMIT_BYTES, write_report
 
 ACTIVE = (
     '</pre></script><script>document.title="owned"</script>"><img src=x onerror=alert(1)>'
     "<svg onload=alert(1)><a href=javascript:alert(1)>{{ 7 * 7 }}\x1b]0;owned\x07\x1b[2J\u202e\0"
 )
 HUGE = 10_000_000
-FIREDRILL = [sys.executable, "-c", "from harness.cli.main import main; main()"]
+FIREDRILL = [sys.executable, "-c", "from cli.main import main; main()"]
 LIMIT_S = 120
 
 
@@ -224,7 +224,7 @@ def test_a_page_that_is_too_large_loses_rows_before_drawings_and_drawings_before
     run = synthetic_run.build(tmp_path / "run", duration_s=10.0, rate_per_s=20.0, breaks=())
     write_verdict(run, valid())
     whole = write_report(run).stat().st_size
-    monkeypatch.setattr("results.report.LIMIT_BYTES", whole - 1)
+    monkeypatch.setattr("results.report.report.LIMIT_BYTES", whole - 1)
 
     page = write_report(run)
 

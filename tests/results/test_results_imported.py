@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from test_results_report import Elements, assert_inert
 
-from checkers.analyze import analyze
-from harness.checking import encode
+from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory
-from harness.history.jepsen.importing import import_run
-from harness.rundir import RunDirectory
-from results.report import write_report
+from harness.importers.jepsen.importing import import_run
+from harness.protocols.verdict import encode
+from harness.run.directory import RunDirectory
+from results.report.report import write_report
 
 HISTORY = """\
 {:type :invoke, :f :txn, :value [[:append KEY 1]], :process 0TIME12, :index 0}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from results.missed import Missed, first_missed
+from results.report.missed import Missed, first_missed
 
 KEY = 16
 
@@ -62,6 +62,6 @@ def test_the_first_who_missed_it_is_named_or_the_one_asked_for() -> None:
 
 def test_an_account_with_too_many_steps_is_left_alone(monkeypatch) -> None:
     steps, times = history(FIRST, ("ok", 2, 3, 5, None))
-    monkeypatch.setattr("results.missed.STEPS_MAX", len(steps) - 1)
+    monkeypatch.setattr("results.report.missed.STEPS_MAX", len(steps) - 1)
 
     assert first_missed(KEY, steps, times) is None

@@ -13,13 +13,9 @@ import pytest
 import synthetic_run
 from synthetic_run import BREAKS, Break, build, new_run, valid, violation, write_verdict
 
-from harness.checking import Anomaly, Verdict
 from harness.errors import MalformedHistory
 from harness.history.chunks import ChunkWriter
-from harness.history.recover import recover
-from harness.history.seal import seal
-from harness.outcome import Outcome
-from harness.records import (
+from harness.history.records import (
     Complete,
     EventKind,
     FaultState,
@@ -30,11 +26,14 @@ from harness.records import (
     PhaseMark,
     StoreEvent,
 )
-from harness.rundir import RunDirectory
-from results import faults
-from results import page as pages
-from results.material import gather
-from results.report import LEAN_LINES, write_report
+from harness.history.seal import recover, seal
+from harness.outcome import Outcome
+from harness.protocols.verdict import Anomaly, Verdict
+from harness.run.directory import RunDirectory
+from results.report import faults
+from results.report import page as pages
+from results.report.report import LEAN_LINES, write_report
+from results.report.run_data import gather
 
 HOSTILE = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>\x1b[31m\u202e\0'
 SMALL = {"duration_s": 30.0, "rate_per_s": 20.0, "breaks": BREAKS[:2]}
@@ -181,7 +180,7 @@ def test_the_same_run_gives_the_same_page_byte_for_byte(tmp_path: Path) -> None:
 def test_many_operations_stay_below_the_limit_and_the_page_says_what_it_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.plots.POINTS_MAX", 500)
+    monkeypatch.setattr("results.drawing.plots.POINTS_MAX", 500)
     run = build(tmp_path / "run", duration_s=40.0, rate_per_s=100.0)
 
     page = report(run, valid())
@@ -405,7 +404,7 @@ def test_many_anomalies_stay_below_the_limit_and_the_page_says_what_is_not_drawn
     assert run.report.stat().st_size < LIMIT_BYTES
     assert page.text.count("a cycle of many") == 40 * 5 + pages.REASONS_MAX, "and in the header"
     assert len(page.named("svg")) > 40
-    monkeypatch.setattr("results.cards.DRAWN_MAX_BYTES", 50_000)
+    monkeypatch.setattr("results.report.cards.DRAWN_MAX_BYTES", 50_000)
     shorter = report(run, verdict)
     assert len(shorter.named("svg")) < 20
     assert "the drawings above fill the page" in shorter.text
@@ -435,7 +434,7 @@ def test_lists_that_are_too_long_by_themselves_go_last_and_the_page_says_so(
     seal(run, partition_of=None)
     report(run, valid())
     limit = run.report.stat().st_size // 2
-    monkeypatch.setattr("results.report.LIMIT_BYTES", limit)
+    monkeypatch.setattr("results.report.report.LIMIT_BYTES", limit)
 
     page = report(run)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.main import execute
-from harness.rundir import RunDirectory
-from results.retention import Kept, Rule, begun_at, to_prune
-from results.store import RunStore
+from cli.main import execute
+from harness.run.directory import RunDirectory
+from results.store.retention import Kept, Rule, begun_at, to_prune
+from results.store.store import RunStore
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY_S = 86_400.0

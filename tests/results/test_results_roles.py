@@ -6,10 +6,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from harness.history.records import EventKind
 from harness.history.schema import EVENTS
-from harness.records import EventKind
-from results import role_lanes
-from results.roles import DOWN, OTHER, PAUSED, NodeRoles, RolesOverTime, briefly, roles_over_time
+from results.drawing import role_lanes
+from results.drawing.roles import (
+    DOWN,
+    OTHER,
+    PAUSED,
+    NodeRoles,
+    RolesOverTime,
+    briefly,
+    roles_over_time,
+)
 
 S = 1_000_000_000
 GRANTED, LOST = EventKind.LEASE_GRANTED, EventKind.LEASE_LOST

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results import spacetime
-from results.broken_axis import laid_out, merged
-from results.families import CHOICES, family_of
-from results.spacetime import Happening, Operation, Story, Stretch, draw
+from results.drawing import spacetime
+from results.drawing.axis import laid_out, merged
+from results.drawing.spacetime import CHOICES, Happening, Operation, Story, Stretch, draw, family_of
 
 US = 1_000_000  # in a second
 WHOLE = [(0.0, 1.0)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError, UsageError
-from results.store import RunStore, UnknownRun, run_id
+from results.store.store import RunStore, UnknownRun, run_id
 
 NOON_NS = 1_780_000_000_000_000_000  # 2026-05-28 20:26:40 UTC
 

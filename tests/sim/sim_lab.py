@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from cli.environment import simulated_history
+from cli.wiring import build_fault, build_workload, materialised, node_names
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Body, wall_ns
 from clusters.providers.sim.provider import SimProvider, reference_node
 from clusters.reference.system import build as build_system
-from harness.cli.ground import simulated_history
-from harness.cli.wiring import build_fault, build_workload, materialised, node_names
 from harness.history.chunks import OpenHistory
-from harness.plan import Plan, resolved
-from harness.progress import Silent
-from harness.run import Parts, Stop, execute
-from harness.rundir import Manifest, RunDirectory
+from harness.plan.plan import Plan, resolved
+from harness.run.directory import Manifest, RunDirectory
+from harness.run.lifecycle import Parts, Stop, execute
+from harness.run.progress import Silent
 from nemesis.journal import MemoryJournal
 from nemesis.runner import Nemesis, refuse_missing
 

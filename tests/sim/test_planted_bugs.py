@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from cli import selftest
+from cli.campaigns.seeds import SeedResult, run_seed
+from cli.canary import sing
+from cli.selftest import Found, Summary, counted, decided, plan_of, summed
 from clusters.reference import hunts
 from clusters.reference.node import bugs
-from harness.cli import selftest
-from harness.cli.canary import sing
-from harness.cli.seeds import SeedResult, run_seed
-from harness.cli.selftest import Found, Summary, counted, decided, plan_of, summed
 from harness.outcome import Outcome
-from harness.plan import Plan
-from harness.rundir import RunDirectory
+from harness.plan.plan import Plan
+from harness.run.directory import RunDirectory
 
 NODE = Path(bugs.__file__).parent
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cli import campaign as campaigns
-from harness.cli.campaign import campaign
-from harness.cli.ledger import Ledger
-from harness.cli.replay import clipped, compared, faults_compared
-from harness.cli.seeds import SeedResult, failed, plan_key
-from harness.cli.sim import _given, seed_plans
-from harness.cli.sums import overall, totals
+from cli.campaigns import engine as campaigns
+from cli.campaigns.engine import campaign
+from cli.campaigns.ledger import Ledger
+from cli.campaigns.seeds import SeedResult, failed, plan_key
+from cli.campaigns.summary import overall, totals
+from cli.replay import clipped, compared, faults_compared
+from cli.sim import _given, seed_plans
 from harness.errors import PlanError
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
-from harness.plan import Plan, load
-from harness.rundir import RunDirectory
+from harness.plan.plan import Plan, load
+from harness.run.directory import RunDirectory
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 SMALL: dict[str, object] = {

@@ -8,10 +8,10 @@ import pytest
 from test_sim_transactions import NAMES, PARTITIONS, Bank, bank
 
 from clusters.providers.sim.loop import simulate
-from harness.client import READ_WRITE, StoreError
 from harness.clock import RunClock
-from harness.hardware import ClockTrouble
-from harness.records import EventKind
+from harness.history.records import EventKind
+from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.hardware import ClockTrouble
 
 SETTLED_S = 5.0  # an election, a lease that ends, a takeover
 

@@ -11,7 +11,7 @@ from sim_lab import drill
 from clusters.reference.event_feed import EventFeed
 from clusters.reference.node.events import parse_line
 from harness.history.load import load
-from harness.plan import loads as plan_of
+from harness.plan.plan import loads as plan_of
 
 PLAN = """
 seed = 5

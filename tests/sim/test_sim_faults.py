@@ -10,9 +10,9 @@ import pytest
 from sim_lab import drill
 
 from harness.errors import PlanError
-from harness.plan import Plan, loads
-from nemesis.clocks import clock_fast
-from nemesis.disks import bit_flip, disk_slow, wipe
+from harness.plan.plan import Plan, loads
+from nemesis.clock_faults import clock_fast
+from nemesis.disk_faults import bit_flip, disk_slow, wipe
 
 NODES = ("n1", "n2", "n3")
 

@@ -26,9 +26,9 @@ from clusters.reference.node.runtime import (
     Runtime,
     never,
 )
-from harness.cluster import LinkShape, PortSpec, Program
 from harness.errors import UsageError
-from harness.hardware import ClockTrouble, DiskTrouble, Hardware
+from harness.protocols.cluster import LinkShape, PortSpec, Program
+from harness.protocols.hardware import ClockTrouble, DiskTrouble, Hardware
 
 PROGRAM = Program(argv=("program",))
 PORT = 7000

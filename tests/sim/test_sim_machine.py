@@ -17,7 +17,7 @@ from clusters.providers.sim.machine import Machine, track_tasks
 from clusters.providers.sim.network import HostNetwork, SimConnection
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, FrameError
-from harness.cluster import Program
+from harness.protocols.cluster import Program
 
 PORT = 7000
 PROGRAM = Program(argv=("program",))

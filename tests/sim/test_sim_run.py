@@ -15,16 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from sim_lab import digest, drill
 
+from cli.environment import simulated_history
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider, build
 from clusters.reference.system import build as build_system
-from harness.capability import Capability
-from harness.cli.ground import simulated_history
-from harness.cluster import Link
 from harness.errors import HarnessBug, PlanError
 from harness.history import chunks
-from harness.plan import Plan, loads
-from harness.rundir import RunDirectory
+from harness.plan.plan import Plan, loads
+from harness.protocols.cluster import Capability, Link
+from harness.run.directory import RunDirectory
 
 PLAN = """
 seed = 3
@@ -101,7 +100,7 @@ def test_a_history_of_many_chunks_is_the_same_history(
 def test_it_does_not_depend_on_the_hash_seed_of_the_interpreter(root: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from sim_lab import digest, drill; "
-        "from harness.plan import loads; "
+        "from harness.plan.plan import loads; "
         "print(digest(drill(loads(sys.argv[1]), Path(sys.argv[2]))[0]))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": str(Path(__file__).parent)}

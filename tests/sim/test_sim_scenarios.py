@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cli.campaign import campaign
+from cli.campaigns.engine import campaign
 from harness.outcome import Outcome
-from harness.plan import Plan, load
+from harness.plan.plan import Plan, load
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "reference"
 SEEDS = 6  # what a seed means may change with the simulation; a scenario bites under most

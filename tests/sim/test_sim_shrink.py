@@ -10,20 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cli import campaign as campaigns
-from harness.cli.campaign import campaign
-from harness.cli.lesser import beginnings, smaller, with_schedule
-from harness.cli.main import execute
-from harness.cli.seeds import SeedResult, plan_key
-from harness.cli.shrink import confidence, failures, head, told
-from harness.cli.trials import OutOfTime, Trials, reseeded
+from cli.campaigns import engine as campaigns
+from cli.campaigns.engine import campaign
+from cli.campaigns.seeds import SeedResult, plan_key
+from cli.main import execute
+from cli.shrink import confidence, failures, head, told
+from cli.shrinking.candidates import beginnings, smaller, with_schedule
+from cli.shrinking.trials import OutOfTime, Trials, reseeded
 from harness.errors import UsageError
 from harness.history.manifest import SEALED, write_manifest
 from harness.outcome import Outcome
-from harness.plan import Plan, load
-from harness.promise import Declaration
-from harness.rundir import SCHEMA_VERSION, Manifest, RunDirectory
-from results.store import RunStore
+from harness.plan.plan import Plan, load
+from harness.protocols.promise import Declaration
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from results.store.store import RunStore
 
 FAULTS = [
     {"at_s": 0.5, "kind": "clock-jump", "target": "n1", "hold_s": 0.5},

@@ -12,11 +12,11 @@ import pytest
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import wall_ns
 from harness.clock import RunClock
-from harness.cluster import Cluster
 from harness.errors import HarnessError, MalformedHistory
-from harness.rundir import RunDirectory
-from harness.statelog import StateLog, read_states
-from harness.states import LogMark, Recovered, ReplicaState, TellsStates
+from harness.protocols.cluster import Cluster
+from harness.protocols.states import LogMark, Recovered, ReplicaState, TellsStates
+from harness.run.directory import RunDirectory
+from harness.run.state_log import StateLog, read_states
 
 CLUSTER = Cluster(nodes=("n1", "n2"), bind={}, peer={}, client={}, work_dir={})
 REPLICA = ReplicaState(

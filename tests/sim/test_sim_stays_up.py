@@ -7,12 +7,12 @@ from pathlib import Path
 
 from sim_lab import drill
 
-from checkers.analyze import analyze
+from checkers.engine.analyze import analyze
 from clusters.providers.sim.provider import reference_node
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import Runtime
-from harness.cluster import Program
-from harness.plan import loads as plan_of
+from harness.plan.plan import loads as plan_of
+from harness.protocols.cluster import Program
 
 PLAN = """
 seed = 3

@@ -12,7 +12,7 @@ import attrs
 import pytest
 from sim_lab import drill
 
-from checkers.analyze import analyze
+from checkers.engine.analyze import analyze
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import ReferenceClient
@@ -21,10 +21,10 @@ from clusters.reference.node.tx.primary import STALENESS_S
 from clusters.reference.node.wire.reports import AskStatus, NodeReport, PrimaryStatus
 from clusters.reference.system import CLIENT, ReferenceSystem
 from clusters.reference.system import build as build_system
-from harness.client import READ_WRITE, StoreError
-from harness.cluster import Cluster
 from harness.outcome import Outcome
-from harness.plan import loads
+from harness.plan.plan import loads
+from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.cluster import Cluster
 
 NAMES = ("n1", "n2", "n3")
 PARTITIONS = 4

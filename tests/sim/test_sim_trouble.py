@@ -18,15 +18,15 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.client import ReferenceClient
 from clusters.reference.system import ReferenceSystem
-from harness.client import StoreError
 from harness.clock import RunClock
-from harness.cluster import Cluster, NodeStatus
 from harness.errors import HarnessError
-from harness.faults import Scene
 from harness.history.manifest import read_manifest
-from harness.plan import loads
-from harness.records import StoreEvent
-from harness.rundir import Manifest, RunDirectory
+from harness.history.records import StoreEvent
+from harness.plan.plan import loads
+from harness.protocols.client import StoreError
+from harness.protocols.cluster import Cluster, NodeStatus
+from harness.protocols.faults import Scene
+from harness.run.directory import Manifest, RunDirectory
 from nemesis.runner import Nemesis
 
 PLAN = loads("""
@@ -148,8 +148,10 @@ def test_a_store_that_hangs_when_it_is_asked_for_events_does_not_hold_the_watch_
         return []
 
     monkeypatch.setattr(ReferenceSystem, "events", events)
-    monkeypatch.setattr("harness.life.over_cap", lambda plan, root: "the run outgrew its room")
-    monkeypatch.setattr("harness.life.ROOM_POLL_S", 1.0)
+    monkeypatch.setattr(
+        "harness.run.lifecycle.over_cap", lambda plan, root: "the run outgrew its room"
+    )
+    monkeypatch.setattr("harness.run.lifecycle.ROOM_POLL_S", 1.0)
     _, manifest = drill(PLAN, tmp_path / "run")
     assert "the run outgrew its room" in manifest.trouble
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sim_lab import drill
 
-from checkers.analyze import analyze
-from harness.checking import Verdict
+from checkers.engine.analyze import analyze
 from harness.outcome import Outcome
-from harness.plan import loads
+from harness.plan.plan import loads
+from harness.protocols.verdict import Verdict
 
 PLAN = """
 seed = 11

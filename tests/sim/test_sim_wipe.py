@@ -11,8 +11,8 @@ from clusters.providers.sim.disk import Platter
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.system import ReferenceSystem, build
-from harness.client import READ_WRITE, StoreError
-from harness.cluster import Cluster
+from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.cluster import Cluster
 
 NODES = ("n1", "n2", "n3", "n4")
 LIMIT_S = 30.0

@@ -21,14 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 # What commands import late: imported here once, so that what a child takes is the run's doing.
-import results.report  # noqa: F401
-from harness.cli.main import execute
+from cli.main import execute
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.records import Complete, Invoke, MicroOp, OpType, PhaseMark
 from harness.history.seal import seal
-from harness.promise import Declaration, LogPattern, Promise
-from harness.records import Complete, Invoke, MicroOp, OpType, PhaseMark
-from harness.rundir import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
+from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.run.directory import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 
 CPU_LIMIT_S = 2.0
 CHILD_CPU_S = 3.0  # of the process that judges and draws: an interpreter and its libraries

@@ -26,7 +26,7 @@ from stranger_kit import (
     written_in,
 )
 
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 NAME = "20261122-060000-stranger-0001"
 FILES = (

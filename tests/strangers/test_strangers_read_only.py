@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from stranger_kit import copied, firedrill, sound_run
 
-from harness.rundir import RunDirectory
+from harness.run.directory import RunDirectory
 
 NAME = "20261122-060000-stranger-0001"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.client import READ_WRITE
-from harness.records import MicroOp
-from harness.workload import WorkloadSetting
+from harness.history.records import MicroOp
+from harness.protocols.client import READ_WRITE
+from harness.protocols.workload import WorkloadSetting
 from workloads import bank, list_append
 
 SETTING = WorkloadSetting(

@@ -11,14 +11,13 @@ from typing import Any
 import attrs
 import pytest
 
-from harness.client import Committed
 from harness.clock import NS_PER_S
 from harness.errors import HarnessBug, HarnessError, PlanError
-from harness.generator import Operation
-from harness.generators import Limit
-from harness.records import Complete, Invoke, MicroOp, OpType
-from harness.simulation import Reply, simulate
-from harness.workload import Workload, WorkloadSetting
+from harness.generators.generator import Limit, Operation
+from harness.generators.simulation import Reply, simulate
+from harness.history.records import Complete, Invoke, MicroOp, OpType
+from harness.protocols.client import Committed
+from harness.protocols.workload import Workload, WorkloadSetting
 from workloads.list_append import build
 
 PARTITIONS = 5

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 import docker
+from docker.errors import APIError
 
 from clusters.providers.docker import labels
 from clusters.providers.docker.daemon import DaemonError, connect, doing
-from clusters.providers.docker.removal import remove_container, remove_network
 from harness.errors import NotRemoved, UsageError
-from harness.rundir import same_directory
+from harness.run.directory import same_directory
 
 LOOK_LIMIT_S = 10  # of a run that only wants to tell what others left
 PASSES_MAX = 5  # the daemon may still be making what a killed controller asked for
@@ -178,3 +180,39 @@ def _sorted(kind: str, named: Iterable[tuple[str, dict[str, Any]]]) -> list[Left
         )
         for name, marks in sorted(named, key=lambda item: item[0])
     ]
+
+
+LEAVING_LIMIT_S = 4.0  # a container made at the moment of teardown is removed by its maker
+
+
+def remove_container(client: docker.APIClient, name: str) -> None:
+    """Kill and remove a container and its anonymous volumes; fine if it is gone or going.
+
+    A frozen one is thawed first: under control groups version 1 what is frozen can't die, and a
+    daemon that loses hold of it meanwhile can do nothing with it any more, for good.
+    """
+    with doing(f"removing container {name}", missing_is_fine=True):
+        if client.inspect_container(name)["State"]["Paused"]:
+            with contextlib.suppress(APIError):  # it was thawed meanwhile, or went
+                client.unpause(name)
+        try:
+            client.remove_container(name, v=True, force=True)
+        except APIError as error:
+            if "already in progress" not in (error.explanation or ""):
+                raise
+
+
+def remove_network(client: docker.APIClient, name: str) -> None:
+    """Remove a network; fine if it is gone. Waits a little for the last container to leave it."""
+    ends = time.monotonic() + LEAVING_LIMIT_S
+    with doing(f"removing network {name}", missing_is_fine=True):
+        while True:
+            try:
+                client.remove_network(name)
+            except APIError as error:
+                busy = "active endpoints" in (error.explanation or "")
+                if not busy or time.monotonic() > ends:
+                    raise
+            else:
+                return
+            time.sleep(0.1)

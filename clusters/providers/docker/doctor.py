@@ -12,11 +12,11 @@ import subprocess
 
 import docker
 
-from clusters.providers.docker import recipe
+from clusters.providers.docker import images
 from clusters.providers.docker.daemon import NoDaemon, connect, doing
 from clusters.providers.docker.images import MAKE_COMMAND, obstacles, present
 from harness.errors import HarnessError
-from harness.machine import Finding
+from harness.protocols.doctor import Finding
 
 ASK_LIMIT_S = 10
 NODES_USUAL = 5
@@ -59,12 +59,12 @@ def _no_daemon(error: NoDaemon) -> Finding:
 
 
 def _base_image(client: docker.APIClient) -> Finding:
-    name, image = "base image", recipe.tag()
+    name, image = "base image", images.tag()
     try:
         if present(client, image):
             return Finding(name=name, ok=True, found=image)
-        if present(client, recipe.PARENT):
-            return Finding(name=name, ok=True, found=f"can be built on {recipe.PARENT}")
+        if present(client, images.PARENT):
+            return Finding(name=name, ok=True, found=f"can be built on {images.PARENT}")
     except HarnessError as error:
         return Finding(name=name, ok=False, found=str(error))
     if blocked := obstacles():
@@ -95,7 +95,7 @@ def _debootstrap() -> Finding:
     return Finding(
         name="debootstrap",
         ok=False,
-        found=f"not installed: the base image needs it where {recipe.PARENT} can't be pulled",
+        found=f"not installed: the base image needs it where {images.PARENT} can't be pulled",
         remedy="apt-get install debootstrap",
     )
 

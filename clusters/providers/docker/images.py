@@ -7,16 +7,18 @@ Where ``debian:bookworm-slim`` is there or can be pulled, the recipe is built on
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import io
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +27,7 @@ import docker
 import requests.exceptions
 from docker.errors import DockerException, ImageNotFound
 
-from clusters.providers.docker import contents, recipe
+from clusters.providers.docker import contents
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from clusters.providers.remote.requirements import cache_root
 from harness.errors import FiredrillError, HarnessError, UsageError
@@ -43,7 +45,7 @@ class NoBaseImage(UsageError):
     """The base image is not there and can't be made on this machine."""
 
     def __init__(self, reasons: str) -> None:
-        super().__init__(f"the base image {recipe.tag()} is missing and can't be made: {reasons}")
+        super().__init__(f"the base image {tag()} is missing and can't be made: {reasons}")
 
 
 @attrs.frozen
@@ -91,7 +93,7 @@ def ensure_base(client: docker.APIClient) -> str:
 
     Raises ``NoBaseImage`` with every reason and its remedy.
     """
-    image = recipe.tag()
+    image = tag()
     if present(client, image):
         return image
     with _only_one_builder():
@@ -119,14 +121,14 @@ def _make(client: docker.APIClient, image: str) -> None:
 
 def _build_on_debian(client: docker.APIClient, image: str) -> None:
     patient = connect(BUILD_LIMIT_S)
-    if not present(client, recipe.PARENT):
-        repository, _, tag = recipe.PARENT.partition(":")
-        with doing(f"pulling {recipe.PARENT}"):
+    if not present(client, PARENT):
+        repository, _, tag = PARENT.partition(":")
+        with doing(f"pulling {PARENT}"):
             connect(PULL_LIMIT_S).pull(repository, tag=tag)
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         parent = _parent(client)
-        content = recipe.dockerfile(parent).encode()
+        content = dockerfile(parent).encode()
         entry = tarfile.TarInfo("Dockerfile")
         entry.size = len(content)
         tar.addfile(entry, io.BytesIO(content))
@@ -144,13 +146,13 @@ def _build_on_debian(client: docker.APIClient, image: str) -> None:
         ):
             last = str(line.get("error", last))
     if not present(client, image):
-        raise DaemonError(f"building {image} on {recipe.PARENT}", last or "no image came of it")
+        raise DaemonError(f"building {image} on {PARENT}", last or "no image came of it")
 
 
 def _parent(client: docker.APIClient) -> str:
     """What ``recipe.PARENT`` leads to now: its digest in the registry it came from, or its id."""
-    with doing(f"looking at image {recipe.PARENT}"):
-        found = client.inspect_image(recipe.PARENT)  # type: ignore[no-untyped-call]
+    with doing(f"looking at image {PARENT}"):
+        found = client.inspect_image(PARENT)  # type: ignore[no-untyped-call]
     return str((found.get("RepoDigests") or [found["Id"]])[0])
 
 
@@ -168,12 +170,12 @@ def _bootstrap(client: docker.APIClient, image: str) -> None:
             "--variant=minbase",
             "--force-check-gpg",
             f"--keyring={KEYRING}",
-            f"--include={','.join(recipe.PACKAGES)}",
-            recipe.SUITE,
+            f"--include={','.join(PACKAGES)}",
+            SUITE,
             str(root),
-            recipe.host_mirror(),
+            host_mirror(),
         )
-        _command("chroot", str(root), "sh", "-c", recipe.FINISH)
+        _command("chroot", str(root), "sh", "-c", FINISH)
         _import(client, root, image)
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -205,7 +207,7 @@ def _import(client: docker.APIClient, root: Path, image: str) -> None:
     repository, _, tag = image.partition(":")
     status = (root / contents.STATUS.lstrip("/")).read_text("utf-8", "replace")
     made_of = contents.digest(contents.installed(status))
-    label = f'LABEL {contents.BASE}="debootstrap {recipe.SUITE}: {made_of}"'
+    label = f'LABEL {contents.BASE}="debootstrap {SUITE}: {made_of}"'
     packer = subprocess.Popen(
         ["tar", "--create", "--numeric-owner", "--one-file-system", f"--directory={root}", "."],
         stdin=subprocess.DEVNULL,
@@ -256,3 +258,68 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+SUITE = "bookworm"
+PARENT = f"debian:{SUITE}-slim"
+PACKAGES = (
+    "iproute2",
+    "iptables",
+    "nftables",
+    "openssh-server",
+    "procps",
+    "python3",
+    "tini",
+)
+# Runs inside the new root: sshd wants its directory; host keys come from the controller, per run.
+FINISH = (
+    "mkdir -p /run/sshd /etc/firedrill /opt/firedrill /var/lib/firedrill"
+    " && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/archives/*.deb"
+    " /var/cache/apt/*.bin /usr/share/doc /usr/share/man"
+)
+REPOSITORY = "firedrill-base"
+DEFAULT_MIRROR = "http://deb.debian.org/debian"
+APT_LISTS = ("/etc/apt/sources.list", "/etc/apt/sources.list.d")
+
+
+def tag() -> str:
+    """The base image's name; another recipe, another name."""
+    recipe = "\n".join([SUITE, *PACKAGES, FINISH])
+    return f"{REPOSITORY}:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+
+def dockerfile(parent: str) -> str:
+    """The recipe on top of ``parent``, which ``PARENT`` leads to, by its digest or id."""
+    packages = " ".join(PACKAGES)
+    return (
+        f"FROM {parent}\n"
+        "RUN apt-get update -qq"
+        " && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends"
+        f" {packages}"
+        f" && {FINISH}\n"
+    )
+
+
+def mirror_of(sources: Iterable[str]) -> str:
+    """The first Debian archive in apt's own lists (both formats); Debian's default without one."""
+    for text in sources:
+        for line in text.splitlines():
+            if line.lstrip().startswith("#"):
+                continue
+            found = re.search(r"https?://[^\s\]]+/debian/?(?=\s|$)", line)
+            if found:
+                return found.group().rstrip("/")
+    return DEFAULT_MIRROR
+
+
+def host_mirror(places: Iterable[str] = APT_LISTS) -> str:
+    """The Debian archive that this host installs from, or Debian's default."""
+    texts = []
+    for place in map(Path, places):
+        files = sorted(place.iterdir()) if place.is_dir() else [place]
+        texts += [
+            f.read_text(errors="replace")
+            for f in files
+            if f.suffix in (".list", ".sources") and f.is_file()
+        ]
+    return mirror_of(texts)

@@ -5,6 +5,8 @@ Everything here blocks, up to the client's own limit a call; the provider awaits
 
 from __future__ import annotations
 
+import io
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +20,7 @@ from docker.errors import APIError, NotFound
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from clusters.providers.docker import labels, subnets
+from clusters.providers.docker.cleanup import remove_container, remove_network
 from clusters.providers.docker.container import (
     COMMAND,
     KEY_DIRECTORY,
@@ -26,10 +29,40 @@ from clusters.providers.docker.container import (
     host_config,
 )
 from clusters.providers.docker.daemon import DaemonError, doing
-from clusters.providers.docker.removal import remove_container, remove_network
-from clusters.providers.docker.tails import tail
-from clusters.providers.remote import bundle
+from clusters.providers.remote import install
 from harness.errors import HarnessError
+
+
+class _Chunks(io.RawIOBase):
+    """An iterator of chunks as a readable stream."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._rest = chunks, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 (any writable buffer)
+        if not self._rest:
+            self._rest = next(self._chunks, b"")
+        taken = min(len(buffer), len(self._rest))
+        buffer[:taken], self._rest = self._rest[:taken], self._rest[taken:]
+        return taken
+
+
+def tail(chunks: Iterator[bytes], limit_bytes: int) -> bytes:
+    """The last ``limit_bytes`` of the first regular file in a tar that arrives in ``chunks``."""
+    with tarfile.open(fileobj=io.BufferedReader(_Chunks(chunks)), mode="r|") as tar:
+        for entry in tar:
+            content = tar.extractfile(entry) if entry.isfile() else None
+            if content is None:
+                continue
+            skipped = max(0, entry.size - limit_bytes)
+            while skipped > 0 and (dropped := len(content.read(min(skipped, 1 << 20)))):
+                skipped -= dropped
+            return content.read()
+    return b""
+
 
 SUBNET_TRIES = 32
 STREAMED_MAX_BYTES = (
@@ -171,7 +204,7 @@ class Machines:
             self._client.put_archive(
                 self.name(node),
                 KEY_DIRECTORY,
-                bundle.archive({name: (content, 0o600) for name, content in keys.items()}),
+                install.archive({name: (content, 0o600) for name, content in keys.items()}),
             )
             self._client.start(self.name(node))
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import msgspec
 
 from clusters.providers.docker import contents, images, subnets, tasks
-from clusters.providers.docker.container import CONTROL_PORT, Limits
+from clusters.providers.docker.container import CONTROL_PORT, Limits, Node
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import Machines
-from clusters.providers.docker.node import Node
 from clusters.providers.docker.wires import Wires
 from clusters.providers.remote import (
     install,
@@ -26,20 +25,20 @@ from clusters.providers.remote import (
 )
 from clusters.providers.remote.lanes import Lane, together
 from clusters.providers.remote.session import Endpoint, Session
-from harness.capability import Capability
-from harness.cluster import (
+from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
+from harness.protocols.cluster import (
+    Capability,
     Cluster,
     Grudge,
     Link,
     LinkQuality,
     LinkShape,
+    LogPiece,
     NodeStatus,
     PortSpec,
     Program,
 )
-from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
-from harness.nodelog import LogPiece
-from harness.rundir import directory_mark
+from harness.run.directory import directory_mark
 
 NAME = "docker"
 PLACES = install.Places(
@@ -84,7 +83,7 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> Docker
 
 
 class DockerProvider:
-    """Nodes as containers of one run. See ``harness.cluster.Provider`` for the contract."""
+    """Nodes as containers of one run. See ``Provider`` for the contract."""
 
     name = NAME
 
@@ -108,7 +107,7 @@ class DockerProvider:
         )
 
     def versions(self) -> dict[str, str]:
-        """See ``harness.cluster.TellsVersions``: the image that the nodes' machines are made of."""
+        """See ``TellsVersions``: the image that the nodes' machines are made of."""
         return self._contents.versions() if self._contents else {}
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
@@ -318,7 +317,7 @@ class DockerProvider:
         )
 
     async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
-        """See ``harness.nodelog.ReadsLogs``."""
+        """See ``harness.protocols.cluster.ReadsLogs``."""
         at = self._node(node)
         if at.launch is None or not at.reachable:
             raise HarnessError(f"{node}: its log can't be read now")
@@ -357,7 +356,7 @@ class DockerProvider:
         await self._let_go()
 
     def lapsed(self) -> tuple[str, ...]:
-        """See ``harness.cluster.LeasesFaults``."""
+        """See ``harness.protocols.cluster.LeasesFaults``."""
         return tuple(text for node in self._every for text in node.lease.lapses)
 
     async def _let_go(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cluster import Address, Cluster, PortSpec
+from harness.protocols.cluster import Address, Cluster, PortSpec
 
 RANGE = IPv4Network("198.18.0.0/15")
 PREFIX_LENGTH = 24

@@ -10,9 +10,8 @@ import msgspec
 from clusters.providers.docker.daemon import DaemonError
 from clusters.providers.docker.machines import Machines, MachineState
 from clusters.providers.remote import program
-from harness.capability import Capability
-from harness.cluster import NodeStatus
 from harness.errors import HarnessError
+from harness.protocols.cluster import Capability, NodeStatus
 
 LOG_LIMIT_BYTES = 32 << 20  # of one node's log in the run directory; the end is kept
 CONTAINER_LOG_LINES = 2000

@@ -6,11 +6,10 @@ import asyncio
 import itertools
 from collections.abc import Mapping
 
-from clusters.providers.docker.container import CONTROL_PORT
-from clusters.providers.docker.node import Node
+from clusters.providers.docker.container import CONTROL_PORT, Node
 from clusters.providers.remote import delays, links, measure, rules
 from clusters.providers.remote.lanes import together
-from harness.cluster import Grudge, Link, LinkQuality, LinkShape
+from harness.protocols.cluster import Grudge, Link, LinkQuality, LinkShape
 
 CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0
 DELAY_LIMIT_S = delays.APPLY_LIMIT_S + 10.0

@@ -7,14 +7,14 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusters.providers.process import ledger, procfs
+from clusters.providers.process import cleanup, procfs
 from clusters.providers.process.procfs import Identity
 from harness.errors import UsageError
 
 
 def running(state_dir: Path, node: str) -> Identity | None:
     """The process of ``node`` of the run with the ``undo`` directory ``state_dir``, if it runs."""
-    owned = ledger.read(state_dir)
+    owned = cleanup.read(state_dir)
     if owned is None or owned.boot != procfs.machine_boot():
         return None
     identity = owned.processes.get(node)

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from clusters.providers.process import gate, procfs
-from clusters.providers.process.ledger import Ledger
+from clusters.providers.process.cleanup import Ledger
 from clusters.providers.process.procfs import Identity
 from harness.errors import DeadlineExceeded, HarnessError
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
-from clusters.providers.process import ledger, procfs
-from clusters.providers.process.procfs import Identity
-from harness.errors import HarnessError
-from harness.rundir import directory_mark
+import msgspec
+
+from clusters.providers.process import procfs
+from clusters.providers.process.procfs import Identity, find, look, machine_boot
+from harness.errors import HarnessError, MalformedHistory
+from harness.history.files import read_small, sync_directory, write_atomically
+from harness.run.directory import directory_mark
 
 # From SIGKILL to the end of a process: its memory has to be given back first.
 _KILL_LIMIT_S = 10.0
@@ -16,13 +21,13 @@ _ROUNDS_MAX = 10
 
 def driven(state_dir: Path) -> bool:
     """Whether the controller of the run lives. Raises ``MalformedHistory`` for a broken list."""
-    owned = ledger.read(state_dir)
+    owned = read(state_dir)
     return owned is not None and owned.driven
 
 
 def kept(state_dir: Path) -> bool:
     """Whether the run was left up on purpose and something of it runs. Raises as ``driven``."""
-    owned = ledger.read(state_dir)
+    owned = read(state_dir)
     if owned is None or not owned.kept or owned.boot != procfs.machine_boot():
         return False
     return any(procfs.find(identity) for identity in owned.processes.values())
@@ -37,7 +42,7 @@ def cleanup(state_dir: Path) -> list[str]:
     ``HarnessError`` where one does not end, or is listed and carries no mark, ``MalformedHistory``
     for a broken list.
     """
-    owned = ledger.read(state_dir)
+    owned = read(state_dir)
     if owned is None:
         return []
     done = []
@@ -46,7 +51,7 @@ def cleanup(state_dir: Path) -> list[str]:
         ended = [(_whose(one, owned), one.pid) for one in every]
         done = [f"process {pid} of {whose}" for whose, pid in sorted(ended)]
         _refuse_unmarked(owned)
-    ledger.forget(state_dir)
+    forget(state_dir)
     return done
 
 
@@ -55,7 +60,7 @@ def left(state_dir: Path) -> int:
 
     Raises as ``driven``.
     """
-    owned = ledger.read(state_dir)
+    owned = read(state_dir)
     if owned is None or owned.driven or owned.kept or owned.boot != procfs.machine_boot():
         return 0
     return len(procfs.marked(directory_mark(state_dir.parent)))
@@ -79,16 +84,109 @@ def end_marked(ours: str) -> list[Identity]:
     return done
 
 
-def _whose(identity: Identity, owned: ledger.Owned) -> str:
+def _whose(identity: Identity, owned: Owned) -> str:
     """The node that the process was started for; of what others started only the run is known."""
     nodes = [node for node, known in owned.processes.items() if known == identity]
     return nodes[0] if nodes else "a program of the run"
 
 
-def _refuse_unmarked(owned: ledger.Owned) -> None:
+def _refuse_unmarked(owned: Owned) -> None:
     for node, identity in sorted(owned.processes.items()):
         if procfs.find(identity):
             raise HarnessError(
                 f"{node} of run {owned.run_id}: process {identity.pid} carries no mark of this "
                 "run, so it was left alone; if it is yours, end it yourself"
             )
+
+
+FILE = "processes.json"
+MAX_BYTES = 1 << 20  # some hundred bytes a node
+
+
+class Owned(msgspec.Struct, frozen=True, kw_only=True):
+    """``processes.json``: who was started for the run, by node. ``boot`` is the machine's.
+
+    ``owner`` is the controller; ``kept`` says that it left all this running on purpose.
+    """
+
+    run_id: str
+    boot: str
+    processes: dict[str, Identity] = {}
+    owner: Identity | None = None
+    kept: bool = False
+
+    @property
+    def driven(self) -> bool:
+        """Whether the controller that wrote this lives."""
+        return bool(self.owner and self.boot == machine_boot() and find(self.owner))
+
+
+class Ledger:
+    """``processes.json`` of one run, kept by the controller."""
+
+    def __init__(self, run_id: str, state_dir: Path) -> None:
+        self._path = state_dir / FILE
+        self._mark = ""
+        here = look(os.getpid())
+        self._owned = Owned(
+            run_id=run_id, boot=machine_boot(), owner=here.identity if here else None
+        )
+        self._writing = asyncio.Lock()
+
+    def mark(self) -> str:
+        """What processes of the run carry, also where its directory is gone by now. Raises
+        ``OSError`` where it can't be made.
+        """
+        if not self._mark:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._mark = directory_mark(self._path.parent.parent)
+        return self._mark
+
+    async def own(self, node: str, identity: Identity) -> None:
+        """Return once it is durable that ``identity`` is the run's. Takes the place of the node's
+        process before, which has ended. Raises ``HarnessError``.
+        """
+        async with self._writing:
+            processes = self._owned.processes | {node: identity}
+            self._owned = msgspec.structs.replace(self._owned, processes=processes)
+            await asyncio.to_thread(_write, self._path, self._owned)
+
+    async def keep(self) -> None:
+        """Return once it is durable that what runs is left on purpose. Raises ``HarnessError``."""
+        async with self._writing:
+            self._owned = msgspec.structs.replace(self._owned, owner=None, kept=True)
+            await asyncio.to_thread(_write, self._path, self._owned)
+
+    async def close(self) -> None:
+        """Nothing is owned any more. Idempotent."""
+        async with self._writing:
+            await asyncio.to_thread(forget, self._path.parent)
+
+
+def read(state_dir: Path) -> Owned | None:
+    """What a run owned when it was last heard of; ``None`` where it owned nothing.
+
+    Raises ``MalformedHistory`` for a file that says something else.
+    """
+    path = state_dir / FILE
+    try:
+        return msgspec.json.decode(read_small(path, MAX_BYTES), type=Owned)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MalformedHistory(str(path), "", f"it can't be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise MalformedHistory(str(path), "", f"no list of processes: {error}") from error
+
+
+def forget(state_dir: Path) -> None:
+    """Remove the list: nothing is owned any more."""
+    path = state_dir / FILE
+    if path.exists():
+        path.unlink()
+        sync_directory(state_dir)
+
+
+def _write(path: Path, owned: Owned) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, msgspec.json.encode(owned))

@@ -7,6 +7,7 @@ dial is refused in between. Every link is whole: faults end with the run.
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import sys
@@ -14,9 +15,12 @@ from pathlib import Path
 
 import msgspec
 
+from clusters.providers.process.child import Child, spawn
+from clusters.providers.process.cleanup import Ledger
 from clusters.providers.process.lanes import Lane
-from clusters.providers.process.proxy import LinkProxy
-from harness.cluster import Address
+from clusters.providers.process.proxy import LinkProxy, Mesh
+from harness.history.files import write_atomically
+from harness.protocols.cluster import Address
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,3 +50,29 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+
+
+LINKS = "links"
+"""The name of the process among those of the nodes."""
+
+
+async def keep_links(mesh: Mesh, state_dir: Path, ledger: Ledger) -> Child:
+    """Start the process that carries what ``mesh`` carried, through the same listeners.
+
+    Connections that are open now end with the controller; nodes dial again. Raises
+    ``HarnessError``.
+    """
+    listeners = tuple(
+        Listener(fd=proxy.listens, destination=proxy.destination) for proxy in mesh.proxies
+    )
+    file = state_dir / "links.json"
+    await asyncio.to_thread(write_atomically, file, msgspec.json.encode(listeners))
+    return await spawn(
+        LINKS,
+        (sys.executable, "-P", "-m", __name__, str(file)),
+        env=os.environ,
+        work=state_dir,
+        log=state_dir / "links.log",
+        ledger=ledger,
+        pass_fds=tuple(one.fd for one in listeners),
+    )

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import attrs
 
-from harness.cluster import Program, PythonTree
 from harness.errors import HarnessError, UsageError
-from harness.nodelog import LogPiece
+from harness.protocols.cluster import LogPiece, Program, PythonTree
 
 # Of a log that is longer, the end is kept: that is where the story of a failure is.
 LOG_LIMIT_BYTES = 64 << 20

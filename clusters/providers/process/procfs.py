@@ -13,7 +13,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.rundir import same_directory
+from harness.run.directory import same_directory
 
 MAX_PID = 1 << 22
 """What Linux gives out at most; 0 and below mean groups, 1 is nobody's to end."""

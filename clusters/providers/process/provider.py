@@ -20,8 +20,8 @@ import msgspec
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
 from clusters.providers.process.child import Child, spawn
-from clusters.providers.process.cleanup import end_marked
-from clusters.providers.process.keeping import keep_links
+from clusters.providers.process.cleanup import Ledger, end_marked
+from clusters.providers.process.keeper import keep_links
 from clusters.providers.process.layout import (
     Layout,
     argument_vector,
@@ -31,23 +31,22 @@ from clusters.providers.process.layout import (
     place,
     read_piece,
 )
-from clusters.providers.process.ledger import Ledger
 from clusters.providers.process.proxy import LOOPBACK, Mesh
 from clusters.providers.process.trials import found_capabilities
-from harness.capability import Capability
-from harness.cluster import (
+from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
+from harness.protocols.cluster import (
     Address,
+    Capability,
     Cluster,
     Grudge,
     Link,
     LinkQuality,
     LinkShape,
+    LogPiece,
     NodeStatus,
     PortSpec,
     Program,
 )
-from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
-from harness.nodelog import LogPiece
 from harness.tasks import together
 
 # From SIGTERM to SIGKILL: time to flush, not to finish work.
@@ -85,7 +84,7 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> Proces
 
 
 class ProcessProvider:
-    """``harness.cluster.Provider`` over local processes. Used on one loop."""
+    """``harness.protocols.cluster.Provider`` over local processes. Used on one loop."""
 
     name = "process"
 
@@ -282,7 +281,7 @@ class ProcessProvider:
             await asyncio.to_thread(copy_log, self._layout(node).log(program), into)
 
     async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
-        """See ``harness.nodelog.ReadsLogs``."""
+        """See ``harness.protocols.cluster.ReadsLogs``."""
         self._known(node)
         program = self._programs.get(node)
         if program is None:

@@ -12,8 +12,8 @@ import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from clusters.providers.process.lanes import Lane, Splice, reset_on_close
-from harness.cluster import Address, Grudge, Link, LinkQuality
 from harness.errors import HarnessError, UsageError
+from harness.protocols.cluster import Address, Grudge, Link, LinkQuality
 from harness.tasks import together
 
 LOOPBACK = "127.0.0.1"

@@ -7,8 +7,8 @@ import sys
 from clusters.providers.process import procfs
 from clusters.providers.process.child import Child, launch
 from clusters.providers.process.proxy import Mesh
-from harness.capability import Capability
 from harness.errors import HarnessError
+from harness.protocols.cluster import Capability
 
 _TRIAL_DELAY_S = 0.05
 

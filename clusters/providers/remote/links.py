@@ -18,8 +18,8 @@ import attrs
 
 from clusters.providers.remote.lanes import Lane, together
 from clusters.providers.remote.session import Running, Session
-from harness.cluster import Link, LinkShape
 from harness.errors import HarnessError
+from harness.protocols.cluster import Link, LinkShape
 
 LISTEN_LIMIT_S = 25.0  # longer than sending, which happens meanwhile
 SEND_LIMIT_S = 8.0

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from clusters.providers.remote.lanes import together
 from clusters.providers.remote.links import STEP_LIMIT_S, Listener, Station
-from harness.cluster import Link, LinkQuality
 from harness.errors import HarnessError
+from harness.protocols.cluster import Link, LinkQuality
 
 # Enough that one link in ten thousand with a loss of 5 % shows less than half of it.
 DATAGRAMS = 400

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 import attrs
 
 from clusters.providers.remote.session import OUTPUT_LIMIT_BYTES, Session
-from harness.cluster import NodeStatus
 from harness.errors import HarnessError
-from harness.nodelog import LogPiece
+from harness.protocols.cluster import LogPiece, NodeStatus
 
 START_LIMIT_S = 10.0
 STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
@@ -196,7 +195,7 @@ def act(session: Session, process: Process, action: str) -> str:
 
 
 def read_log(session: Session, launch: Launch, offset: int, limit_bytes: int) -> LogPiece:
-    """See ``harness.nodelog.ReadsLogs``. At most ``READ_MAX_BYTES``. Blocking."""
+    """See ``harness.protocols.cluster.ReadsLogs``. At most ``READ_MAX_BYTES``. Blocking."""
     wanted = str(min(limit_bytes, READ_MAX_BYTES))
     said = session.run(
         ["sh", "-c", _READ, "sh", launch.log, str(offset + 1), wanted],

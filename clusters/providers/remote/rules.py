@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from clusters.providers.remote.session import Session
-from harness.cluster import Grudge, LinkShape
+from harness.protocols.cluster import Grudge, LinkShape
 
 CHAIN = "FIREDRILL"
 APPLY_LIMIT_S = 10.0

@@ -54,7 +54,7 @@ class Unreachable(HarnessError):
 @attrs.frozen(kw_only=True)
 class Endpoint:
     """Where sshd listens, who logs in with which key, and the one host key that is accepted.
-    ``source`` as in ``harness.cluster.Address``.
+    ``source`` as in ``harness.protocols.cluster.Address``.
     """
 
     host: str

@@ -12,7 +12,7 @@ import random
 from clusters.providers.sim.fabric import true_loop
 from clusters.providers.sim.trace import Row, Trace, Verb
 from clusters.reference.node.runtime import DiskError
-from harness.hardware import DiskLook, DiskTrouble
+from harness.protocols.hardware import DiskLook, DiskTrouble
 
 CALL_S = (0.00002, 0.0001)  # a call that needs no sync
 SYNC_S = (0.0003, 0.003)  # a sync: a good drive, now and then a busy one

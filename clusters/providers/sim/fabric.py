@@ -23,7 +23,7 @@ from msgspec import Meta
 from clusters.providers.sim.loop import SimLoop
 from clusters.providers.sim.trace import Trace
 from harness.clock import substream
-from harness.cluster import Grudge, Link, LinkQuality, LinkShape
+from harness.protocols.cluster import Grudge, Link, LinkQuality, LinkShape
 
 if TYPE_CHECKING:
     from clusters.providers.sim.network import Pipe, SimConnection, SimListener

@@ -14,9 +14,9 @@ from clusters.providers.sim.loop import Timeline, live_by
 from clusters.providers.sim.network import HostNetwork
 from clusters.reference.node.runtime import Disk, Network, Rare, Runtime, never
 from harness.clock import NS_PER_S, substream
-from harness.cluster import NodeStatus, Program
 from harness.errors import UsageError
-from harness.hardware import ClockTrouble
+from harness.protocols.cluster import NodeStatus, Program
+from harness.protocols.hardware import ClockTrouble
 
 Body = Callable[[Program, Runtime], Coroutine[Any, Any, None]]
 """What a program does once it is started: returns or raises at its end, stops when cancelled."""
@@ -49,7 +49,7 @@ class Clocks:
         self.timeline = Timeline(reads_s)
 
     def spoil(self, trouble: ClockTrouble) -> None:
-        """See ``harness.hardware.ClockTrouble``."""
+        """See ``harness.protocols.hardware.ClockTrouble``."""
         self._jumped_s += trouble.jump_s
         self.timeline.drift(true_loop().true_time(), trouble.rate)
 

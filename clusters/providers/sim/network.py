@@ -21,7 +21,7 @@ from clusters.providers.sim.fabric import Fabric, true_loop
 from clusters.providers.sim.trace import Row, Trace
 from clusters.reference.node.runtime import Connection, ConnectionLost, Listener
 from clusters.reference.node.wire.frames import check_size
-from harness.cluster import Link
+from harness.protocols.cluster import Link
 
 PIPE_BYTES = 32 << 20  # sent and not yet taken by the receiver; a sender further ahead is cut off
 

@@ -16,7 +16,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from clusters.providers.sim.describe import describe, repeatable
 from clusters.providers.sim.disk import SimDisk
 from clusters.providers.sim.fabric import Fabric, Weather, true_loop
 from clusters.providers.sim.loop import SimLoop
@@ -28,14 +27,16 @@ from clusters.providers.sim.machine import (
     wall_ns,
 )
 from clusters.providers.sim.network import HostNetwork
-from clusters.providers.sim.trace import Trace
+from clusters.providers.sim.trace import Trace, describe, repeatable
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import POINTS, Runtime
 from clusters.reference.node.server import Node
-from harness.capability import Capability
 from harness.clock import NS_PER_S, substream
-from harness.cluster import (
+from harness.errors import HarnessBug, MissingCapability, UsageError
+from harness.plan.plan import options as convert
+from harness.protocols.cluster import (
     Address,
+    Capability,
     Cluster,
     Grudge,
     Link,
@@ -45,9 +46,7 @@ from harness.cluster import (
     PortSpec,
     Program,
 )
-from harness.errors import HarnessBug, MissingCapability, UsageError
-from harness.hardware import ClockLook, ClockTrouble, DiskLook, DiskTrouble
-from harness.plan import options as convert
+from harness.protocols.hardware import ClockLook, ClockTrouble, DiskLook, DiskTrouble
 from harness.tasks import together
 
 CONTROLLER = "controller"
@@ -85,7 +84,7 @@ async def reference_node(program: Program, runtime: Runtime) -> None:
 
 
 class SimProvider:
-    """``harness.cluster.Provider`` over simulated machines."""
+    """``harness.protocols.cluster.Provider`` over simulated machines."""
 
     name = "sim"
 
@@ -218,27 +217,27 @@ class SimProvider:
         return dict(zip(asked, seen, strict=True))
 
     async def set_disk(self, node: str, trouble: DiskTrouble) -> None:
-        """See ``harness.hardware.Hardware``."""
+        """See ``harness.protocols.hardware.Hardware``."""
         self._machines[node].platter.trouble = trouble
 
     async def try_disk(self, node: str) -> DiskLook:
-        """See ``harness.hardware.Hardware``."""
+        """See ``harness.protocols.hardware.Hardware``."""
         return await SimDisk(self._machines[node].platter).look()
 
     async def flip(self, node: str, draw: int) -> str:
-        """See ``harness.hardware.Hardware``."""
+        """See ``harness.protocols.hardware.Hardware``."""
         return self._machines[node].platter.flip(draw)
 
     async def wipe(self, node: str) -> None:
-        """See ``harness.hardware.Hardware``."""
+        """See ``harness.protocols.hardware.Hardware``."""
         await self._machines[node].wipe()
 
     async def set_clock(self, node: str, trouble: ClockTrouble) -> None:
-        """See ``harness.hardware.Hardware``."""
+        """See ``harness.protocols.hardware.Hardware``."""
         self._machines[node].clocks.spoil(trouble)
 
     async def look_at_clock(self, node: str) -> ClockLook:
-        """See ``harness.hardware.Hardware``."""
+        """See ``harness.protocols.hardware.Hardware``."""
         clocks, loop = self._machines[node].clocks, true_loop()
         before_s, began_s = clocks.monotonic_s(), loop.true_time()
         await asyncio.sleep(CLOCK_LOOK_S)

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.attribution import explain_operations
-from checkers.columns import FAIL, OK, codes, ints
-from checkers.kernel import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
-from checkers.models import OBSERVED, breaking
-from checkers.txns import transactions_of
-from harness.checking import Anomaly
+from checkers.engine.arrays import FAIL, OK, codes, ints
+from checkers.engine.transactions import transactions_of
+from checkers.explain.attribution import explain_operations
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.models import OBSERVED, breaking
+from harness.protocols.verdict import Anomaly
 
 ADD, READ = 0, 1
 COLUMNS = ("txn", "key", "value", "least", "most")

@@ -11,12 +11,11 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.client import Tx
-from harness.generator import Generator
-from harness.generators import Mix, Nothing, Repeat, UntilOk
-from harness.plan import options as plan_options
-from harness.records import MicroOp
-from harness.workload import WorkloadSetting
+from harness.generators.generator import Generator, Mix, Nothing, Repeat, UntilOk
+from harness.history.records import MicroOp
+from harness.plan.plan import options as plan_options
+from harness.protocols.client import Tx
+from harness.protocols.workload import WorkloadSetting
 
 ADD, READ = "add", "r"
 

@@ -12,9 +12,12 @@ from typing import Any
 
 import msgspec
 
-from harness.client import READ_WRITE, Certainty, Committed, ErrorMeaning, StoreError
 from harness.clock import RunClock
-from harness.cluster import (
+from harness.errors import HarnessError
+from harness.history.records import EventKind, StoreEvent
+from harness.plan.plan import options as convert
+from harness.protocols.client import READ_WRITE, Certainty, Committed, ErrorMeaning, StoreError
+from harness.protocols.cluster import (
     Address,
     Cluster,
     PortSpec,
@@ -23,10 +26,7 @@ from harness.cluster import (
     PythonTree,
     Roles,
 )
-from harness.errors import HarnessError
-from harness.plan import options as convert
-from harness.promise import Declaration, LogPattern, Promise
-from harness.records import EventKind, StoreEvent
+from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.tasks import together
 
 LINE_BYTES = 1 << 20
@@ -80,18 +80,18 @@ class Connection:
         return answer
 
     async def begin(self, kind: str, deadline_s: float) -> Transaction:
-        """See ``harness.client.Client``."""
+        """See ``harness.protocols.client.Client``."""
         left_s = deadline_s - asyncio.get_running_loop().time()
         return Transaction(self, (await self.ask("begin", limit_s=max(0.001, left_s)))["txn"])
 
     async def close(self) -> None:
-        """See ``harness.client.Client``."""
+        """See ``harness.protocols.client.Client``."""
         self._usable = False
         self._writer.transport.abort()
 
 
 class Transaction:
-    """See ``harness.client.Tx``. An append is a read and a write: a lost update would show."""
+    """See ``Tx``. An append is a read and a write: a lost update would show."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._connection, self.server_txn = connection, name
@@ -115,7 +115,7 @@ class Transaction:
 
 
 class Pebble:
-    """See ``harness.cluster.System``."""
+    """See ``harness.protocols.cluster.System``."""
 
     name = "pebble"
     ports = (

@@ -29,8 +29,8 @@ from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody
 from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
-from harness.plan import MAX_CONCURRENCY
-from harness.records import EventKind
+from harness.history.records import EventKind
+from harness.plan.plan import MAX_CONCURRENCY
 
 INVOKE = b"never applied"
 

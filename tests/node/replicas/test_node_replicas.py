@@ -25,8 +25,8 @@ from clusters.reference.node.runtime import Runtime
 from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.server import Life, Node
 from clusters.reference.system import build
-from harness.client import READ_WRITE, StoreError
-from harness.cluster import Program
+from harness.protocols.client import READ_WRITE, StoreError
+from harness.protocols.cluster import Program
 
 NODES = ("n1", "n2", "n3", "n4")
 LIMIT_S = 30.0

@@ -36,7 +36,7 @@ from clusters.reference.node.wire.messages import (
     decode,
 )
 from clusters.reference.node.wire.messages import encode as encode_message
-from harness.client import StoreError
+from harness.protocols.client import StoreError
 
 Serve = Callable[[Connection], Awaitable[None]]
 

@@ -30,7 +30,7 @@ from clusters.reference.node.wire.messages import (
     PrepareReply,
     Validate,
 )
-from harness.client import Certainty
+from harness.protocols.client import Certainty
 
 PARTITIONS = 4
 KEYS = [

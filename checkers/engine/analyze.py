@@ -1,0 +1,348 @@
+"""From a run directory to its verdict: a pure function of what the directory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkers.engine import output
+from checkers.engine.output import ENTERING, Given, apply, describe, of
+from checkers.engine.source import Source
+from checkers.promises import always_on
+from checkers.promises.permitted_loss import excuse, excused
+from checkers.promises.replicas import CHECKER as REPLICAS
+from checkers.promises.stays_up import patterns_of
+from harness import plugins
+from harness.errors import HarnessBug, NotStored, UsageError
+from harness.history import files
+from harness.history.load import History, load
+from harness.outcome import Outcome, worst
+from harness.plan import planfile
+from harness.plan.plan import CheckPlan
+from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
+from harness.protocols.client import READ_WRITE
+from harness.protocols.models import (
+    OF_NODES,
+    OF_SERVICE,
+    STRICT_SERIALIZABLE,
+    Meaning,
+    Meanings,
+    canonical,
+    decides,
+    declared,
+    left_open,
+    meaning_of,
+    ruled_out,
+)
+from harness.protocols.promise import Declaration
+from harness.protocols.verdict import Anomaly, Verdict, fitted
+from harness.run.directory import BankRules, Manifest, RunDirectory
+from harness.run.state_log import read_states
+
+EXECUTORS = ("local", "spark")
+EVIDENCE = "evidence"
+OUT_OF_ROOM = "the disk of the run was full, and what lies on it fails for that alone"
+_TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
+"""What parts say apart from anomalies, by the field of part and verdict."""
+
+ByKey = Callable[[Iterable[Kernel], Source, Setting], Given]
+
+
+@attrs.frozen(kw_only=True)
+class Analysis:
+    """A verdict, and the tables behind it by name."""
+
+    verdict: Verdict
+    tables: Tables
+
+
+def analyze(
+    run: RunDirectory,
+    *,
+    executor: str,
+    model: str | None = None,
+    search_limit: int | None = None,
+    spark_master: str | None = None,
+    crashed: Mapping[str, str] = MappingProxyType({}),
+    unstored: Callable[[NotStored], None] | None = None,
+) -> Verdict:
+    """Judge the sealed run in ``run`` with the checkers that its manifest names.
+
+    ``model`` defaults to what the run's system declares, ``search_limit`` to the plan's.
+    ``crashed`` names kernels and checkers that ended the process of an analysis before, and how:
+    they are not tried again. Writes the tables behind the verdict into ``analysis/``; the verdict
+    itself is left to the caller, to be written last. ``unstored`` is told where the disk does not
+    take the tables, which is raised where there is no ``unstored``: what was found holds.
+
+    Raises ``MalformedHistory`` for a directory that is not what it claims to be, ``UsageError`` for
+    an unknown executor, model or checker, ``HarnessError`` where Spark does not start.
+    """
+    history = load(run)
+    declaration = history.manifest.declaration
+    states = read_states(run.root, history.manifest.checksums)
+    told = (REPLICAS,) if states["states"].num_rows else ()
+    analysis = judge(
+        Source.of_files(history.transactions_file, history.micro_op_files),
+        setting=_setting(history, _asked(model, declaration), search_limit),
+        checkers=(
+            *checkers_named(_with_evidence(history.manifest.checkers)),
+            *always_on.CHECKERS,
+            *told,
+        ),
+        faults=history.faults(),
+        events=history.events(),
+        beside=states | always_on.tables(history),
+        executor=executor,
+        spark_master=spark_master,
+        crashed=crashed,
+    )
+    try:
+        _write(run.analysis, analysis.tables)
+    except NotStored as error:
+        if unstored is None:
+            raise
+        unstored(error)
+    return analysis.verdict
+
+
+def judge(
+    source: Source,
+    *,
+    setting: Setting,
+    checkers: tuple[Checker, ...],
+    faults: pa.Table,
+    events: pa.Table,
+    beside: Tables = MappingProxyType({}),
+    executor: str = "local",
+    spark_master: str | None = None,
+    crashed: Mapping[str, str] = MappingProxyType({}),
+) -> Analysis:
+    """Judge tables, from wherever they come. ``beside`` are those that are no history: what
+    replicas told, lines of logs, how the controller fared.
+    """
+    kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
+    given = _by_key(executor, spark_master)(kernels, source, setting)
+    tables = {
+        "transactions": source.transactions,
+        "faults": faults,
+        "events": events,
+        **beside,
+        **given.tables,
+    }
+    last = apply(of(kernels, Exchange.ONE_PLACE), tables, setting)
+    broken = {**last.broken, **given.broken, **crashed}
+    tables |= last.tables
+    parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
+    return _combined(parts, setting, excuse(setting.declaration, faults))
+
+
+def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Whether a run may be judged green is no workload's choice."""
+    return names if EVIDENCE in names else (*names, EVIDENCE)
+
+
+def checkers_named(names: tuple[str, ...]) -> tuple[Checker, ...]:
+    """The installed checkers of these names. Raises ``UnknownPlugin`` and ``BrokenPlugin``."""
+    return tuple(
+        plugins.made("checkers", name, Checker, partial(plugins.load, "checkers", name))
+        for name in names
+    )
+
+
+def declared_model(declaration: Declaration) -> str:
+    """What the system promises its read-write transactions."""
+    promised = {p.kind: p.model for p in declaration.promises}
+    return promised.get(READ_WRITE) or next(iter(promised.values()), STRICT_SERIALIZABLE)
+
+
+def _asked(model: str | None, declaration: Declaration) -> str:
+    return canonical(declared_model(declaration) if model is None else model)
+
+
+def _by_key(executor: str, spark_master: str | None) -> ByKey:
+    if executor == "local":
+        return output.run_by_key
+    if executor == "spark":
+        # The package alone takes a second to import; who judges in process does without.
+        from checkers.engine import spark
+
+        return lambda kernels, source, setting: spark.run_by_key(
+            kernels, source, setting, spark_master
+        )
+    raise UsageError(f"unknown executor {executor!r} (known: {', '.join(EXECUTORS)})")
+
+
+def _setting(history: History, model: str, search_limit: int | None) -> Setting:
+    manifest = history.manifest
+    planned = _planned(history.run, manifest)
+    # A history that no plan of ours drove is judged for what it is, if anything in it succeeded.
+    check = _check_plan(history.run.plan) if planned else CheckPlan(min_ok=1)
+    origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
+    looks_at_logs = patterns_of(manifest.declaration) is not None
+    return Setting(
+        model=model,
+        declaration=manifest.declaration,
+        planned=planned,
+        min_ok=check.min_ok,
+        search_limit=search_limit or check.search_limit,
+        missing=history.logs.missing if looks_at_logs else (),
+        remarks=history.logs.remarks if looks_at_logs else (),
+        bank=BankRules() if origin is None else origin.bank,
+        state=manifest.state,
+        interrupted=manifest.interrupted,
+        trouble=manifest.trouble,
+        phases=manifest.phases,
+        cut_ns=manifest.cut_ns,
+        out_of_room=manifest.out_of_room is True,
+        aimed_kinds=tuple(kind.kind for kind in always_on.arsenal(manifest) if kind.of_nodes),
+        may_end=tuple(kind.kind for kind in always_on.arsenal(manifest) if kind.may_end),
+    )
+
+
+def _planned(run: RunDirectory, manifest: Manifest) -> bool:
+    """Whether a plan drove the history. What lies beside an imported one drove nothing; plans of
+    the first versions have no checksum.
+    """
+    if isinstance(manifest.origin, msgspec.UnsetType):
+        return run.plan.exists()
+    return run.plan.name in manifest.checksums
+
+
+def _check_plan(plan: Path) -> CheckPlan:
+    """The plan's ``[check]``, with the defaults where the plan does not say."""
+    table = planfile.parse(planfile.read_text(plan), plan.name)
+    return planfile.convert(CheckPlan, table.get("check", {}), "check")
+
+
+def _part(
+    checker: Checker, tables: Tables, broken: Mapping[str, str], setting: Setting, source: Source
+) -> Part:
+    """What ``checker`` says; one that breaks says only that it can't tell, and why."""
+    names = (checker.name, *(kernel.name for kernel in checker.kernels))
+    why = next((broken[name] for name in names if name in broken), None)
+    if why is None:
+        ENTERING.get()(checker.name)
+        try:
+            return _complete(checker.name, checker.judge(tables, setting, source))
+        except Exception as error:  # whatever a checker raises is its own end, not the others'
+            why = describe(error)
+    return Part(outcome=Outcome.UNKNOWN, reasons=(f"checker {checker.name} gave up: {why}",))
+
+
+def _complete(checker: str, part: Part) -> Part:
+    """``part`` with the meaning of every anomaly that is the checker's own. All that it accuses
+    anybody of has an example: a verdict must show its proof.
+    """
+    for name, anomaly in part.anomalies.items():
+        if not anomaly.examples or "text" not in anomaly.examples[0]:
+            raise HarnessBug(f"anomaly {name!r}: expected an example with a text, found none")
+    return attrs.evolve(part, meanings=declared(part.anomalies, part.meanings, checker))
+
+
+def _meanings(parts: Iterable[Part]) -> Meanings:
+    """What the anomalies of all checkers mean; where two say it of one name, all that they say."""
+    found: dict[str, Meaning] = {}
+    for part in parts:
+        for name, meaning in part.meanings.items():
+            other = found.get(name, meaning)
+            found[name] = Meaning(
+                breaks=tuple(dict.fromkeys((*other.breaks, *meaning.breaks))),
+                promise=other.promise or meaning.promise,
+            )
+    return found
+
+
+def _together(first: Anomaly, second: Anomaly) -> Anomaly:
+    """What two checkers found under one name."""
+    examples = (*first.examples, *second.examples)[:EXAMPLES_MAX]
+    return Anomaly(count=first.count + second.count, examples=examples)
+
+
+def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
+    """One verdict of all parts. ``why`` says what excuses the store for what it lost, if so."""
+    found: dict[str, Anomaly] = {}
+    tables: dict[str, pa.Table] = {}
+    told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
+    for part in parts:
+        for name, anomaly in part.anomalies.items():
+            found[name] = _together(found[name], anomaly) if name in found else anomaly
+        tables |= part.tables
+        for name in _TOLD:
+            told[name] |= getattr(part, name)
+    meanings = _meanings(parts)
+    deciding = {
+        name: a for name, a in sorted(found.items()) if decides(name, setting.model, meanings)
+    }
+    spared = _spared(deciding, setting, why)
+    for names in spared.values():
+        deciding = {name: anomaly for name, anomaly in deciding.items() if name not in names}
+    weakest, above = ruled_out(found, meanings)
+    outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
+    reasons = [
+        _reason(name, a, meaning_of(name, meanings).promise or setting.model)
+        for name, a in deciding.items()
+    ]
+    for reason, names in spared.items():
+        outcomes.append(Outcome.UNKNOWN)
+        reasons.append(f"undecided: {', '.join(names)} was seen, but {reason}")
+    if left_open(setting.model, found, meanings):
+        outcomes.append(Outcome.UNKNOWN)
+        reasons.append(_left_open(setting.model, found))
+    verdict = Verdict(
+        outcome=worst(outcomes),
+        model=setting.model,
+        anomalies=deciding,
+        not_=weakest,
+        also_not=above,
+        observed={name: a for name, a in sorted(found.items()) if name not in deciding},
+        reasons=(*reasons, *(reason for part in parts for reason in part.reasons)),
+        **told,
+    )
+    return Analysis(verdict=fitted(verdict), tables=tables)
+
+
+def _spared(names: Iterable[str], setting: Setting, forgot: str) -> dict[str, tuple[str, ...]]:
+    """What decides nothing, by the reason why; ``forgot`` is that for what the store lost."""
+    found = {
+        forgot: excused(names, forgot),
+        OUT_OF_ROOM: (OF_NODES | OF_SERVICE).intersection(names if setting.out_of_room else ()),
+    }
+    return {why: tuple(sorted(these)) for why, these in found.items() if these}
+
+
+def _left_open(model: str, found: Iterable[str]) -> str:
+    return (
+        f"undecided: whether {model} holds can't be told; it would follow from a stronger model, "
+        f"but those that can be decided are ruled out by {', '.join(sorted(found))}"
+    )
+
+
+def _reason(name: str, anomaly: Anomaly, broken: str) -> str:
+    return f"{name} ({anomaly.count}) breaks {broken}: {anomaly.examples[0]['text']}"
+
+
+def _write(directory: Path, tables: Tables) -> None:
+    """Each table wholly there, and durable, before the verdict that rests on it is written."""
+    unfinished: Path | None = None
+    try:
+        directory.mkdir(exist_ok=True)
+        for name, table in sorted(tables.items()):
+            path = directory / f"{name}.parquet"
+            unfinished = files.begin(path)
+            pq.write_table(table, unfinished, compression="zstd")
+            files.publish(unfinished, path)
+    except OSError as error:
+        if unfinished is not None:
+            with suppress(OSError):
+                unfinished.unlink()
+        missing = "the tables behind the verdict are missing"
+        raise files.disk_failure("write into", directory, error, missing) from error

@@ -1,0 +1,123 @@
+"""Arrow columns as flat numpy arrays, without copies where Arrow allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+OK, FAIL, INFO = 0, 1, 2
+TYPES = ("ok", "fail", "info")
+
+
+def ints(table: pa.Table, name: str, null: int = 0) -> Ints:
+    """Column ``name`` as int64, nulls as ``null``."""
+    column = table.column(name)
+    if column.null_count:
+        column = pc.fill_null(column, null)
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def codes(table: pa.Table, name: str, names: tuple[str, ...]) -> NDArray[np.int8]:
+    """Column ``name`` of strings as positions in ``names``; -1 for anything else."""
+    column = table.column(name)
+    if pa.types.is_dictionary(column.type):
+        parts = [_codes_of_dictionary(chunk, names) for chunk in column.chunks]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int8)
+    return _codes(column, names)
+
+
+def _codes(column: pa.ChunkedArray | pa.Array, names: tuple[str, ...]) -> NDArray[np.int8]:
+    found = pc.index_in(column, value_set=pa.array(names, pa.string()))
+    return np.asarray(pc.fill_null(found, -1), dtype=np.int8)
+
+
+def _codes_of_dictionary(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> NDArray[np.int8]:
+    """Each name is looked up once, not once a row."""
+    known = np.append(_codes(chunk.dictionary, names), np.int8(-1))
+    place = pc.fill_null(chunk.indices, len(chunk.dictionary))
+    found: NDArray[np.int8] = known[np.asarray(place)]
+    return found
+
+
+def lists(table: pa.Table, name: str) -> tuple[Ints, Ints, Ints, Bools]:
+    """A column of lists as (start, length, flat values, known): row i's list is
+    ``flat[start[i]:start[i] + length[i]]``; nulls are not ``known`` and have length 0.
+    """
+    array = table.column(name).combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    offsets = np.asarray(array.offsets, dtype=np.int64)
+    known = np.asarray(array.is_valid(), dtype=np.bool_)
+    length = np.where(known, np.diff(offsets), 0)
+    return offsets[:-1], length, np.asarray(array.values, dtype=np.int64), known
+
+
+def spread(length: Ints) -> tuple[Ints, Ints]:
+    """For rows with ``length[i]`` things each: (row, place within the row) of every thing."""
+    rows = np.repeat(np.arange(len(length)), length)
+    first = np.cumsum(length) - length
+    return rows, np.arange(len(rows)) - first[rows]
+
+
+def batches(length: Ints, limit: int) -> Iterator[slice]:
+    """Consecutive slices of the rows with at most about ``limit`` things in each."""
+    total = np.cumsum(length)
+    start = 0
+    while start < len(length):
+        before = total[start - 1] if start else 0
+        end = max(int(np.searchsorted(total, before + limit, side="right")), start + 1)
+        yield slice(start, end)
+        start = end
+
+
+def group_starts(*columns: NDArray[Any]) -> Bools:
+    """True where sorted rows begin a new group, that is where any column changes."""
+    starts = np.zeros(len(columns[0]), dtype=np.bool_)
+    if len(starts):
+        starts[0] = True
+    for column in columns:
+        starts[1:] |= column[1:] != column[:-1]
+    return starts
+
+
+CELL = 2_000_000
+"""Rows and list elements of a cell together, about: arrays of 1 to 16 MB."""
+CELLS_MAX = 4096
+
+_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
+"""Not the one that splits are made with: within a split that one leaves little to choose."""
+
+
+def cells(micro_ops: pa.Table, size: int = CELL) -> Iterator[pa.Table]:
+    """The rows of ``micro_ops`` in parts of about ``size``, every key whole in one of them, rows in
+    the order that they had; at least one part.
+    """
+    many = min(-(-_weight(micro_ops) // size), CELLS_MAX)
+    if many <= 1:
+        yield micro_ops
+        return
+    cell = _cell_of(micro_ops.column("key").to_numpy(), many)
+    for number in range(many):
+        yield micro_ops.filter(pa.array(cell == number)).combine_chunks()
+
+
+def _weight(micro_ops: pa.Table) -> int:
+    elements = 0
+    if "elements" in micro_ops.column_names:
+        elements = pc.sum(pc.list_value_length(micro_ops.column("elements"))).as_py() or 0
+    return int(micro_ops.num_rows + elements)
+
+
+def _cell_of(keys: NDArray[np.int64], many: int) -> NDArray[np.int16]:
+    mixed = keys.view(np.uint64) * _MULTIPLIER
+    mixed ^= mixed >> np.uint64(32)
+    scaled = ((mixed * _MULTIPLIER) >> np.uint64(32)) * np.uint64(many) >> np.uint64(32)
+    return scaled.astype(np.int16)

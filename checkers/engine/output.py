@@ -1,0 +1,118 @@
+"""What kernels gave, split by split, and how it is put together: the same for every executor."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+
+import attrs
+import pyarrow as pa
+
+from checkers.engine.arrays import cells
+from checkers.engine.source import Source
+from checkers.engine.transactions import PREPARED, prepared
+from harness.errors import FiredrillError
+from harness.plugins import where
+from harness.protocols.checker import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
+
+ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
+"""Called with the name of each kernel or checker before it runs: a process that dies of one has
+said of which.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Given:
+    """What kernels gave: tables by name, and for each kernel that broke, why."""
+
+    tables: Tables
+    broken: dict[str, str] = attrs.field(factory=dict)
+
+
+def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Given:
+    """Run ``kernels`` one after another, each seeing what those before it gave.
+
+    A kernel that raises is broken and gives nothing; the others stand.
+    """
+    given: dict[str, pa.Table] = {}
+    broken: dict[str, str] = {}
+    for kernel in kernels:
+        ENTERING.get()(kernel.name)
+        try:
+            given |= kernel.run({**tables, **given}, setting)
+        except Exception as error:  # whatever a plugin raises is that plugin's end, not ours
+            broken[kernel.name] = describe(error)
+    return Given(tables=given, broken=broken)
+
+
+def merge(parts: Iterable[Given]) -> Given:
+    """The results of all splits as one: tables concatenated, the least complaint per kernel.
+
+    Least, so that it does not depend on how many splits there were.
+    """
+    pieces: dict[str, list[pa.Table]] = {}
+    broken: dict[str, str] = {}
+    for part in parts:
+        for name, table in part.tables.items():
+            pieces.setdefault(name, []).append(table)
+        for name, why in part.broken.items():
+            broken[name] = min(why, broken.get(name, why))
+    return Given(
+        tables={name: pa.concat_tables(tables) for name, tables in pieces.items()}, broken=broken
+    )
+
+
+def on_split(
+    kernels: Sequence[Kernel], source: Source, split: int, setting: Setting, early: Tables
+) -> Given:
+    """EARLY or KEY kernels over one split of ``source``, KEY ones with what the EARLY ones gave:
+    what a Spark task does, and the process too.
+    """
+    tables = {"transactions": source.transactions.select(KEY_COLUMNS), **early}
+    tables[PREPARED] = prepared(tables, setting)
+    return merge(
+        apply(kernels, {**tables, "micro_ops": cell}, setting)
+        for cell in cells(source.micro_ops(split))
+    )
+
+
+def on_all_splits(
+    kernels: Iterable[Kernel],
+    source: Source,
+    over_splits: Callable[[tuple[Kernel, ...], Tables], Given],
+) -> Given:
+    """The EARLY and then the KEY kernels, by an executor's ``over_splits(kernels, early)``."""
+    kernels = tuple(kernels)
+    first = [k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions)]
+    early = over_splits(tuple(first), {}) if first else Given(tables={})
+    given = over_splits(of(kernels, Exchange.KEY), early.tables)
+    return Given(tables={**early.tables, **given.tables}, broken=early.broken | given.broken)
+
+
+def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
+    """Those among ``kernels`` that declare ``exchange``, each name once, in order."""
+    return tuple({k.name: k for k in kernels if k.exchange is exchange}.values())
+
+
+def describe(error: Exception) -> str:
+    """An exception in words for a reason: its class, file and line only where it is no sentence of
+    ours.
+    """
+    if isinstance(error, FiredrillError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+        bound = "" if limit == resource.RLIM_INFINITY else f" than the {limit >> 20} MiB allowed"
+        return f"it needs more memory{bound}"
+    return f"{type(error).__name__}: {error} ({where(error)})"
+
+
+def run_by_key(kernels: Iterable[Kernel], source: Source, setting: Setting) -> Given:
+    """The EARLY and KEY kernels over every split of ``source``, one in memory at a time."""
+
+    def over_splits(chain: tuple[Kernel, ...], early: Tables) -> Given:
+        every = range(source.splits)
+        return merge(on_split(chain, source, split, setting, early) for split in every)
+
+    return on_all_splits(kernels, source, over_splits)

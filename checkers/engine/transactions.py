@@ -1,0 +1,108 @@
+"""Transactions as flat arrays: what every inference over single keys, and over all, looks up in."""
+
+from __future__ import annotations
+
+import attrs
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order
+
+from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
+from harness.protocols.checker import Setting, Tables
+
+NOBODY = -1
+OBSERVED = pa.schema([("writer", pa.int64()), ("reader", pa.int64())])
+"""Writers of unknown fate and the readers that saw an element of theirs. A reader that answered ok
+is written as ``NOBODY``, and proves that the writer committed; one of unknown fate does so once it
+is proven itself.
+"""
+
+
+def committed(type_: NDArray[np.int8], tables: Tables) -> Bools:
+    """Whose reads count: what answered ok, or is proven by ``lists.observed``, where that is known.
+
+    A transaction that failed at commit without saying so may have seen anything.
+    """
+    sure: Bools = type_ == OK
+    if "lists.observed" not in tables:
+        return sure
+    writer, reader = (ints(tables["lists.observed"], name) for name in ("writer", "reader"))
+    sure[writer[reader == NOBODY]] = True
+    told = reader != NOBODY
+    _spread(sure, writer[told], reader[told])
+    return sure
+
+
+def _spread(sure: Bools, writer: Ints, reader: Ints) -> None:
+    """Let whoever is ``sure`` prove the writers that it read, these those that they read, and so
+    on: a walk over the pairs, each once, however long the chains are.
+    """
+    if not len(reader):
+        return
+    named, place = np.unique(np.concatenate([writer, reader]), return_inverse=True)
+    first = np.flatnonzero(sure[named])
+    begin = np.full(len(first), len(named))  # a node more, from which the walk begins
+    source = np.concatenate([place[len(writer) :], begin])
+    target = np.concatenate([place[: len(writer)], first])
+    shape = (len(named) + 1, len(named) + 1)
+    steps = csr_array((np.ones(len(source), dtype=np.int8), (source, target)), shape=shape)
+    reached = breadth_first_order(steps, len(named), return_predecessors=False)
+    sure[named[reached[reached < len(named)]]] = True
+
+
+PREPARED = "transactions.arrays"
+"""The table that ``prepared`` gives. Where it is there, ``transactions_of`` costs nothing."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Transactions:
+    """Row i is transaction i. ``start`` and ``finish`` are nanoseconds of the run (or what an
+    import made of the order of its records). ``real_time`` says that the transaction's kind
+    promises to see what was acknowledged before it, ``committed`` that it answered ok or is proven
+    to have committed.
+    """
+
+    type: NDArray[np.int8]
+    process: Ints
+    start: Ints
+    finish: Ints
+    real_time: Bools
+    committed: Bools
+
+
+def transactions_of(tables: Tables, setting: Setting) -> Transactions:
+    """The transactions as arrays."""
+    if PREPARED in tables:
+        return _unpacked(tables[PREPARED])
+    table = tables["transactions"]
+    kinds = tuple(p.kind for p in setting.declaration.promises if p.staleness_s is not None)
+    type_ = codes(table, "type", TYPES)
+    return Transactions(
+        type=type_,
+        process=ints(table, "process"),
+        start=ints(table, "invoke_ns"),
+        finish=ints(table, "complete_ns"),
+        real_time=codes(table, "kind", kinds) < 0,
+        committed=committed(type_, tables),
+    )
+
+
+def prepared(tables: Tables, setting: Setting) -> pa.Table:
+    """``transactions_of`` as a table of ``PREPARED``: worked out once for many kernels and cells,
+    since it goes over all transactions and a cell mentions few.
+    """
+    txns = transactions_of(tables, setting)
+    columns = {
+        name: column.view(np.int8) if column.dtype == np.bool_ else column
+        for name, column in attrs.asdict(txns, recurse=False).items()
+    }
+    return pa.table(columns)
+
+
+def _unpacked(table: pa.Table) -> Transactions:
+    columns = {name: table.column(name).chunk(0).to_numpy() for name in table.column_names}
+    for name in ("real_time", "committed"):
+        columns[name] = columns[name].view(np.bool_)
+    return Transactions(**columns)

@@ -1,0 +1,147 @@
+"""Which fault explains what went wrong: by time, and by whom it hit.
+
+A fault counts as in force from the moment when its injection begins until it is proven healed
+(``harness.protocols.fault_spans``). A loss is tried against every fault that was injected before the read
+that shows it; a fault that hit the leader or the primary of the very partition within ``NEAR_NS``
+of the acknowledgement is preferred, then one in force at it, then the nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from checkers.explain.words import seconds
+from harness.protocols.fault_spans import fault_spans
+
+NEAR_NS = 5_000_000_000
+"""A leader's fault this near explains better than another fault that happens to be in force."""
+FOREVER_NS = 2**62
+ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
+
+_EXPLANATION = pa.schema(
+    [
+        ("fault", pa.int64()),
+        ("fault_kind", pa.string()),
+        ("fault_target", pa.string()),
+        ("fault_nodes", pa.list_(pa.string())),
+        ("fault_roles", pa.list_(pa.string())),
+        ("fault_start_ns", pa.int64()),
+        ("fault_end_ns", pa.int64()),
+        ("phase", pa.string()),
+    ]
+)
+
+
+_OPERATIONS = pa.schema(
+    [("ack_ns", pa.int64()), ("read_ns", pa.int64()), ("partition", pa.int32())]
+)
+
+
+def windows(faults: pa.Table) -> list[dict[str, Any]]:
+    """The faults that were injected: (fault, kind, target, nodes, roles, start_ns, end_ns), in the
+    order of their start; ``end_ns`` is ``None`` where one was never seen to heal.
+    """
+    rows = {row["fault"]: row for row in faults.to_pylist()}
+    return [
+        {name: rows[span.fault][name] for name in ("fault", "kind", "target", "nodes", "roles")}
+        | {"start_ns": span.begin_ns, "end_ns": span.healed_ns}
+        for span in fault_spans(rows.values())
+    ]
+
+
+def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
+    """``lost`` (``ack_ns``, ``read_ns``, ``partition``) with the fault that explains each row.
+
+    ``phase`` is the acknowledgement's: ``before``, ``during`` or ``after`` the fault; all columns
+    are null where no fault had been injected by the time of the read.
+    """
+    known = windows(faults)
+    chosen = [_explaining(row, known) for row in lost.to_pylist()]
+    return pa.Table.from_arrays(
+        lost.columns + pa.Table.from_pylist(chosen, schema=_EXPLANATION).columns,
+        schema=pa.schema([*lost.schema, *_EXPLANATION]),
+    )
+
+
+def _explaining(loss: dict[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
+    candidates = [w for w in known if w["start_ns"] <= loss["read_ns"]]
+    if not candidates:
+        return {}
+    window = min(candidates, key=lambda w: _rank(loss, w))
+    return {
+        "fault": window["fault"],
+        "fault_kind": window["kind"],
+        "fault_target": window["target"],
+        "fault_nodes": window["nodes"],
+        "fault_roles": window["roles"],
+        "fault_start_ns": window["start_ns"],
+        "fault_end_ns": window["end_ns"],
+        "phase": _phase(loss["ack_ns"], window),
+    }
+
+
+def _rank(loss: dict[str, Any], window: dict[str, Any]) -> tuple[bool, int, int]:
+    end_ns = FOREVER_NS if window["end_ns"] is None else window["end_ns"]
+    away_ns = max(window["start_ns"] - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
+    led = any(
+        f"{role} of partition {loss['partition']}" in (window["roles"] or ())
+        for role in ("primary", "leader")
+    )
+    return not (led and away_ns <= NEAR_NS), away_ns, window["fault"]
+
+
+def _phase(at_ns: int, window: dict[str, Any]) -> str:
+    if at_ns < window["start_ns"]:
+        return "before"
+    if window["end_ns"] is None or at_ns <= window["end_ns"]:
+        return "during"
+    return "after"
+
+
+def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
+    """The explanation of an attributed row as an example carries it: ``explained_by``.
+
+    ``event`` says in a word what happened at ``ack_ns``.
+    """
+    if row["fault"] is None:
+        return {}
+    nodes = ", ".join(row["fault_nodes"] or ())
+    roles = _roles(row["fault_roles"] or (), row.get("partition"))
+    who = f"{nodes} ({roles})" if roles else nodes or row["fault_target"]
+    since = f"from {seconds(row['fault_start_ns'])}"
+    until = "" if row["fault_end_ns"] is None else f" to {seconds(row['fault_end_ns'])}"
+    return {
+        "explained_by": {
+            "fault": row["fault"],
+            "kind": row["fault_kind"],
+            "target": row["fault_target"],
+            "nodes": row["fault_nodes"] or [],
+            "roles": row["fault_roles"] or [],
+            "phase": row["phase"],
+            "text": f"{event} at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
+            f"of {who}, in force {since}{until}",
+        }
+    }
+
+
+def _roles(roles: Sequence[str], partition: int | None) -> str:
+    """What the targets were, ``ROLES_SHOWN`` at most: those in ``partition`` first."""
+    here = f" of partition {partition}"
+    shown = sorted(roles, key=lambda role: not role.endswith(here))
+    more = len(shown) - ROLES_SHOWN
+    rest = [f"{more} more roles"] if more > 0 else []
+    return ", ".join([*shown[:ROLES_SHOWN], *rest])
+
+
+def explain_operations(operations: list[dict[str, Any]], faults: pa.Table) -> dict[str, Any]:
+    """``explained_by`` of an anomaly that these operations show: the fault nearest to the first
+    completion among them, of those injected before the last.
+    """
+    done = [operation["complete_ns"] for operation in operations]
+    row = pa.Table.from_pylist(
+        [{"ack_ns": min(done), "read_ns": max(done), "partition": None}], schema=_OPERATIONS
+    )
+    return explain(attribute(row, faults).to_pylist()[0], "began to show")

@@ -1,0 +1,124 @@
+"""What each fault did to work that was under way, and to who leads; decides nothing.
+
+A kill between two transactions shows little, and one that no election answered shows nothing about
+elections: these are the figures that tell. Elections are the store's own word, in mapped time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from checkers.engine.arrays import Ints, ints
+from checkers.explain.attribution import windows
+from harness.history.records import EventKind
+
+_ROLE = re.compile(r"(?P<what>leader|primary) of partition (?P<partition>\d+)")
+_METASTORAGE = "metastorage leader"
+_ANSWER = {
+    "leader": EventKind.LEADER_ELECTED.value,
+    "primary": EventKind.LEASE_GRANTED.value,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Effect:
+    """One fault that was injected.
+
+    ``open``: at whichever moment of its injection it struck, at least so many transactions were
+    invoked and not yet complete. ``takeovers``: a row for each role of one node that its targets
+    held, ``{role, node, after_ns}``: who took it over while the fault was in force, counted from
+    the beginning of the injection; both ``None`` where nobody did.
+    """
+
+    fault: int
+    kind: str
+    open: int
+    takeovers: tuple[dict[str, Any], ...]
+
+    @property
+    def answered(self) -> bool:
+        """Whether every role that its targets held found somebody."""
+        return all(row["node"] is not None for row in self.takeovers)
+
+
+def effects(transactions: pa.Table, faults: pa.Table, events: pa.Table) -> tuple[Effect, ...]:
+    """The effect of every fault that was injected, in the order of ``attribution.windows``."""
+    invoked = np.sort(ints(transactions, "invoke_ns"))
+    completed = np.sort(ints(transactions, "complete_ns"))
+    injected = {row["fault"]: row["injected_ns"] for row in faults.to_pylist()}
+    taken = _takings(events)
+    return tuple(
+        Effect(
+            fault=window["fault"],
+            kind=window["kind"],
+            open=least_open(invoked, completed, window["start_ns"], injected[window["fault"]]),
+            takeovers=tuple(_takeovers(window, taken)),
+        )
+        for window in windows(faults)
+    )
+
+
+def least_open(invoked: Ints, completed: Ints, start_ns: int, end_ns: int | None) -> int:
+    """The fewest transactions that were open at one moment from ``start_ns`` to ``end_ns``, both
+    included; at ``start_ns`` alone where there is no end. The arrays ascend.
+    """
+    low, high = np.searchsorted(completed, [start_ns, start_ns if end_ns is None else end_ns])
+    at_start = np.searchsorted(invoked, start_ns, side="right") - low
+    # Between two ends it can only grow: the fewest are open right after one of them.
+    ends = completed[low:high]
+    after = np.searchsorted(invoked, ends, side="right") - np.arange(low + 1, high + 1)
+    return int(np.min(np.append(after, at_start)))
+
+
+def summary(found: Sequence[Effect]) -> dict[str, Any]:
+    """What a person asks of all faults together; empty where none was injected."""
+    if not found:
+        return {}
+    led = [effect for effect in found if effect.takeovers]
+    waits = [row["after_ns"] for effect in led for row in effect.takeovers if row["node"]]
+    return {
+        "faults": len(found),
+        "fewest_open_at_injection": min(effect.open for effect in found),
+        "faults_on_leaders": len(led),
+        "of_these_with_every_role_taken_over": sum(effect.answered for effect in led),
+        "slowest_takeover_ns": max(waits, default=None),
+    }
+
+
+def _takings(events: pa.Table) -> dict[tuple[str, int | None], list[tuple[int, str]]]:
+    """Who took what over when: (kind, partition) -> (at_ns, node), ascending."""
+    found: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
+    columns = ["kind", "partition", "at_ns", "node"]
+    for row in events.select(columns).to_pylist():
+        found.setdefault((row["kind"], row["partition"]), []).append((row["at_ns"], row["node"]))
+    return {key: sorted(rows) for key, rows in found.items()}
+
+
+def _takeovers(
+    window: Mapping[str, Any], taken: Mapping[tuple[str, int | None], list[tuple[int, str]]]
+) -> Iterator[dict[str, Any]]:
+    for role, kind, partition in _held(window["roles"] or ()):
+        later = [
+            (at_ns, node)
+            for at_ns, node in taken.get((kind, partition), ())
+            if at_ns >= window["start_ns"]
+            and (window["end_ns"] is None or at_ns <= window["end_ns"])
+        ]
+        at_ns, node = later[0] if later else (None, None)
+        after_ns = None if at_ns is None else at_ns - window["start_ns"]
+        yield {"role": role, "node": node, "after_ns": after_ns}
+
+
+def _held(roles: Iterable[str]) -> Iterator[tuple[str, str, int | None]]:
+    """The roles that one node holds, with the kind and partition of the event that answers."""
+    for role in roles:
+        if match := _ROLE.fullmatch(role):
+            yield role, _ANSWER[match["what"]], int(match["partition"])
+        elif role == _METASTORAGE:
+            yield role, _ANSWER["leader"], None

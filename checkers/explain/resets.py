@@ -1,0 +1,156 @@
+"""Which forced resets of a partition a loss goes back to: the one between a write and the read that
+misses it, and the one before the write, under which it was acknowledged.
+
+A reset lets one replica go on alone, whatever the others had acknowledged: where a store tells of
+one, it explains a loss better than any fault. With it comes the start of the node that forced it,
+and the fault whose healing that start was. The reset before the write tells who was left to
+acknowledge it; where no reset came after the write, it explains nothing. Times of the store's
+events are mapped: what they may be off by is granted, and they explain, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import pyarrow as pa
+
+from checkers.explain.attribution import windows
+from checkers.explain.words import NANOSECONDS, seconds
+from harness.history.records import EventKind
+
+RESETS = pa.schema(
+    [
+        ("reset_ns", pa.int64()),
+        ("reset_node", pa.string()),
+        ("under_reset_ns", pa.int64()),
+        ("under_reset_node", pa.string()),
+    ]
+)
+
+Row = Mapping[str, Any]
+Found = TypeVar("Found")
+
+
+@attrs.frozen(kw_only=True)
+class Forced:
+    """A reset, the start of its node before it, if any was seen, and the fault before that."""
+
+    reset: Row
+    start: Row | None
+    fault: Row | None
+
+    def told(self) -> dict[str, Any]:
+        """As an example carries it."""
+        who, at_ns = self.reset["node"], self.reset["at_ns"]
+        text = f"{self.reset['text']} by {who} at {seconds(at_ns)}"
+        if self.start is not None:
+            after_s = (at_ns - self.start["at_ns"]) / NANOSECONDS
+            text += f", {after_s:.1f} s after its start"
+        if self.fault is not None:
+            text += f" to heal fault {self.fault['fault']} ({self.fault['kind']})"
+        return {
+            "node": who,
+            "at_ns": at_ns,
+            "started_ns": self.start["at_ns"] if self.start else None,
+            "fault": self.fault["fault"] if self.fault else None,
+            "text": text,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Cause:
+    """The reset that took a write away, and the last one before its acknowledgement, if any."""
+
+    taken: Forced
+    under: Forced | None
+
+    def told(self, explained: Row, ack_ns: int) -> dict[str, Any]:
+        """``explained`` (an example's ``explained_by``) with the chain of resets."""
+        taken = self.taken.told()
+        told = dict(explained) | {"reset": taken}
+        by_fault = told.get("text")
+        text = by_fault or f"acknowledged at {seconds(ack_ns)}"
+        if self.under is not None:
+            told["under_reset"] = under = self.under.told()
+            after_s = (ack_ns - under["at_ns"]) / NANOSECONDS
+            text += f"{'; acknowledged' if by_fault else ','} {after_s:.1f} s after {under['text']}"
+        return told | {"text": f"{text}; then {taken['text']}"}
+
+
+def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | None]:
+    """The cause of each row of ``lost`` (``ack_ns``, ``read_ns``, ``partition``): the first reset
+    of its partition that may lie between acknowledgement and read, ``None`` where there is none,
+    and the last one that lies before.
+    """
+    rows = events.select(["kind", "node", "at_ns", "uncertainty_ns", "partition", "text"])
+    told = sorted(rows.to_pylist(), key=lambda row: row["at_ns"])
+    resets = [row for row in told if row["kind"] == EventKind.RESET]
+    if not resets:
+        return [None] * lost.num_rows
+    starts = [row for row in told if row["kind"] == EventKind.NODE_STARTED]
+    known = windows(faults)
+    whole = [_forced(reset, starts, known) for reset in resets]
+    found: list[Cause | None] = []
+    for row in lost.select(["ack_ns", "read_ns", "partition"]).to_pylist():
+        here = [forced for forced in whole if _concerns(forced.reset, row)]
+        taken = next((forced for forced in here if _between(forced.reset, row)), None)
+        under = _last(forced for forced in here if _before(forced.reset, row))
+        found.append(Cause(taken=taken, under=under) if taken else None)
+    return found
+
+
+def columns(found: Sequence[Cause | None]) -> pa.Table:
+    """``RESETS`` of each row."""
+    return pa.Table.from_pylist([_columns(cause) for cause in found], schema=RESETS)
+
+
+def _columns(cause: Cause | None) -> dict[str, Any]:
+    told = {"reset": cause.taken, "under_reset": cause.under} if cause else {}
+    return {
+        f"{name}_{what}": forced.reset[column]
+        for name, forced in told.items()
+        if forced is not None
+        for what, column in (("ns", "at_ns"), ("node", "node"))
+    }
+
+
+def _concerns(reset: Row, row: Row) -> bool:
+    """Whether it may be of the row's partition."""
+    return None in (reset["partition"], row["partition"]) or reset["partition"] == row["partition"]
+
+
+def _before(reset: Row, row: Row) -> bool:
+    return bool(reset["at_ns"] + reset["uncertainty_ns"] < row["ack_ns"])
+
+
+def _between(reset: Row, row: Row) -> bool:
+    off_ns = reset["uncertainty_ns"]
+    return bool(
+        reset["at_ns"] + off_ns >= row["ack_ns"] and reset["at_ns"] - off_ns <= row["read_ns"]
+    )
+
+
+def _forced(reset: Row, starts: Iterable[Row], known: Sequence[Row]) -> Forced:
+    """``starts`` and ``known`` ascend."""
+    start = _last(
+        row for row in starts if row["node"] == reset["node"] and row["at_ns"] <= reset["at_ns"]
+    )
+    fault = None
+    if start is not None:
+        fault = _last(
+            window
+            for window in known
+            if reset["node"] in (window["nodes"] or ())
+            and window["start_ns"] <= start["at_ns"]
+            and (window["end_ns"] is None or start["at_ns"] <= window["end_ns"])
+        )
+    return Forced(reset=reset, start=start, fault=fault)
+
+
+def _last(rows: Iterable[Found]) -> Found | None:
+    found = None
+    for row in rows:
+        found = row
+    return found

@@ -1,0 +1,132 @@
+"""The checker of transactions that append to lists and read them, with Elle's semantics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.cycles.kernel import CYCLES
+from checkers.cycles.words import explain
+from checkers.engine.arrays import ints
+from checkers.engine.transactions import NOBODY
+from checkers.explain.attribution import explain_operations
+from checkers.explain.words import of_finding
+from checkers.lists.inference import INFERENCE
+from checkers.lists.snapshot_reads import SNAPSHOTS
+from checkers.lists.witness import WITNESSES
+from harness.outcome import Outcome
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.verdict import Anomaly
+
+Row = dict[str, Any]
+
+NO_EVIDENCE = (
+    "nothing to judge: no transaction read or overwrote what another wrote, so any order explains "
+    "them"
+)
+
+
+@attrs.frozen
+class ListAppend:
+    """Isolation anomalies of list-append histories: those of single keys, snapshots, cycles."""
+
+    name: str = "list-append"
+    kernels: tuple[Kernel, ...] = (WITNESSES, INFERENCE, SNAPSHOTS, CYCLES)
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Every anomaly, whatever the model; the model decides later what they mean."""
+        findings = pa.concat_tables([tables["lists.findings"], tables["snapshots.findings"]])
+        # A transaction that reads a key twice may be found out twice in the same words.
+        findings = findings.group_by(findings.column_names, use_threads=False).aggregate([])
+        findings = findings.sort_by([(name, "ascending") for name in findings.column_names])
+        shown = _first_of_each(findings)
+        cycles = _cycles(tables["cycles.steps"])
+        operations = lookup.operations(tuple(_mentioned(shown, cycles)))
+        anomalies = {
+            name: Anomaly(
+                count=count, examples=tuple(_example(row, operations) for row in shown[name])
+            )
+            for name, count in _accused(findings).items()
+        }
+        for row in tables["cycles.counts"].to_pylist():
+            name = row["anomaly"]
+            examples = tuple(_cycle(name, steps, operations) for steps in cycles[name])
+            anomalies[name] = Anomaly(count=row["count"], examples=examples)
+        (graph,) = tables["cycles.graph"].to_pylist()
+        judged = graph["dependencies"] > 0 or bool(anomalies)
+        return Part(
+            outcome=Outcome.VALID if judged else Outcome.UNKNOWN,
+            reasons=() if judged else (NO_EVIDENCE,),
+            anomalies={name: _explained(a, tables["faults"]) for name, a in anomalies.items()},
+            tables={"findings": findings, "cycles": tables["cycles.steps"]},
+        )
+
+
+def _explained(anomaly: Anomaly, faults: pa.Table) -> Anomaly:
+    """The same with the fault that is nearest to each example."""
+    examples = (e | explain_operations(e["operations"], faults) for e in anomaly.examples)
+    return Anomaly(count=anomaly.count, examples=tuple(examples))
+
+
+def _accused(findings: pa.Table) -> dict[str, int]:
+    """Accused transactions by anomaly."""
+    counts = findings.group_by("anomaly").aggregate([("txn", "count_distinct")])
+    return {r["anomaly"]: r["txn_count_distinct"] for r in counts.sort_by("anomaly").to_pylist()}
+
+
+def _first_of_each(findings: pa.Table) -> dict[str, list[Row]]:
+    """By anomaly what the first transactions are accused of, each once, as they are counted."""
+    first = {}
+    for name in _accused(findings):
+        rows = findings.filter(pc.equal(findings.column("anomaly"), name))
+        at = np.sort(np.unique(ints(rows, "txn"), return_index=True)[1])
+        first[name] = rows.take(pa.array(at[:EXAMPLES_MAX])).to_pylist()
+    return first
+
+
+def _cycles(steps: pa.Table) -> dict[str, list[list[Row]]]:
+    """The example cycles by anomaly, each a list of steps."""
+    found: dict[str, dict[int, list[Row]]] = {}
+    for row in steps.to_pylist():
+        found.setdefault(row["anomaly"], {}).setdefault(row["cycle"], []).append(row)
+    return {name: list(cycles.values()) for name, cycles in found.items()}
+
+
+def _mentioned(shown: dict[str, list[Row]], cycles: dict[str, list[list[Row]]]) -> Iterable[int]:
+    for rows in shown.values():
+        for row in rows:
+            yield from {row["txn"], row["other"]} - {NOBODY}
+    for examples in cycles.values():
+        for steps in examples:
+            yield from (step["source"] for step in steps)
+
+
+def _example(row: Row, operations: dict[int, Row]) -> Row:
+    txns = sorted({row["txn"], row["other"]} - {NOBODY})
+    example = {
+        "text": of_finding(row),
+        "txns": txns,
+        "keys": [row["key"]],
+        "operations": [operations[txn] for txn in txns],
+    }
+    return example if row["element"] is None else example | {"element": row["element"]}
+
+
+def _cycle(anomaly: str, steps: list[Row], operations: dict[int, Row]) -> Row:
+    txns = [step["source"] for step in steps]
+    told = ("kind", "source", "target", "key", "element")
+    return {
+        "text": explain(anomaly, steps, operations),
+        "txns": txns,
+        "keys": sorted({step["key"] for step in steps if step["key"] is not None}),
+        "cycle": [{n: step[n] for n in told if step[n] is not None} for step in steps],
+        "operations": [operations[txn] for txn in txns],
+    }
+
+
+CHECKER = ListAppend()

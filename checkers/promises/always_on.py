@@ -1,0 +1,35 @@
+"""What every run of ours is judged by, whatever its workload: no workload may do without it."""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from checkers.promises import controller, coverage, liveness, stays_up
+from harness.history.load import History
+from harness.protocols.checker import Checker
+from harness.protocols.faults import FaultKind
+from harness.run.controller_health import read_pulse
+from harness.run.directory import Manifest
+
+CHECKERS: tuple[Checker, ...] = (
+    stays_up.CHECKER,
+    liveness.CHECKER,
+    coverage.CHECKER,
+    controller.CHECKER,
+)
+
+
+def tables(history: History) -> dict[str, pa.Table]:
+    """What ``CHECKERS`` look at beside the history: ``log_lines`` and ``controller``."""
+    manifest = history.manifest
+    patterns = stays_up.patterns_of(manifest.declaration) or ()
+    return {
+        "log_lines": stays_up.scan(history, patterns),
+        "controller": read_pulse(history.run, manifest.checksums),
+    }
+
+
+def arsenal(manifest: Manifest) -> tuple[FaultKind, ...]:
+    """The kinds of faults that were possible; none where nobody wrote them down."""
+    return () if isinstance(manifest.arsenal, msgspec.UnsetType) else manifest.arsenal

@@ -1,0 +1,141 @@
+"""How long the store served nobody, fault by fault, and what each fault met; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from checkers.engine.arrays import OK, TYPES, Ints, codes, ints
+from checkers.explain.attribution import windows
+from checkers.explain.fault_effects import effects, summary
+from checkers.promises.liveness import STEP_NS, TRIES
+from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+
+
+@attrs.frozen
+class Availability:
+    """Gaps between ok completions, overall and in every fault's window."""
+
+    name: str = "availability"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """``availability`` with ``drive`` and one entry of ``windows`` per injected fault; where
+        partitions are known also ``partitions``.
+        """
+        table = tables["transactions"]
+        ok = codes(table, "type", TYPES) == OK
+        done = np.sort(ints(table, "complete_ns")[ok])
+        start_ns, end_ns = _drive(setting, ints(table, "invoke_ns"), done)
+        found = effects(table, tables["faults"], tables["events"])
+        rows = zip(windows(tables["faults"]), found, strict=True)
+        return Part(
+            availability={
+                "drive": {"start_ns": start_ns, "end_ns": end_ns} | _gap(done, start_ns, end_ns),
+                "windows": [
+                    _window(row, done)
+                    | {"open_at_injection": effect.open, "takeovers": list(effect.takeovers)}
+                    for row, effect in rows
+                ],
+            }
+            | ({"effects": summary(found)} if found else {})
+            | (partition_gaps(tables[TRIES], windows(tables["faults"])) if TRIES in tables else {})
+        )
+
+
+def _drive(setting: Setting, invoked: Ints, done: Ints) -> tuple[int, int]:
+    """When the drive phase began and ended, by its mark or by the operations themselves."""
+    marks = dict(setting.phases)
+    first = int(invoked.min()) if len(invoked) else 0
+    last = int(done[-1]) if len(done) else first
+    return marks.get("drive", first), marks.get("heal", last)
+
+
+def _gap(done: Ints, start_ns: int, end_ns: int) -> dict[str, int]:
+    """The longest time without an ok completion that touches [start, end], and how many there
+    were; a gap ends at the first completion, even when that lies beyond the end.
+    """
+    low, high = np.searchsorted(done, [start_ns, end_ns], side="right")
+    inner = done[low:high]
+    closing = done[high : high + 1] if high < len(done) else np.asarray([max(end_ns, start_ns)])
+    points = np.concatenate([[start_ns], inner, closing])
+    widths = np.diff(points)
+    at = int(np.argmax(widths))
+    return {
+        "ok": int(high - low),
+        "longest_gap_ns": int(widths[at]),
+        "longest_gap_at_ns": int(points[at]),
+    }
+
+
+def _window(row: dict[str, Any], done: Ints) -> dict[str, Any]:
+    last_ns = int(done[-1]) if len(done) else row["start_ns"]
+    end_ns = max(last_ns, row["start_ns"]) if row["end_ns"] is None else row["end_ns"]
+    healed = None if row["end_ns"] is None else _first_after(done, row["end_ns"])
+    return (
+        {name: row[name] for name in ("fault", "kind", "target", "nodes", "roles")}
+        | {"start_ns": row["start_ns"], "end_ns": row["end_ns"]}
+        | _gap(done, row["start_ns"], end_ns)
+        | {
+            "first_ok_after_inject_ns": _first_after(done, row["start_ns"]),
+            "first_ok_after_heal_ns": healed,
+        }
+    )
+
+
+def _first_after(done: Ints, at_ns: int) -> int | None:
+    """How long after ``at_ns`` the first ok completion came; ``None`` where none did."""
+    row = int(np.searchsorted(done, at_ns, side="right"))
+    return int(done[row]) - at_ns if row < len(done) else None
+
+
+CHECKER = Availability()
+
+
+PARTITIONS_MAX = 64  # a store of more has no table that a person would read
+
+
+def partition_gaps(tries: pa.Table, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``partitions`` with a row for each fault of ``found`` (``fault``, ``kind``, ``start_ns``,
+    ``end_ns``): of each partition the longest time within without an acknowledged write. Times are
+    counted in steps of ``STEP_NS``. Empty where partitions are not known, or too many.
+    """
+    partition = ints(tries, "partition")
+    known = np.unique(partition)
+    if not len(known) or len(known) > PARTITIONS_MAX or not found:
+        return {}
+    served = np.asarray(tries.column("ok")) & np.asarray(tries.column("writes"))
+    ended = ints(tries, "ended") * STEP_NS
+    done = [np.unique(ended[served & (partition == number)]) for number in known.tolist()]
+    return {
+        "partitions": {
+            "partition": known.tolist(),
+            "windows": [
+                {
+                    "fault": window["fault"],
+                    "kind": window["kind"],
+                    "longest_gap_ns": [
+                        _longest(times, window["start_ns"], window["end_ns"]) for times in done
+                    ],
+                }
+                for window in found
+            ],
+        }
+    }
+
+
+def _longest(done: Ints, start_ns: int, end_ns: int | None) -> int | None:
+    """The longest time without one of ``done`` that touches the window: it begins and may end
+    outside. ``None`` where nothing was done before or nothing after it.
+    """
+    last_ns = int(done[-1]) if len(done) else start_ns
+    low = int(np.searchsorted(done, start_ns, side="right")) - 1
+    high = int(np.searchsorted(done, last_ns if end_ns is None else end_ns, side="left"))
+    if low < 0 or high >= len(done):
+        return None
+    inner = done[low : high + 1]
+    return int(np.max(np.diff(inner))) if len(inner) > 1 else 0

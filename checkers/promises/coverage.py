@@ -1,0 +1,51 @@
+"""How often each kind of fault hit each role: what a green run did not even try; decides nothing.
+
+Roles are those that the targets held when they were resolved, just before the injection; only
+faults that were proven effective count. The cells are all kinds that were possible where the run
+took place and take nodes as targets, by the roles of ``harness.protocols.faults``.
+"""
+
+from __future__ import annotations
+
+import attrs
+import pyarrow as pa
+
+from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.faults import ROLES, role_kinds
+
+
+@attrs.frozen
+class Coverage:
+    """``coverage``: the cells, and the names of the empty ones."""
+
+    name: str = "coverage"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Nothing where nobody knows what was possible, and no fault was recorded either."""
+        cells = covered(tables["faults"], setting.aimed_kinds)
+        if not cells:
+            return Part()
+        empty = [
+            f"{kind} of {'an' if role[0] in 'aeiou' else 'a'} {role}"
+            for kind, row in cells.items()
+            for role, count in row.items()
+            if not count
+        ]
+        hit = sum(1 for row in cells.values() for count in row.values() if count)
+        return Part(coverage={"cells": cells, "hit": hit, "of": hit + len(empty), "empty": empty})
+
+
+def covered(faults: pa.Table, kinds: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    """{kind: {role: effective faults}}; a fault counts once in each role that its targets held."""
+    cells = {kind: dict.fromkeys(ROLES, 0) for kind in kinds}
+    for row in faults.to_pylist():
+        if row["effective_ns"] is None or (kinds and row["kind"] not in cells):
+            continue
+        counts = cells.setdefault(row["kind"], dict.fromkeys(ROLES, 0))
+        for role in role_kinds(row["roles"] or ()):
+            counts[role] += 1
+    return dict(sorted(cells.items()))
+
+
+CHECKER = Coverage()

@@ -1,0 +1,85 @@
+"""Stores that may forget: those that go on without a majority, and without what it knew.
+
+Which writes a store may lose then is a question of its own. Until it is answered, what such a run
+shows decides nothing; without the loss of a majority everything counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from checkers.explain.attribution import windows
+from checkers.explain.words import seconds
+from harness.protocols.models import OF_NODES, OF_SERVICE
+from harness.protocols.promise import Declaration
+
+_VOTER_OF = re.compile(r"(?:primary|leader|follower|voter) of partition (\d+)", re.ASCII)
+_NO_PARTITION = -1  # in which only those vote whose roles nobody knows
+
+STILL_COUNTS = OF_NODES | OF_SERVICE
+"""What no loss of a majority excuses."""
+
+
+def excuse(declaration: Declaration, faults: pa.Table) -> str:
+    """Why this store may have forgotten in this run, in words; empty where it may not."""
+    least = declaration.forgets_without
+    if isinstance(least, msgspec.UnsetType):
+        return ""
+    keepers = declaration.keepers
+    told = None if isinstance(keepers, msgspec.UnsetType) else keepers
+    found = _first_out(faults, least, told)
+    if found is None:
+        return ""
+    at_ns, nodes = found
+    return (
+        f"{', '.join(nodes)} were out together from {seconds(at_ns)} on, and in mode "
+        f"{declaration.mode} what they had acknowledged may be lost then; how much of it is not "
+        "judged yet"
+    )
+
+
+def excused(names: Iterable[str], why: str) -> frozenset[str]:
+    """Those of the anomalies ``names`` that decide nothing because of ``why``."""
+    return frozenset(names) - STILL_COUNTS if why else frozenset()
+
+
+def _votes(window: Mapping[str, Any]) -> frozenset[int] | None:
+    """The partitions in which who was hit had a vote, by its roles; ``None`` where it has none that
+    is known.
+    """
+    roles = window["roles"]
+    if not roles:
+        return None
+    found = (_VOTER_OF.match(role) for role in roles)
+    return frozenset(int(match[1]) for match in found if match)
+
+
+def _first_out(
+    faults: pa.Table, least: int, keepers: Collection[str] | None
+) -> tuple[int, tuple[str, ...]] | None:
+    """The first moment at which ``least`` nodes that vote in the same partition were under faults
+    together, and which. Who is hit without a known role may vote in any, if it is one of
+    ``keepers`` (anybody, where nobody tells).
+    """
+    known = [(window, _votes(window)) for window in windows(faults)]
+    for now, _ in known:
+        at_ns = now["start_ns"]
+        out = [
+            (node, votes)
+            for window, votes in known
+            if window["start_ns"] <= at_ns
+            and (window["end_ns"] is None or at_ns < window["end_ns"])
+            for node in window["nodes"] or ()
+            if keepers is None or node in keepers
+        ]
+        partitions = frozenset[int]().union(*(votes for _, votes in out if votes is not None))
+        for partition in (_NO_PARTITION, *sorted(partitions)):
+            lost = {node for node, votes in out if votes is None or partition in votes}
+            if len(lost) >= least:
+                return at_ns, tuple(sorted(lost))
+    return None

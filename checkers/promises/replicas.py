@@ -1,0 +1,305 @@
+"""What every store of replicated logs promises of its replicas, from what they told of themselves.
+
+=================== ==============================================================================
+``diverged-logs``   two replicas have applied different entries at one place of their log
+``diverged-replicas`` two replicas have applied the same entries and hold different contents
+``two-leaders``     two nodes led one group in one term
+``forgotten-state`` a node lost, with a restart, what it had made durable: term, vote or entries
+``went-back``       term, commit or applied index of a replica fell while its node ran
+``lost-entries``    what a replica had applied is in the logs of no majority at the end
+``stale-primary``   a node would acknowledge after another had taken over from it
+``lock-left``       transactions hold something at the end, though nobody drives any more
+=================== ==============================================================================
+
+Times prove something only as question and answer: what was asked after another's answer came later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.engine.arrays import Bools, Ints, ints
+from harness.history.records import EventKind
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.verdict import Anomaly
+
+Row = dict[str, Any]
+Found = Iterator[tuple[str, str]]
+"""Name and sentence of each thing that is wrong."""
+
+
+@attrs.frozen
+class Replicas:
+    """Compares replicas; says nothing of a run that has no states."""
+
+    name: str = "replicas"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """Everything that is wrong between and within replicas."""
+        states, logs, events = tables["states"], tables["logs"], tables["events"]
+        last = states.filter(states.column("final"))
+        texts: dict[str, list[str]] = {}
+        for found in (
+            diverged_logs(states, logs),
+            diverged_replicas(last),
+            two_leaders(states, events),
+            forgotten(states),
+            went_back(states),
+            lost_entries(states, last),
+            stale_primaries(states),
+            locks_left(last, setting),
+        ):
+            for name, text in found:
+                texts.setdefault(name, []).append(text)
+        return Part(
+            anomalies={name: _anomaly(found) for name, found in texts.items()},
+            statistics={"replicas": {"told": states.num_rows, "at_the_end": last.num_rows}},
+        )
+
+
+def diverged_logs(states: pa.Table, logs: pa.Table) -> Found:
+    """One sentence a place where replicas have applied different entries."""
+    applied = states.filter(pc.greater(states.column("applied_term"), 0))
+    names = ["group", "index", "term"]
+    places = pa.concat_tables(
+        [logs.select(names), applied.select(["group", "applied_index", "applied_term"])
+         .rename_columns(names)]
+    )  # fmt: skip
+    terms = _spread(places, ["group", "index"], "term")
+    digests = _spread(logs, ["group", "index", "term"], "digest")
+    for row in terms.sort_by([("group", "ascending"), ("index", "ascending")]).to_pylist():
+        yield (
+            "diverged-logs",
+            f"diverged logs: entry {row['index']} of {row['group']} was applied as one of term "
+            f"{row['term_min']} and as one of term {row['term_max']}",
+        )
+    for row in digests.sort_by([("group", "ascending"), ("index", "ascending")]).to_pylist():
+        holders = " and ".join(_holders(logs, row["group"], row["index"]))
+        yield (
+            "diverged-logs",
+            f"diverged logs: entry {row['index']} of {row['group']}, of term {row['term']}, is "
+            f"another one on {holders}",
+        )
+
+
+def diverged_replicas(last: pa.Table) -> Found:
+    """One sentence a group and index that leads to different contents."""
+    told = last.filter(last.column("content").is_valid())
+    for row in _spread(told, ["group", "applied_index"], "content").to_pylist():
+        same = pc.and_(
+            pc.equal(told.column("group"), row["group"]),
+            pc.equal(told.column("applied_index"), row["applied_index"]),
+        )
+        nodes = " and ".join(sorted(told.filter(same).column("node").to_pylist()))
+        yield (
+            "diverged-replicas",
+            f"diverged replicas: {nodes} hold different contents of {row['group']}, though all "
+            f"have applied entries up to {row['applied_index']} and no further",
+        )
+
+
+def two_leaders(states: pa.Table, events: pa.Table) -> Found:
+    """One sentence a term in which two nodes led."""
+    leading = states.filter(states.column("leading")).select(["partition", "term", "node"])
+    kind = pc.equal(events.column("kind"), EventKind.LEADER_ELECTED.value)
+    elected = events.filter(kind).select(["partition", "term", "node"])
+    both = pa.concat_tables([leading, elected.cast(leading.schema)])
+    counted = both.group_by(["partition", "term"]).aggregate([("node", "distinct")])
+    for row in counted.to_pylist():
+        nodes = sorted(row["node_distinct"])
+        if len(nodes) > 1 and row["term"]:
+            yield (
+                "two-leaders",
+                f"two leaders: {' and '.join(nodes)} both led {_where(row['partition'])} in "
+                f"term {row['term']}",
+            )
+
+
+def forgotten(states: pa.Table) -> Found:
+    """One sentence a restart that lost something durable."""
+    before: dict[tuple[str, str], Row] = {}
+    for row in _boots(states):
+        replica = row["life"], row["group"]
+        told = before.get(replica)
+        what = None if told is None else _lost(told, row)
+        if what is not None:
+            yield "forgotten-state", f"forgotten state: {row['group']} on {row['node']}: {what}"
+        before[replica] = _both(told, row)
+
+
+def went_back(states: pa.Table) -> Found:
+    """One sentence a replica and number that fell without a restart."""
+    order = [(name, "ascending") for name in ("life", "group", "boot", "asked_ns")]
+    ordered = states.sort_by(order)
+    same = np.ones(max(0, ordered.num_rows - 1), dtype=np.bool_)
+    for name in ("life", "group", "boot"):
+        same &= _repeats(ordered.column(name))
+    for name in ("term", "commit_index", "applied_index"):
+        values = ints(ordered, name)
+        for place in np.flatnonzero(same & (values[1:] < values[:-1])):
+            row = ordered.slice(int(place), 1).to_pylist()[0]
+            yield (
+                "went-back",
+                f"went back: {row['group']} on {row['node']}: {name.replace('_', ' ')} fell from "
+                f"{values[place]} to {values[place + 1]} while the node ran",
+            )
+
+
+def lost_entries(states: pa.Table, last: pa.Table) -> Found:
+    """One sentence a group of whose applied entries too few replicas have the last."""
+    voters = last.filter(last.column("voter"))
+    for row in last.filter(last.column("leading")).to_pylist():
+        group, size = row["group"], row["voters"]
+        of_group = states.filter(pc.equal(states.column("group"), group))
+        here = voters.filter(pc.equal(voters.column("group"), group)).to_pylist()
+        # What was applied after a replica had been asked need not have reached it by then.
+        lacking = {
+            voter["node"]: known
+            for voter in here
+            if voter["last_index"] < (known := _known_at(of_group, voter["asked_ns"]))
+        }
+        if size - len(lacking) < size // 2 + 1:
+            nodes = " and ".join(sorted(lacking))
+            yield (
+                "lost-entries",
+                f"lost entries: {group} had applied entry {min(lacking.values())}, which is not in "
+                f"the logs of {nodes}: no majority holds it",
+            )
+
+
+def _known_at(states: pa.Table, asked_ns: int) -> int:
+    """The last entry that any replica is known to have applied before ``asked_ns``."""
+    before = states.filter(pc.less_equal(states.column("answered_ns"), asked_ns))
+    return max(before.column("applied_index").to_pylist(), default=0)
+
+
+def stale_primaries(states: pa.Table) -> Found:
+    """One sentence an answer of a primary that another had followed, or that shares its epoch."""
+    acting = states.filter(states.column("acting"))
+    for partition in sorted(acting.column("partition").unique().to_pylist()):
+        claims = acting.filter(pc.equal(acting.column("partition"), partition))
+        for place, later in _overtaken(claims):
+            row = claims.slice(place, 1).to_pylist()[0]
+            yield (
+                "stale-primary",
+                f"stale primary: {row['node']} would acknowledge for partition {partition} in "
+                f"epoch {row['epoch']}, asked after a primary of epoch {later} had answered",
+            )
+        shared = claims.group_by("epoch").aggregate([("boot", "distinct"), ("node", "distinct")])
+        for row in shared.to_pylist():
+            if len(row["boot_distinct"]) > 1:
+                nodes = " and ".join(sorted(row["node_distinct"]))
+                yield (
+                    "stale-primary",
+                    f"stale primary: {nodes} were both primary of partition {partition} in epoch "
+                    f"{row['epoch']}",
+                )
+
+
+def locks_left(last: pa.Table, setting: Setting) -> Found:
+    """One sentence a replica where something is held at the end of a run that came to rest."""
+    restless = any(text.startswith(("quiesce", "collect states")) for text in setting.trouble)
+    if setting.interrupted or restless or "final-reads" not in dict(setting.phases):
+        return
+    for row in last.sort_by([("group", "ascending"), ("node", "ascending")]).to_pylist():
+        if row["locks"] or row["prepared"]:
+            yield (
+                "lock-left",
+                f"lock left: {row['group']} on {row['node']} keeps {row['locks']} locks and "
+                f"{row['prepared']} prepared transactions, though every client is gone",
+            )
+
+
+def _anomaly(texts: list[str]) -> Anomaly:
+    examples = tuple({"text": text, "txns": [], "keys": []} for text in texts[:EXAMPLES_MAX])
+    return Anomaly(count=len(texts), examples=examples)
+
+
+def _spread(table: pa.Table, keys: list[str], value: str) -> pa.Table:
+    """Groups by ``keys`` in which ``value`` is not one."""
+    grouped = table.group_by(keys).aggregate([(value, "min"), (value, "max")])
+    return grouped.filter(
+        pc.not_equal(grouped.column(f"{value}_min"), grouped.column(f"{value}_max"))
+    )
+
+
+def _holders(logs: pa.Table, group: str, index: int) -> list[str]:
+    here = pc.and_(pc.equal(logs.column("group"), group), pc.equal(logs.column("index"), index))
+    return sorted(logs.filter(here).column("node").to_pylist())
+
+
+def _where(partition: int | None) -> str:
+    return "metastorage" if partition is None else f"partition {partition}"
+
+
+def _boots(states: pa.Table) -> list[Row]:
+    """What each start of each replica told last and found first, in their order."""
+    keys = ["node", "life", "group", "boot"]
+    order = [("asked_ns", "ascending")]
+    # No vote is an answer, too: else that of an earlier term would stand beside the last term.
+    as_told = pc.ScalarAggregateOptions(skip_nulls=False)
+    recovered = [(f"recovered_{name}", "first", as_told) for name in ("term", "vote", "index")]
+    told = [(name, "last", as_told) for name in ("term", "vote", "applied_index")]
+    grouped = states.sort_by(order).group_by(keys, use_threads=False)
+    return list(
+        grouped.aggregate([*told, *recovered, ("asked_ns", "first")])
+        .sort_by([("asked_ns_first", "ascending")])
+        .to_pylist()
+    )
+
+
+def _lost(told: Row, row: Row) -> str | None:
+    """What ``row``'s start did not find of what was ``told`` before it."""
+    term, vote = row["recovered_term_first"], row["recovered_vote_first"]
+    if term < told["term_last"]:
+        return f"started in term {term} after it had told term {told['term_last']}"
+    given = told["vote_last"]
+    if term == told["term_last"] and given is not None and vote != given:
+        return (
+            f"in term {term} it had voted for {given}, and after a restart for {vote or 'nobody'}"
+        )
+    if row["recovered_index_first"] < told["applied_index_last"]:
+        return (
+            f"its log ended at {row['recovered_index_first']} after a restart, though it had "
+            f"applied entry {told['applied_index_last']}"
+        )
+    return None
+
+
+def _both(told: Row | None, row: Row) -> Row:
+    """The most that was told up to the end of ``row``'s start."""
+    if told is None:
+        return row
+    further = max(told, row, key=lambda each: each["term_last"])
+    applied = max(told["applied_index_last"], row["applied_index_last"])
+    return dict(further) | {"applied_index_last": applied}
+
+
+def _repeats(column: pa.ChunkedArray) -> Bools:
+    """Whether each value but the first is the one before."""
+    flat = column.combine_chunks()
+    repeats: Bools = np.asarray(pc.equal(flat[1:], flat[:-1]), dtype=np.bool_)
+    return repeats
+
+
+def _overtaken(claims: pa.Table) -> Iterator[tuple[int, int]]:
+    """Rows that were asked after an answer of a later epoch, and that epoch."""
+    asked, answered = ints(claims, "asked_ns"), ints(claims, "answered_ns")
+    epoch = ints(claims, "epoch")
+    order = np.argsort(answered, kind="stable")
+    highest: Ints = np.maximum.accumulate(epoch[order])
+    before = np.searchsorted(answered[order], asked)  # answers that came before the question
+    for place in np.flatnonzero(before > 0):
+        later = int(highest[before[place] - 1])
+        if later > epoch[place]:
+            yield int(place), later
+
+
+CHECKER = Replicas()

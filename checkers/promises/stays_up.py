@@ -1,0 +1,254 @@
+"""The promise ``stays-up``: a node ends only when a fault, or a person, ends it.
+
+``node-exit`` is a program that ended though no verb of the run ended it, as the provider saw it;
+``panic`` a line of a log that the system itself declares to be one. Both are explained, and then no
+anomaly, by a fault in force on that very node of a kind that says of itself that nodes may not
+survive it (a disk that fails); an exit also by the store's own events: others refused the node
+until it is started anew, and it stopped by its own word. Where the disk of the run itself was full
+they are told, and decide nothing: see ``analyze``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.explain.attribution import windows
+from checkers.explain.words import seconds
+from harness.errors import MalformedHistory
+from harness.history.checksums import NodeLog
+from harness.history.files import open_regular
+from harness.history.load import History
+from harness.history.records import EventKind
+from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.promise import Declaration, LogPattern
+from harness.protocols.verdict import Anomaly
+from harness.run.directory import RunDirectory
+from harness.run.log_patterns import matches, unusable
+
+LAST_LINES = 5  # of findings in a node's logs, told beside its exit
+NODE_EXIT, PANIC = "node-exit", "panic"
+LIFE = (EventKind.NODE_STARTED, EventKind.NODE_REFUSED, EventKind.NODE_STOPPED)
+
+Row = dict[str, Any]
+
+
+@attrs.frozen
+class StaysUp:
+    """Judges only systems that declare what their logs say."""
+
+    name: str = "stays-up"
+    kernels: tuple[Kernel, ...] = ()
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """``node-exit`` and ``panic``, and under ``node_logs`` everything that was found."""
+        if patterns_of(setting.declaration) is None:
+            return Part()
+        lines = tables["log_lines"].to_pylist()
+        risky = [w for w in windows(tables["faults"]) if w["kind"] in setting.may_end]
+        events = tables["events"]
+        exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value)).to_pylist()
+        lives = _lives(events) if exits else []
+        found = {
+            NODE_EXIT: [
+                _exit(row, lines)
+                for row in exits
+                if not (_explained(row, risky) or _gave_way(row, lives))
+            ],
+            PANIC: [_panic(row) for row in _panics(lines, risky)],
+        }
+        counts = {NODE_EXIT: len(found[NODE_EXIT]), PANIC: _count(lines, risky)}
+        return Part(
+            anomalies={
+                name: Anomaly(count=counts[name], examples=tuple(examples[:EXAMPLES_MAX]))
+                for name, examples in found.items()
+                if examples
+            },
+            node_logs=_summary(lines),
+        )
+
+
+def _explained(row: Row, risky: Iterable[Row]) -> bool:
+    """Whether a fault that nodes may not survive was in force on the node when it ended."""
+    first_ns, last_ns = row["at_ns"] - row["uncertainty_ns"], row["at_ns"]
+    return any(
+        row["node"] in (window["nodes"] or ())
+        and window["start_ns"] <= last_ns
+        and (window["end_ns"] is None or window["end_ns"] >= first_ns)
+        for window in risky
+    )
+
+
+def _lives(events: pa.Table) -> list[Row]:
+    """What the store says of its nodes' lives, in order of time."""
+    kinds = pa.array([kind.value for kind in LIFE])
+    table = events.filter(pc.is_in(events["kind"], value_set=kinds)).sort_by("at_ns")
+    rows: list[Row] = table.select(["node", "kind", "at_ns"]).to_pylist()
+    return rows
+
+
+def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
+    """Whether the node was refused in the life that ended so, and then stopped by its own word."""
+    told = [e["kind"] for e in lives if e["node"] == row["node"] and e["at_ns"] <= row["at_ns"]]
+    began = [place for place, kind in enumerate(told) if kind == EventKind.NODE_STARTED]
+    life = told[began[-1] if began else 0 :]
+    return EventKind.NODE_REFUSED in life and life[-1] == EventKind.NODE_STOPPED
+
+
+def _exit(row: Row, lines: list[Row]) -> Row:
+    """An exit in words, with what the node's logs have to say about anything."""
+    said = sorted(
+        (line for line in lines if line["node"] == row["node"]),
+        key=lambda line: (line["file"], line["line"]),
+    )
+    between = f"between {seconds(row['at_ns'] - row['uncertainty_ns'])} and {seconds(row['at_ns'])}"
+    example: Row = {
+        "text": f"stays-up: {row['node']} {row['text']} ({between})",
+        "txns": [],
+        "keys": [],
+        "node": row["node"],
+        "at_ns": row["at_ns"],
+    }
+    return example | ({"log": [_told(line) for line in said[-LAST_LINES:]]} if said else {})
+
+
+def _panics(lines: Iterable[Row], risky: Iterable[Row]) -> Iterator[Row]:
+    """Lines that are a broken promise. They have no time on the axis: any risk explains them."""
+    excused = {node for window in risky for node in window["nodes"] or ()}
+    return (line for line in lines if line["breaks"] and line["node"] not in excused)
+
+
+def _count(lines: list[Row], risky: list[Row]) -> int:
+    totals = {(r["node"], r["file"], r["pattern"]): r["total"] for r in _panics(lines, risky)}
+    return sum(totals.values())
+
+
+def _panic(row: Row) -> Row:
+    return {
+        "text": f"stays-up: the log of {row['node']} has a line of kind {row['pattern']!r}: "
+        f"{_told(row)}",
+        "txns": [],
+        "keys": [],
+        "node": row["node"],
+    }
+
+
+def _told(row: Row) -> str:
+    return f"{row['file']}:{row['line']}: {row['text']}"
+
+
+def _summary(lines: Iterable[Row]) -> dict[str, Any]:
+    """By node and pattern how many lines there are and the first of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in lines:
+        here = found.setdefault(row["node"], {}).setdefault(
+            row["pattern"], {"lines": 0, "first": _told(row), "files": {}}
+        )
+        here["files"][row["file"]] = row["total"]
+        here["lines"] = sum(here["files"].values())
+    return found
+
+
+CHECKER = StaysUp()
+
+
+LINE_BYTES = 4096  # of one line, looked at
+FILE_BYTES = 64 << 20  # of one file, its beginning: providers cap what they collect below this
+SHOWN_CHARS = 400  # of a line, kept
+BATCH_LINES = 4096  # matched at once: at most 16 MB
+NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
+KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
+
+SCHEMA = pa.schema(
+    [
+        ("node", pa.string()),
+        ("file", pa.string()),
+        ("line", pa.int64()),
+        ("pattern", pa.string()),
+        ("breaks", pa.bool_()),
+        ("text", pa.string()),
+        ("total", pa.int64()),
+    ]
+)
+"""One row a line that was found, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from
+1, ``file`` is relative to the run directory, ``total`` counts what the pattern matched there."""
+
+
+def patterns_of(declaration: Declaration) -> tuple[LogPattern, ...] | None:
+    """What the system declares; ``None`` where it promises nothing about its nodes."""
+    logs = declaration.logs
+    return None if isinstance(logs, msgspec.UnsetType) else logs
+
+
+def scan(history: History, patterns: Iterable[LogPattern]) -> pa.Table:
+    """Every finding in the logs of ``history``, as far as they are sealed. Raises
+    ``MalformedHistory`` for a pattern that is no regular expression.
+    """
+    wanted = tuple(patterns)
+    _refuse_unusable(history.run, wanted)
+    rows = [row for log in history.logs.files for row in _findings(log, wanted)]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _refuse_unusable(run: RunDirectory, patterns: Iterable[LogPattern]) -> None:
+    for pattern in patterns:
+        if why := unusable(pattern):
+            reason = f"the log pattern {pattern.name!r} can't be used: {why}"
+            raise MalformedHistory(str(run.manifest), "declaration.logs", reason)
+
+
+def _findings(log: NodeLog, patterns: tuple[LogPattern, ...]) -> Iterator[dict[str, Any]]:
+    node, name = log.node, log.name
+    size_bytes = log.path.stat().st_size if log.size_bytes is None else log.size_bytes
+    kept: dict[str, list[dict[str, Any]]] = {}
+    totals: dict[str, int] = {}
+    last = 0
+    for some in _batches(_lines(log.path, min(size_bytes, FILE_BYTES))):
+        lines, last = [line for _, line in some], some[-1][0]
+        for pattern in patterns:
+            places = matches(lines, pattern)
+            if not places:
+                continue
+            totals[pattern.name] = totals.get(pattern.name, 0) + len(places)
+            rows = kept.setdefault(pattern.name, [])
+            for place in places[: KEPT_MAX - len(rows)]:
+                text = lines[place].decode("utf-8", "replace").strip()[:SHOWN_CHARS]
+                rows.append(
+                    {"node": node, "file": name, "line": some[place][0], "pattern": pattern.name}
+                    | {"breaks": pattern.breaks, "text": text}
+                )
+    if (left_bytes := size_bytes - FILE_BYTES) > 0:
+        text = f"the last {left_bytes} bytes of the file were not looked at"
+        kept[NOT_READ] = [
+            {"node": node, "file": name, "line": last, "pattern": NOT_READ}
+            | {"breaks": False, "text": text}
+        ]
+        totals[NOT_READ] = 1
+    for rows in kept.values():
+        yield from (row | {"total": totals[row["pattern"]]} for row in rows)
+
+
+def _batches(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    while some := list(islice(lines, BATCH_LINES)):
+        yield some
+
+
+def _lines(path: Path, left: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of the first ``left`` bytes of ``path`` by number, each cut to what is looked
+    at.
+    """
+    number, whole = 1, True
+    with open_regular(path) as stream:
+        while left > 0 and (piece := stream.readline(min(left, LINE_BYTES))):
+            left -= len(piece)
+            if whole:
+                yield number, piece.removesuffix(b"\n")
+            whole = piece.endswith(b"\n")
+            number += whole

@@ -1,0 +1,126 @@
+"""Whether a run says anything at all: a vacuous or broken one must not pass for a good one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.engine.arrays import OK, TYPES, codes, ints
+from checkers.explain.words import seconds
+from checkers.promises.statistics import STEPS, steps_by_f
+from harness.driving.flight import CLIENT_BUG
+from harness.history.records import FaultState
+from harness.outcome import Outcome
+from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+
+ERRORS_SHOWN = 3
+
+
+@attrs.frozen
+class Evidence:
+    """Makes a run ``unknown`` that shows too little, with every reason there is."""
+
+    name: str = "evidence"
+    kernels: tuple[Kernel, ...] = (STEPS,)
+
+    def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
+        """``valid`` or ``unknown``."""
+        reasons = (
+            *_incomplete(setting),
+            *_unreached(tables),
+            *_vacuous(tables, setting),
+            *_not_recovered(tables, setting),
+            *_unproven(tables),
+            *setting.missing,
+            *setting.trouble,
+        )
+        outcome = Outcome.UNKNOWN if reasons else Outcome.VALID
+        return Part(outcome=outcome, reasons=tuple(dict.fromkeys((*reasons, *setting.remarks))))
+
+
+def _incomplete(setting: Setting) -> Iterator[str]:
+    if setting.state == "prefix":
+        cut = "" if setting.cut_ns is None else f", cut at {seconds(setting.cut_ns)}"
+        yield f"the history is incomplete: a prefix of the run{cut}"
+    if setting.interrupted:
+        yield "the run was interrupted before its end"
+
+
+def _unreached(tables: Tables) -> Iterator[str]:
+    """A cluster that nobody got through to has kept no promise, and broken none."""
+    table = tables["transactions"]
+    if not table.num_rows or np.any(codes(table, "type", TYPES) == OK):
+        return
+    connecting = table.filter(pc.equal(table["phase"].cast(pa.string()).fill_null(""), "connect"))
+    if 2 * connecting.num_rows > table.num_rows:
+        counted = Counter(code or "no code" for code in connecting["error"].to_pylist())
+        told = ", ".join(f"{code} {count}" for code, count in counted.most_common(ERRORS_SHOWN))
+        yield (
+            f"the cluster was unreachable: no transaction succeeded, and {connecting.num_rows} of "
+            f"{table.num_rows} got no connection ({told})"
+        )
+
+
+def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
+    table = tables["transactions"]
+    ok = codes(table, "type", TYPES) == OK
+    final_ns = dict(setting.phases).get("final-reads")
+    driven = ok if final_ns is None else ok & (ints(table, "invoke_ns") < final_ns)
+    count = int(driven.sum())
+    if count < setting.min_ok:
+        before = "" if final_ns is None else " before the final reads"
+        yield f"vacuous: {count} ok transactions{before}, expected at least {setting.min_ok}"
+    if not setting.planned:
+        # What crashed and was read all the same is evidence enough: each checker says what lacks.
+        return
+    for f, counts in steps_by_f(tables).items():
+        if not counts["ok"]:
+            tried = sum(counts.values())
+            yield f"vacuous: no {f!r} ever succeeded (of {tried} tried{_bugs(table)})"
+
+
+def _bugs(table: pa.Table) -> str:
+    """What clients and workloads raised that is no error of the store, for who asks why nothing
+    succeeded; empty where there was none.
+    """
+    errors = table["error"].cast(pa.string()).fill_null("")
+    counted = Counter(errors.filter(pc.starts_with(errors, CLIENT_BUG)).to_pylist())
+    told = ", ".join(f"{code} {count}" for code, count in counted.most_common(ERRORS_SHOWN))
+    return f"; {told}" if told else ""
+
+
+def _proven_here(tables: Tables) -> list[dict[str, Any]]:
+    """Faults whose effect and healing was for us to prove: not those of an imported history."""
+    return [row for row in tables["faults"].to_pylist() if row["state"] != FaultState.RECORDED]
+
+
+def _not_recovered(tables: Tables, setting: Setting) -> Iterator[str]:
+    """No ok transaction that was invoked after the last heal: nobody knows whether it recovered."""
+    healed = [row["healed_ns"] for row in _proven_here(tables) if row["healed_ns"]]
+    if not healed:
+        return
+    table = tables["transactions"]
+    ok = codes(table, "type", TYPES) == OK
+    if not np.any(ints(table, "invoke_ns")[ok] >= max(healed)):
+        yield f"no ok transaction after the last heal at {seconds(max(healed))}"
+
+
+def _unproven(tables: Tables) -> Iterator[str]:
+    for row in _proven_here(tables):
+        what = f"fault {row['fault']} ({row['kind']} of {row['target']})"
+        why = f": {row['reason']}" if row.get("reason") else ""
+        if row["effective_ns"] is None:
+            yield f"{what} was never proven effective{why}"
+        elif row["healed_ns"] is None:
+            yield f"{what} was never proven healed{why}"
+        elif row["state"] == FaultState.UNPROVEN:
+            yield f"{what} is gone, and who was hit never served again{why}"
+
+
+CHECKER = Evidence()

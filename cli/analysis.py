@@ -1,0 +1,362 @@
+"""Analysis in a process of its own: what a directory from elsewhere makes of a parser, what a
+plugin does, what a long history takes, ends that process and not the command.
+
+The child reads the run, judges it and draws its report. It has limits of memory and time, imports
+nothing from the current directory, and dies with its command (``checkers.engine.supervisor``).
+It says over a pipe what it does and what came of it. One that dies is begun again without the
+kernel or checker that it died of, so that what the others find is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from checkers.engine.supervisor import EXIT_OF_SIGNAL, Supervised
+from cli.duration import words
+from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
+from harness.protocols.verdict import Verdict
+
+if TYPE_CHECKING:
+    from harness.run.directory import RunDirectory
+
+MEMORY_SHARE = 0.75
+"""Of the machine's memory: more would have it swap, which ends nothing and stops everything."""
+MEMORY_BASE_BYTES = 4 << 30
+MEMORY_PER_BYTE = 64
+"""A history of ten million transactions takes 4.35 GB, some 10 bytes for each of its own."""
+
+TIME_BASE_S = 900.0
+TIME_PER_MIB_S = 5.0
+"""Ten million transactions take some four minutes on two cores, under load four times that."""
+MEMORY_VARIABLE = "FIREDRILL_MEMORY_MIB"
+TIME_VARIABLE = "FIREDRILL_JUDGING_S"
+ATTEMPTS_MAX = 4
+"""An analysis that dies of three kernels in turn is not worth a fifth beginning."""
+REPLY_MAX_BYTES = 256 << 20
+TRACE_CHARS = 20_000
+
+_FAMILIES: dict[str, type[FiredrillError]] = {
+    cls.__name__: cls
+    for cls in (UsageError, AnalysisLost, HarnessError, HarnessBug, FiredrillError)
+}
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one analysis may take: address space that it can write to (each of its processes), and
+    time.
+    """
+
+    memory_bytes: int
+    time_s: float
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is to be judged. ``executor`` and ``search_limit`` ``None`` take the plan's,
+    ``model`` ``None`` what the run's system declares.
+    """
+
+    executor: str | None = None
+    model: str | None = None
+    search_limit: int | None = None
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is to do: judge as ``judge`` says, if it does, then draw. ``crashed`` are
+    kernels and checkers to leave out, and why.
+    """
+
+    root: str
+    output: str | None = None
+    reply: int
+    memory_bytes: int
+    judge: Asked | None
+    report: bool
+    crashed: dict[str, str] = {}
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of what the child says: a ``note`` for a person, the name of what it is ``at``, a
+    result, or the ``error`` (its family, or the exception's name) that ended it.
+    """
+
+    note: str = ""
+    at: str = ""
+    verdict: Verdict | None = None
+    names: dict[int, str] = {}
+    drawn: bool = False
+    error: str = ""
+    text: str = ""
+    trace: str = ""
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """What a child came to. ``death`` says how it ended before it was done, ``at`` where."""
+
+    verdict: Verdict | None = None
+    names: dict[int, str] = {}
+    drawn: bool = False
+    at: str = ""
+    death: str = ""
+    error: Reply | None = None
+
+
+def limits_of(run: RunDirectory) -> Limits:
+    """What an honest run of its size needs and the machine has, or what the environment says.
+
+    Raises ``UsageError``.
+    """
+    size = sum(entry.st_size for entry in _files(run.root))
+    wanted = MEMORY_BASE_BYTES + MEMORY_PER_BYTE * size
+    memory = min(wanted, int(MEMORY_SHARE * machine_memory_bytes()))
+    seconds = TIME_BASE_S + TIME_PER_MIB_S * size / (1 << 20)
+    return Limits(
+        memory_bytes=int(_asked(MEMORY_VARIABLE, memory / (1 << 20)) * (1 << 20)),
+        time_s=_asked(TIME_VARIABLE, seconds),
+    )
+
+
+def analyzed(
+    run: RunDirectory,
+    say: Callable[[str], None],
+    judge: Asked | None,
+    *,
+    report: bool = True,
+) -> Found:
+    """Have a child judge ``run``, if ``judge`` says how, and draw its report.
+
+    ``verdict`` is ``None`` where the child died, was over its limits, or was not to judge. Raises
+    what the child raised, as the family of error that it is of.
+    """
+    limits = limits_of(run)
+    ends_s = time.monotonic() + limits.time_s
+    crashed: dict[str, str] = {}
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        request = Request(
+            root=str(run.root),
+            output=None if run.output is None else str(run.output),
+            reply=-1,
+            memory_bytes=limits.memory_bytes,
+            judge=judge,
+            report=report,
+            crashed=crashed,
+        )
+        found = _once(request, limits, ends_s, say)
+        if found.error is not None and found.error.error == MemoryError.__name__:
+            found.death, found.error = _out_of_memory(limits.memory_bytes), None
+        if found.error is not None and found.error.error == AnalysisLost.__name__ and judge:
+            found.death, found.error = found.error.text, None
+            if judge.executor != "local" and time.monotonic() < ends_s:
+                # In one process a crash has a name, and those that it has nothing to do with stand.
+                say(f"{found.death}; judging again in process")
+                judge = msgspec.structs.replace(judge, executor="local")
+                continue
+        if found.error is not None:
+            raise _raised(found.error)
+        again = found.death and found.at and found.verdict is None and judge is not None
+        if not again or found.at in crashed or attempt == ATTEMPTS_MAX:
+            break
+        if time.monotonic() >= ends_s:
+            break
+        crashed[found.at] = found.death
+        say(f"{found.at}: {found.death}; judging goes on without it")
+    return found
+
+
+def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], None]) -> Found:
+    """One child, from its start to its end."""
+    scratch = Path(tempfile.mkdtemp(prefix="firedrill-judge-"))
+    reader, writer = os.pipe()
+    try:
+        asked = msgspec.json.encode(msgspec.structs.replace(request, reply=writer)).decode()
+        child = Supervised(
+            [sys.executable, "-P", "-m", __name__, asked],
+            scratch,
+            environment={**os.environ, "TMPDIR": str(scratch)},
+            pass_fds=(writer,),
+        )
+    except OSError as error:
+        os.close(reader)
+        raise HarnessError(f"cannot start the analysis: {error.strerror}") from error
+    finally:
+        os.close(writer)
+    found = Found()
+    try:
+        for line in _lines(reader, ends_s):
+            _take(msgspec.json.decode(line, type=Reply), found, say)
+        found.death = _death(child.wait())
+    except TimeoutError:
+        found.death = (
+            f"it came to no end within {words(limits.time_s)} ({TIME_VARIABLE} sets the limit)"
+        )
+        found.at = ""  # the time is over for all
+    finally:
+        child.end()
+        os.close(reader)
+    return found
+
+
+def _lines(reader: int, ends_s: float) -> Iterator[bytes]:
+    """What comes through the pipe, line by line, up to its end. Raises ``TimeoutError``."""
+    pending = b""
+    waiting = select.poll()
+    waiting.register(reader, select.POLLIN)
+    while True:
+        left_ms = (ends_s - time.monotonic()) * 1000
+        if left_ms <= 0 or not waiting.poll(left_ms):
+            raise TimeoutError
+        block = os.read(reader, 1 << 20)
+        if not block:
+            return
+        pending += block
+        if len(pending) > REPLY_MAX_BYTES:
+            raise HarnessBug(f"an analysis said more than {REPLY_MAX_BYTES} bytes at once")
+        *lines, pending = pending.split(b"\n")
+        yield from lines
+
+
+def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:
+    if reply.note:
+        say(reply.note)
+    if reply.at:
+        found.at = reply.at
+    if reply.verdict is not None:
+        found.verdict, found.names, found.at = reply.verdict, reply.names, ""
+    if reply.error:
+        found.error = reply
+    found.drawn |= reply.drawn
+
+
+def _death(code: int) -> str:
+    """How a child ended that has not said that it is done, in words; empty for one that did."""
+    if code == 0:
+        return ""
+    if code <= EXIT_OF_SIGNAL:
+        return f"its process ended with exit code {code}"
+    number = code - EXIT_OF_SIGNAL
+    name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+    why = " (the machine may have run out of memory)" if number == signal.SIGKILL else ""
+    return f"its process was ended by {name}{why}"
+
+
+def _raised(reply: Reply) -> FiredrillError:
+    """The child's error, to be raised here."""
+    family = _FAMILIES.get(reply.error)
+    if family is not None:
+        return family(reply.text)
+    # Not one of ours: it is told, and its traceback kept, under the name that it had there.
+    unexpected: FiredrillError = type(reply.error, (HarnessBug,), {})(reply.text)
+    unexpected.add_note(reply.trace)
+    return unexpected
+
+
+def _out_of_memory(limit_bytes: int) -> str:
+    return (
+        f"it needs more memory than the {limit_bytes >> 20} MiB that it may use "
+        f"({MEMORY_VARIABLE} sets the limit)"
+    )
+
+
+def _files(root: Path) -> Iterator[os.stat_result]:
+    """The regular files of a run directory, as they are: no link is followed."""
+    pending = [root]
+    while pending:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    yield entry.stat(follow_symlinks=False)
+
+
+def machine_memory_bytes() -> int:
+    """The memory of the machine, or what its control group leaves of it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory
+
+
+def _asked(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{variable}: expected a number > 0 (got {text!r})")
+    return value
+
+
+# ---- the child -----------------------------------------------------------------------------------
+
+
+def main(argument: str) -> int:
+    """Do what the request says, and say what came of it."""
+    request = msgspec.json.decode(argument, type=Request)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _limit_memory(request.memory_bytes)
+
+    def tell(reply: Reply) -> None:
+        content = memoryview(msgspec.json.encode(reply) + b"\n")
+        while content:
+            content = content[os.write(request.reply, content) :]
+
+    try:
+        _work(request, tell)
+    except MemoryError as error:
+        tell(Reply(error=MemoryError.__name__, text=str(error)))
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error))[-TRACE_CHARS:]
+        tell(Reply(error=_family(error), text=str(error), trace=trace))
+    return 0
+
+
+def _work(request: Request, tell: Callable[[Reply], None]) -> None:
+    from checkers.engine.output import ENTERING
+    from cli import judging
+    from harness.run.directory import RunDirectory
+
+    run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
+
+    def note(text: str) -> None:
+        tell(Reply(note=text))
+
+    ENTERING.set(lambda name: tell(Reply(at=name)))
+    if request.judge is not None:
+        verdict = judging.judge_here(run, request.judge, note, request.crashed)
+        tell(Reply(verdict=verdict, names=judging.names_shown(run, verdict)))
+    if request.report:
+        judged = request.judge is not None
+        tell(Reply(drawn=judging.draw_here(run, note, judged=judged)))
+
+
+def _family(error: Exception) -> str:
+    names = (name for name, cls in _FAMILIES.items() if isinstance(error, cls))
+    return next(names, type(error).__name__)
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    """Not the whole address space: much of that is only reserved, and files that are mapped cost
+    nothing. Who starts a process passes the limit on to it.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,167 @@
+"""``firedrill shell`` and ``firedrill logs``: a person's way into the nodes of a run."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from cli.cleanup import known_as
+from cli.session import runs_option, say
+from harness.errors import PlanError, UsageError
+from harness.history.files import open_regular
+from harness.run.directory import RunDirectory
+from harness.text import inert, uncommanded_bytes
+from results.store.store import RunStore
+
+BLOCK_BYTES = 1 << 16
+COMMAND_BYTES = 16  # what a command to a CI begins with is shorter
+FOLLOW_POLL_S = 0.2  # what a person doesn't notice
+CONTAINER_LOG = "container.log"  # of the machine, not of what runs on it
+DOCKER, PROCESS = "docker", "process"
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("run")
+@click.argument("node")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@runs_option
+def shell(run: str, node: str, command: tuple[str, ...], store: RunStore) -> int:
+    """Open a shell on NODE of RUN, or run COMMAND there: while the run goes on, or after it was
+    kept up. Leaves with the exit code of what ran.
+    """
+    directory = store.resolve(run)
+    provider = _provider(directory)
+    _require_node(directory, node)
+    if provider == DOCKER:
+        from clusters.providers.docker import attach as containers
+
+        return containers.shell(known_as(directory), node, command)
+    if provider == PROCESS:
+        from clusters.providers.process import attach as processes
+
+        return processes.shell(directory.undo, node, command)
+    raise UsageError(f"run {directory.root.name}: nobody can enter the nodes of {provider!r}")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("node")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is logged from now on.")
+@runs_option
+def logs(run: str, node: str, follow: bool, store: RunStore) -> int:
+    """Print what NODE of RUN logged: from the node while it is up, else what was collected.
+
+    On a terminal, what could steer it is shown as an escape; elsewhere bytes are as they were, but
+    for what a CI that reads them would take for a command (::error).
+    """
+    directory = store.resolve(run)
+    _require_node(directory, node)
+    show = _on_terminal if sys.stdout.isatty() else _elsewhere
+    for line in _lines(_blocks(directory, node, follow)):
+        show(line)
+    return 0
+
+
+def _blocks(run: RunDirectory, node: str, follow: bool) -> Iterator[bytes]:
+    if _provider(run) == DOCKER and (blocks := _from_container(run, node, follow)) is not None:
+        return blocks
+    paths = log_files(run, node)
+    if not paths:
+        raise UsageError(f"run {run.root.name}: nothing was logged or collected of node {node!r}")
+    return _read(paths, (lambda: _up(run, node)) if follow else None)
+
+
+def _from_container(run: RunDirectory, node: str, follow: bool) -> Iterator[bytes] | None:
+    """What the container says; ``None`` where it is gone, or no daemon answers."""
+    from clusters.providers.docker import attach
+    from clusters.providers.docker.daemon import NoDaemon
+
+    run_id = known_as(run)
+    try:
+        return attach.log(run_id, node, follow=follow) if attach.running(run_id, node) else None
+    except NoDaemon as error:
+        say(f"the node's container was not looked at: {error}")
+        return None
+
+
+def _up(run: RunDirectory, node: str) -> bool:
+    """Whether something of a local node still writes."""
+    if _provider(run) != PROCESS:
+        return False
+    from clusters.providers.process.attach import running
+    from clusters.providers.process.cleanup import driven
+
+    return driven(run.undo) or running(run.undo, node) is not None
+
+
+def log_files(run: RunDirectory, node: str) -> tuple[Path, ...]:
+    """The program's logs in the run directory, or the machine's where there is nothing else."""
+    found = sorted(run.node(node).glob("*.log"))
+    programs = tuple(path for path in found if path.name != CONTAINER_LOG)
+    return programs or tuple(found)
+
+
+def _read(paths: tuple[Path, ...], going_on: Callable[[], bool] | None) -> Iterator[bytes]:
+    """The content of ``paths``, one after another, then of the last as it grows for as long as
+    ``going_on`` says.
+    """
+    for path in paths:
+        with open_regular(path) as log:
+            while block := log.read(BLOCK_BYTES):
+                yield block
+            while going_on is not None and path == paths[-1]:
+                last_look = not going_on()
+                while block := log.read(BLOCK_BYTES):
+                    yield block
+                if last_look:
+                    return
+                time.sleep(FOLLOW_POLL_S)
+
+
+def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines of ``blocks`` with their ends; of one that is longer than a block, pieces, cut
+    where no command to a CI is cut in two.
+    """
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines)
+        if len(rest) > BLOCK_BYTES:
+            yield rest[:-COMMAND_BYTES]
+            rest = rest[-COMMAND_BYTES:]
+    if rest:
+        yield rest
+
+
+def _elsewhere(line: bytes) -> None:
+    sys.stdout.buffer.write(uncommanded_bytes(line))
+    if line.endswith(b"\n"):
+        sys.stdout.flush()
+
+
+def _on_terminal(line: bytes) -> None:
+    click.echo(inert(line.decode("utf-8", "replace").removesuffix("\n"), 2 * BLOCK_BYTES))
+
+
+def _provider(run: RunDirectory) -> str:
+    from harness.plan import plan
+
+    try:
+        return plan.load(run.plan).cluster.provider
+    except PlanError as error:
+        raise UsageError(
+            f"run {run.root.name}: its plan does not tell where nodes are: {error}"
+        ) from error
+
+
+def _require_node(run: RunDirectory, node: str) -> None:
+    from cli.wiring import node_names
+    from harness.plan import plan
+
+    names = node_names(plan.load(run.plan))
+    if node not in names:
+        raise UsageError(f"run {run.root.name}: no node {node!r} (there are {', '.join(names)})")

@@ -1,0 +1,97 @@
+"""What a sealed run adds to the sums of a campaign: how hard it was, and what was hit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.clock import NS_PER_S
+from harness.history.load import History, load
+from harness.history.records import EventKind
+from harness.protocols.faults import role_kinds
+from harness.run.directory import RunDirectory
+
+NO_ROLE = "no role"  # of a target that held none
+
+
+@attrs.frozen(kw_only=True)
+class Tally:
+    """See ``cli.campaigns.seeds.SeedResult`` for the fields of the same names."""
+
+    ok: int
+    fail: int
+    info: int
+    changes: int
+    open_changes: int
+    tried: tuple[str, ...]
+    hits: dict[str, dict[str, int]]
+    simulated_s: float
+
+
+def look(run: RunDirectory) -> Tally:
+    """Read the tables of the sealed ``run``."""
+    history = load(run)
+    transactions = history.transactions()
+    types = Counter(transactions["type"].to_pylist())
+    changes, under_load = _changes(history, transactions)
+    faults = history.faults().to_pylist()
+    return Tally(
+        ok=types["ok"],
+        fail=types["fail"],
+        info=types["info"],
+        changes=changes,
+        open_changes=under_load,
+        tried=tuple(sorted({row["kind"] for row in faults})),
+        hits=_hits(faults),
+        simulated_s=max((at_ns for _, at_ns in history.manifest.phases), default=0) / NS_PER_S,
+    )
+
+
+def _hits(faults: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Faults that were proven effective, by kind and role of their target."""
+    hits: dict[str, dict[str, int]] = {}
+    for row in faults:
+        if row["effective_ns"] is not None:
+            of_kind = hits.setdefault(row["kind"], {})
+            for role in role_kinds(row["roles"] or ()) or (NO_ROLE,):
+                of_kind[role] = of_kind.get(role, 0) + 1
+    return hits
+
+
+def _changes(history: History, transactions: pa.Table) -> tuple[int, int]:
+    """Primaries that moved to another node between drive and heal; and those of them that did
+    while a transaction on their partition was open.
+    """
+    marks = dict(history.manifest.phases)
+    begin_ns, end_ns = marks.get("drive", 0), marks.get("heal", 0)
+    moved = [(p, at) for p, at in _moves(history.events()) if begin_ns <= at <= end_ns]
+    if not moved:
+        return 0, 0
+    touched = history.micro_ops().select(["txn", "partition"])
+    invoked = transactions["invoke_ns"].to_numpy()
+    completed = transactions["complete_ns"].to_numpy()
+    under_load = 0
+    for partition, at_ns in moved:
+        txns = touched.filter(pc.equal(touched["partition"], partition))["txn"].to_numpy()
+        under_load += bool(np.any((invoked[txns] < at_ns) & (completed[txns] > at_ns)))
+    return len(moved), under_load
+
+
+def _moves(events: pa.Table) -> list[tuple[int, int]]:
+    """(partition, time) of every primary that is not on the node of the one before it."""
+    holder: dict[int, str] = {}
+    moves = []
+    granted = events.filter(pc.equal(events["kind"], EventKind.LEASE_GRANTED.value))
+    for row in granted.select(["partition", "node", "at_ns"]).to_pylist():
+        partition = row["partition"]
+        if partition is None:  # the lease of a node
+            continue
+        if holder.get(partition, row["node"]) != row["node"]:
+            moves.append((partition, row["at_ns"]))
+        holder[partition] = row["node"]
+    return moves

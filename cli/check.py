@@ -1,0 +1,107 @@
+"""``firedrill check``: judge a recorded history again, or one that somebody else recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import click
+
+from cli import judging
+from cli.importing import is_history, opened
+from cli.session import Session, executor_option, runs_option
+from harness.errors import UsageError
+from harness.importers.jepsen.limits import MAX_MONEY
+from harness.plan.plan import MAX_SEARCH_LIMIT
+from harness.protocols.models import canonical
+from harness.run.directory import BankRules
+from results.store.store import RunStore
+
+
+@click.command()
+@click.argument("path", default="latest")
+@runs_option
+@executor_option
+@click.option("--workload", help="What to judge a history file as (found out when not given).")
+@click.option(
+    "--model",
+    help="What to judge against: strict-serializable, serializable, snapshot-isolation, "
+    "read-committed, ... (what the run's system declares when not given). A model that no anomaly "
+    "defines is proven by a stronger one or unknown.",
+)
+@click.option(
+    "--search-limit",
+    type=click.IntRange(1, MAX_SEARCH_LIMIT),
+    help="Configurations that the search of one register may try (the plan's when not given); half "
+    "a million take about a second.",
+)
+@click.option(
+    "--bank-total",
+    type=click.IntRange(-MAX_MONEY, MAX_MONEY),
+    help="What the accounts of a bank in a history file hold together (what its first read saw "
+    "when not given).",
+)
+@click.option(
+    "--negative-balances", is_flag=True, help="Accounts of a bank may hold less than nothing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON and nothing else.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where verdict, tables and report go instead of into the run.",
+)
+@click.option("--no-report", is_flag=True, help="Leave the report as it is.")
+@click.pass_obj
+def check(
+    session: Session,
+    path: str,
+    store: RunStore,
+    executor: str | None,
+    workload: str | None,
+    model: str | None,
+    search_limit: int | None,
+    bank_total: int | None,
+    negative_balances: bool,
+    as_json: bool,
+    output: Path | None,
+    no_report: bool,
+) -> int:
+    """Judge PATH and write its report: a run (a path, an identifier or its beginning, or "latest"),
+    or a history recorded by Jepsen (EDN or JSON lines; "-" reads it from stdin).
+
+    A run whose controller was killed is recovered first, and judged as the prefix that it is. A
+    history becomes a run of the store; with --json or --no-report it is only judged. A run that
+    can only be read is judged all the same: that its verdict is not stored is said.
+    """
+    if model is not None:
+        canonical(model)  # to import a long history first would be wasted on a name mistyped
+    only_judged = is_history(path) and (as_json or no_report)
+    bank = None
+    if bank_total is not None or negative_balances:
+        bank = BankRules(total=bank_total, negative_balances=negative_balances)
+    with opened(path, store, workload, bank=bank, keep=not only_judged) as directory:
+        session.run = directory
+        if output is not None:
+            directory = attrs.evolve(directory, output=_made(output))
+        drawn = not (no_report or only_judged)
+        judged = judging.judge(directory, executor, model, search_limit, report=drawn)
+        session.found(judged.outcome)
+        if as_json:
+            from harness.protocols.verdict import encode
+
+            click.echo(encode(judged.verdict), nl=False)
+        else:
+            # A history that is only judged leaves no directory behind.
+            gone = Path(path) if only_judged else None
+            judging.announce(directory, judged, directory.report.exists(), gone)
+    return judged.outcome.exit_code
+
+
+def _made(output: Path) -> Path:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        expected = "expected a directory that can be made and written"
+        raise UsageError(f"--output: {expected} (got {output}: {error.strerror})") from error
+    return output

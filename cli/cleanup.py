@@ -1,0 +1,250 @@
+"""``firedrill cleanup``: remove what killed controllers left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import click
+
+from cli.session import Session, runs_option, say
+from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError
+from harness.history.files import lock_directory
+from harness.history.manifest import read_manifest
+from harness.outcome import Outcome
+from harness.run.directory import RunDirectory, directory_mark, require_plain
+from harness.text import inert
+from results.store.store import RunStore
+
+PLURAL = {"container": "s", "network": "s", "process": "es"}
+NAMED_MAX = 3  # runs that the sentence on what others left names
+
+
+@click.command()
+@click.argument("runs", nargs=-1)
+@click.option(
+    "--all", "everything", is_flag=True, help="Also the clusters that were kept up on purpose."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also where the controller of a named run lives, or can't be seen from here.",
+)
+@runs_option
+@click.pass_obj
+def cleanup(
+    session: Session, runs: tuple[str, ...], everything: bool, force: bool, store: RunStore
+) -> int:
+    """Remove containers, networks, rules and processes of RUNS, or of all runs that nobody drives
+    any more. A cluster that was kept up (--keep) goes only by its name, or with --all. Works
+    without a Docker daemon.
+    """
+    if runs and everything:
+        raise UsageError("name runs or say --all, not both")
+    if force and not runs:
+        raise UsageError("--force is for runs that are named: it takes down what may be in use")
+    named = [store.resolve(name) for name in runs]
+    for directory in named:
+        if driven(directory) and not force:
+            raise UsageError(f"run {directory.root.name} is still driven: stop it first (Ctrl-C)")
+    known = [(known_as(run), directory_mark(run.root)) for run in named]
+    directories, refused = _plain(named or store.runs())
+    directories = [run for run in directories if named or not driven(run)]
+    work = [partial(_processes, run, bool(named) or everything) for run in directories]
+    work += [partial(_containers, *run, kept_too=True, force=force) for run in known] or [
+        partial(_containers, kept_too=everything)
+    ]
+    removed, failures = _each(work)
+    if not failures:
+        for run in directories if named or everything else ():
+            run.kept.unlink(missing_ok=True)
+        _forget_intents(directories)
+    if not removed and not failures:
+        click.echo("nothing to remove")
+    return Outcome.HARNESS_ERROR.exit_code if failures or refused else 0
+
+
+def _plain(runs: Iterable[RunDirectory]) -> tuple[list[RunDirectory], int]:
+    """Those that lead nowhere else, and how many do, each of which is said."""
+    kept, refused = [], 0
+    for run in runs:
+        try:
+            require_plain(run)
+        except MalformedHistory as error:
+            say(f"{run.root.name} is passed over: {error}")
+            refused += 1
+        else:
+            kept.append(run)
+    return kept, refused
+
+
+def known_as(run: RunDirectory) -> str:
+    """The identifier that stands on what the run made: a directory may have been moved since.
+
+    Where no manifest tells it, traces of a run must: a directory that is none is no order to clean.
+    Raises ``MalformedHistory``.
+    """
+    try:
+        return read_manifest(run).run_id
+    except MalformedHistory:
+        if run.chunks.is_dir() or run.undo.is_dir():
+            return run.root.name
+        raise
+
+
+def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
+    """Do all of ``work``, saying what was removed; what fails keeps nothing else from going.
+
+    Returns how many things were removed and how many pieces of work failed.
+    """
+    removed = failures = 0
+    for remove in work:
+        try:
+            lines = remove()
+        except NotRemoved as error:
+            _tell_removed(error.removed)
+            say(str(error))
+            failures += 1
+            continue
+        except FiredrillError as error:
+            say(str(error))
+            failures += 1
+            continue
+        except Exception as error:  # one run that nobody foresaw leaves the others no processes
+            say(f"unexpected {type(error).__name__}: {error}")
+            failures += 1
+            continue
+        _tell_removed(lines)
+        removed += len(lines)
+    return removed, failures
+
+
+def _tell_removed(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(f"removed {inert(line)}")
+
+
+def driven(run: RunDirectory) -> bool:
+    """Whether a living controller writes to ``run``, or judges it while its nodes are up."""
+    from clusters.providers.process.cleanup import driven as runs_nodes
+
+    try:
+        require_plain(run)
+    except MalformedHistory:  # what is elsewhere is not this run's
+        return False
+    with contextlib.suppress(MalformedHistory):  # said by whoever cleans up
+        if runs_nodes(run.undo):
+            return True
+    try:
+        handle = lock_directory(run.chunks, shared=False)
+    except OSError:  # sealed, or never begun
+        return False
+    if handle is None:
+        return True
+    os.close(handle)
+    return False
+
+
+def left_by_others(store: RunStore) -> str:
+    """What dead controllers left on this machine, in a sentence with the command that removes it;
+    empty where nothing is left, or where it can't be looked at: a run does not depend on it.
+    """
+    dead, expired = _left_containers()
+    dead += _left_processes(store)
+    told = []
+    if dead:
+        told.append(f"controllers that died left {_counted(dead)}; firedrill cleanup removes it")
+    if expired:
+        # Nothing shows whether their controllers live: somebody else's daemon may hold them.
+        remove = "docker rm --force, docker network rm"
+        told.append(f"{_counted(expired)} outlived its time on another machine ({remove})")
+    return "; ".join(told)
+
+
+def _counted(left: Iterable[tuple[str, str]]) -> str:
+    """Pairs of a kind and a run, in words."""
+    pairs = list(left)
+    counts = sorted(Counter(kind for kind, _ in pairs).items())
+    what = ", ".join(f"{n} {kind}{'' if n == 1 else PLURAL[kind]}" for kind, n in counts)
+    runs = list(dict.fromkeys(run for _, run in pairs))
+    more = f" and {len(runs) - NAMED_MAX} more" if len(runs) > NAMED_MAX else ""
+    return f"{what} of {', '.join(runs[:NAMED_MAX])}{more}"
+
+
+def _left_processes(store: RunStore) -> Iterator[tuple[str, str]]:
+    from clusters.providers.process.cleanup import left
+
+    for run in store.runs():
+        with contextlib.suppress(FiredrillError, OSError):
+            require_plain(run)
+            yield from [("process", run.root.name)] * left(run.undo)
+
+
+def _left_containers() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    from clusters.providers.docker.cleanup import abandoned
+
+    try:
+        dead, expired = abandoned()
+    except FiredrillError:  # no daemon, or one that has other worries
+        return [], []
+    return [(item.kind, item.run_id) for item in dead], [(i.kind, i.run_id) for i in expired]
+
+
+def _processes(run: RunDirectory, kept_too: bool) -> list[str]:
+    from clusters.providers.process.cleanup import cleanup as remove
+    from clusters.providers.process.cleanup import kept
+
+    if not kept_too and kept(run.undo):
+        _tell_kept(run.root.name)
+        return []
+    return [f"{line} ({run.root.name})" for line in remove(run.undo)]
+
+
+def _forget_intents(runs: Iterable[RunDirectory]) -> None:
+    """Remove the undo journals of ``runs``: what they tell of is gone with what it was done to.
+
+    Not of runs that have containers left, nor where no daemon could be asked for them.
+    """
+    from clusters.providers.docker.cleanup import remaining
+    from clusters.providers.docker.daemon import NoDaemon
+    from nemesis.journal import forget_all
+
+    waiting = [run for run in runs if any(run.undo.glob("fault-*.json"))]
+    if not waiting:
+        return
+    try:
+        there = remaining()
+    except NoDaemon:
+        return
+    for run in waiting:
+        with contextlib.suppress(MalformedHistory):
+            if known_as(run) not in there:
+                forget_all(run.undo)
+
+
+def _containers(
+    run_id: str | None = None, directory: str = "", *, kept_too: bool, force: bool = False
+) -> list[str]:
+    """Containers and networks of ``run_id``, whose directory has the mark ``directory``, or of
+    every dead controller. That no daemon answers is said and is no failure: most machines never had
+    one.
+    """
+    from clusters.providers.docker.cleanup import cleanup as remove
+    from clusters.providers.docker.cleanup import kept_runs
+    from clusters.providers.docker.daemon import NoDaemon
+
+    try:
+        if run_id is None and not kept_too:
+            for kept in kept_runs():
+                _tell_kept(kept)
+        return list(remove(run_id, kept=kept_too, directory=directory, force=force))
+    except NoDaemon as error:
+        say(f"containers were not looked at: {error}")
+        return []
+
+
+def _tell_kept(run_id: str) -> None:
+    say(f"{run_id} was kept up on purpose: name it, or say --all, to take it down")

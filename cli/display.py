@@ -1,0 +1,260 @@
+"""Two ways to watch a run: a live panel on a terminal, plain lines everywhere else.
+
+Both go to stderr; stdout carries what a person or a script keeps. Nothing here is part of the
+history.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from harness.history.records import OpType
+from harness.run.progress import Progress
+from harness.text import inert
+
+DRIVE = "drive"  # the phase whose length the plan fixes
+LINE_EVERY_S = 5.0
+TICK_S = 0.5
+FRAMES_PER_S = 4
+RATE_WINDOW_S = 3.0  # steady, and still alive
+ERROR_CODES_LIMIT = 200  # distinct codes counted; the store may invent them
+ERRORS_SHOWN = 4
+NOTES_SHOWN = 3
+FIELD_CHARS = 60
+
+Now = Callable[[], float]
+
+
+class Display(Progress, Protocol):
+    """A ``Progress`` that shows something between ``with`` and its end."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Leave the screen as it was."""
+
+
+def choose(stream: TextIO, drive_s: float, now: Now = time.monotonic) -> Display:
+    """The live panel where ``stream`` is a terminal that a person watches, else plain lines."""
+    if stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb":
+        return LiveDisplay(Console(file=stream), drive_s, now)
+    return PlainDisplay(stream, drive_s, now)
+
+
+class Tally:
+    """What both displays show: the phase, counts by type and error, the faults in force."""
+
+    def __init__(self, drive_s: float, now: Now) -> None:
+        self._drive_s, self._now = drive_s, now
+        self.started_s = self.entered_s = now()
+        self.phase = "start"
+        self.counts = dict.fromkeys(OpType, 0)
+        self.errors: dict[str, int] = {}
+        self.active: tuple[str, ...] = ()
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def enter(self, phase: str) -> None:
+        """A new phase begins now."""
+        self.phase, self.entered_s = phase, self._now()
+        self._marks.clear()
+        self._marks.append((self.entered_s, self.counts[OpType.OK]))
+
+    def count(self, kind: OpType, error: str | None) -> None:
+        """One completion; an error code past the limit of distinct ones counts as ``other``."""
+        self.counts[kind] += 1
+        if error is not None:
+            known = error in self.errors or len(self.errors) < ERROR_CODES_LIMIT
+            code = error if known else "other"
+            self.errors[code] = self.errors.get(code, 0) + 1
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the display began."""
+        return self._now() - self.started_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Until the drive phase ends; ``None`` in phases whose length nobody knows."""
+        if self.phase != DRIVE:
+            return None
+        return max(0.0, self._drive_s - (self._now() - self.entered_s))
+
+    def rate_per_s(self) -> float:
+        """Ok operations a second, since the last call that is at least a window old or since the
+        phase began.
+        """
+        now, done = self._now(), self.counts[OpType.OK]
+        self._marks.append((now, done))
+        while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW_S:
+            self._marks.popleft()
+        then, before = self._marks[0]
+        return (done - before) / (now - then) if now > then else 0.0
+
+    def top_errors(self) -> str:
+        """The commonest error codes with their counts."""
+        # A copy, since the panel is drawn on another thread than the one that counts.
+        ordered = sorted(dict(self.errors).items(), key=lambda item: (-item[1], item[0]))
+        shown = ", ".join(
+            f"{inert(code, FIELD_CHARS)} {count}" for code, count in ordered[:ERRORS_SHOWN]
+        )
+        rest = len(ordered) - ERRORS_SHOWN
+        return f"{shown} and {rest} more" if rest > 0 else shown
+
+    def faults(self) -> str:
+        """The faults in force."""
+        return ", ".join(inert(name, FIELD_CHARS) for name in self.active)
+
+
+class PlainDisplay:
+    """One line a phase and one every few seconds: for logs."""
+
+    def __init__(self, stream: TextIO, drive_s: float, now: Now = time.monotonic) -> None:
+        self._stream, self._now = stream, now
+        self._tally = Tally(drive_s, now)
+        self._summed_s = now()
+        self._lock = threading.RLock()  # a signal handler may speak while we do
+        self._closed = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="display", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._ticker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._ticker.join(timeout=2 * TICK_S)
+
+    def phase(self, name: str) -> None:
+        """See ``Progress``."""
+        self._tally.enter(name)
+        self._summed_s = self._now()
+        left_s = self._tally.left_s
+        self._say(f"{inert(name, FIELD_CHARS)}{'' if left_s is None else f' for {left_s:g} s'}")
+
+    def completed(self, type: OpType, error: str | None) -> None:
+        """See ``Progress``."""
+        self._tally.count(type, error)
+
+    def faults(self, active: tuple[str, ...]) -> None:
+        """See ``Progress``."""
+        if active == self._tally.active:
+            return
+        self._tally.active = active
+        self._say(f"faults in force: {self._tally.faults() or 'none'}")
+
+    def note(self, text: str) -> None:
+        """See ``Progress``."""
+        self._say(inert(text))
+
+    def tick(self) -> None:
+        """Say how it goes, if that was not said for long enough."""
+        if self._now() - self._summed_s >= LINE_EVERY_S:
+            self._summed_s = self._now()
+            self._say(self._summary())
+
+    def _summary(self) -> str:
+        tally = self._tally
+        if not any(tally.counts.values()):
+            return f"{tally.phase}: still at it"
+        counts = ", ".join(f"{kind} {count}" for kind, count in tally.counts.items())
+        errors, faults = tally.top_errors(), tally.faults()
+        return "; ".join(
+            part
+            for part in (
+                f"{tally.phase}: {tally.rate_per_s():.0f} ok/s",
+                counts,
+                f"errors: {errors}" if errors else "",
+                f"faults: {faults}" if faults else "",
+            )
+            if part
+        )
+
+    def _say(self, text: str) -> None:
+        with self._lock:
+            try:
+                self._stream.write(f"[{self._tally.elapsed_s:6.1f} s] {text}\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # nobody reads any more; the run goes on
+                self._closed.set()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(TICK_S):
+            self.tick()
+
+
+class LiveDisplay:
+    """A panel that is redrawn in place, and gone at the end."""
+
+    def __init__(self, console: Console, drive_s: float, now: Now = time.monotonic) -> None:
+        self._tally = Tally(drive_s, now)
+        self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
+        self._live = Live(
+            console=console,
+            get_renderable=self.render,
+            refresh_per_second=FRAMES_PER_S,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def phase(self, name: str) -> None:
+        """See ``Progress``."""
+        self._tally.enter(name)
+
+    def completed(self, type: OpType, error: str | None) -> None:
+        """See ``Progress``."""
+        self._tally.count(type, error)
+
+    def faults(self, active: tuple[str, ...]) -> None:
+        """See ``Progress``."""
+        self._tally.active = active
+
+    def note(self, text: str) -> None:
+        """See ``Progress``."""
+        self._notes.append(inert(text))
+
+    def render(self) -> Group:
+        """The panel as it stands now."""
+        tally, counts = self._tally, self._tally.counts
+        left_s = tally.left_s
+        time_text = f"{tally.elapsed_s:.0f} s" + (
+            "" if left_s is None else f", {left_s:.0f} s left"
+        )
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="dim", justify="right")
+        grid.add_column()
+        grid.add_row("phase", Text(inert(tally.phase, FIELD_CHARS), style="bold"))
+        grid.add_row("time", time_text)
+        grid.add_row("rate", f"{tally.rate_per_s():,.0f} ok/s")
+        grid.add_row("ok", Text(f"{counts[OpType.OK]:,}", style="blue"))
+        grid.add_row("fail", Text(f"{counts[OpType.FAIL]:,}", style="magenta"))
+        grid.add_row("info", Text(f"{counts[OpType.INFO]:,}", style="yellow"))
+        # Text, never markup: a store's "[red]" is shown, not obeyed.
+        grid.add_row("errors", Text(tally.top_errors() or "none"))
+        grid.add_row("faults", Text(tally.faults() or "none", style="bold" if tally.active else ""))
+        return Group(grid, *(Text(note, style="dim") for note in self._notes))

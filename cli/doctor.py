@@ -1,0 +1,144 @@
+"""``firedrill doctor``: what this machine can do, and the command that adds what is missing."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.session import runs_option
+from harness import plugins
+from harness.errors import FiredrillError
+from harness.outcome import Outcome
+from harness.protocols.doctor import Finding
+from harness.protocols.faults import Fault
+from harness.text import inert
+from results.store.store import RunStore
+
+DISK_MIN_BYTES = 2 << 30  # an image, a long history and its tables side by side
+GIB = 1 << 30
+LOG_COLUMNS = 160  # where no terminal tells its own
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``provider = "auto"`` comes to here; ``name`` is ``None`` where nothing can run."""
+
+    name: str | None
+    why: str
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@runs_option
+def doctor(as_json: bool, store: RunStore) -> int:
+    """Say what this machine can do, and the command that adds what is missing.
+
+    Fails only where no provider could run anything.
+    """
+    rows, choice = examine(store.root)
+    if as_json:
+        said = {"findings": rows, "provider": choice}
+        click.echo(msgspec.json.format(msgspec.json.encode(said), indent=2))
+    else:
+        _show(rows, choice)
+    return 0 if choice.name else Outcome.HARNESS_ERROR.exit_code
+
+
+def examine(runs: Path) -> tuple[list[Finding], Choice]:
+    """Every finding, and the provider that follows from them."""
+    rows = [_python(), _processes(), _java(), *_docker(), *_plugins(), _disk(runs)]
+    return rows, _choice()
+
+
+def _python() -> Finding:
+    return Finding(name="Python", ok=True, found=f"{platform.python_version()} ({sys.executable})")
+
+
+def _processes() -> Finding:
+    """What the process provider needs: the kernel's own word on which process is which."""
+    ok = Path("/proc/self/stat").exists()
+    return Finding(
+        name="processes",
+        ok=ok,
+        found="/proc tells processes apart" if ok else "no /proc here",
+        remedy="" if ok else "run on Linux",
+    )
+
+
+def _java() -> Finding:
+    from checkers.engine.java import JAVA_MIN, find_java
+
+    choice = find_java()
+    remedy = f"apt-get install openjdk-{JAVA_MIN}-jre-headless, or check with --executor local"
+    ok = choice.home is not None
+    return Finding(name="Java for Spark", ok=ok, found=choice.reason, remedy="" if ok else remedy)
+
+
+def _docker() -> tuple[Finding, ...]:
+    from clusters.providers.docker.doctor import diagnose
+
+    return diagnose()
+
+
+def _plugins() -> Iterator[Finding]:
+    """What plugins say of what they need; a function without arguments behind each entry point."""
+    for name in plugins.names("doctors"):
+        yield from plugins.load("doctors", name)()
+    for group, name, package in plugins.foreign():
+        yield _plugin(group, name, package)
+
+
+def _plugin(group: str, name: str, package: str) -> Finding:
+    """Whether a plugin of somebody else's can be loaded, and, where it is made of nothing, has what
+    its protocol asks for.
+    """
+    from harness.protocols.checker import Checker
+
+    what = f"{group.removesuffix('s')} {name}"
+    try:
+        part = plugins.load(group, name)
+        if group == "checkers":
+            plugins.made(group, name, Checker, lambda: part)
+        elif group == "faults":
+            plugins.made(group, name, Fault, part)
+    except FiredrillError as error:
+        remedy = f"mend or uninstall {package}"
+        return Finding(name=what, ok=False, found=str(error), remedy=remedy)
+    return Finding(name=what, ok=True, found=package)
+
+
+def _disk(runs: Path) -> Finding:
+    place = next(p for p in (runs, *runs.resolve().parents) if p.is_dir())
+    free = shutil.disk_usage(place).free
+    ok = free >= DISK_MIN_BYTES
+    remedy = "" if ok else "give another directory with --runs-dir"
+    return Finding(name="disk", ok=ok, found=f"{free / GIB:.1f} GiB free for {runs}", remedy=remedy)
+
+
+def _choice() -> Choice:
+    from cli.wiring import choose_provider
+
+    name, why = choose_provider()
+    possible = name != "process" or _processes().ok
+    return Choice(name=name if possible else None, why=why)
+
+
+def _show(rows: list[Finding], choice: Choice) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(4):
+        table.add_column(overflow="fold")  # a remedy is there to be copied: never cut short
+    for row in rows:
+        mark = Text("ok", style="blue") if row.ok else Text("missing", style="bold yellow")
+        table.add_row(Text(row.name), mark, Text(inert(row.found)), Text(inert(row.remedy)))
+    console = Console(width=None if sys.stdout.isatty() else LOG_COLUMNS)
+    console.print(table)
+    name = choice.name or "nothing"
+    console.print(Text(f'\nprovider "auto" would use {name}: {inert(choice.why)}'), soft_wrap=True)

@@ -1,0 +1,170 @@
+"""One run as the command line makes it: watched, stoppable, judged, told, and kept up or not."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+import attrs
+
+from cli import judging, streams
+from cli.display import choose
+from cli.duration import words
+from cli.session import Session, say
+from cli.signals import stopping
+from harness.errors import FiredrillError, Interrupted
+from harness.history.manifest import read_manifest
+from harness.outcome import EXIT_INTERRUPTED, Outcome, worst
+from harness.plan.plan import Plan
+from harness.run.directory import RunDirectory
+from harness.run.progress import Progress
+from harness.run.stop import Stop
+from results.store.store import RunStore
+
+FAILED = (Outcome.VIOLATION, Outcome.HARNESS_ERROR)
+
+
+class Keep(enum.StrEnum):
+    """When the cluster of a run is left up."""
+
+    NEVER = "never"
+    FAILED = "failed"
+    ALWAYS = "always"
+
+
+@attrs.frozen(kw_only=True)
+class Wishes:
+    """What is to become of a run beside its verdict."""
+
+    report: bool = True
+    keep: Keep = Keep.NEVER
+
+
+class Budget:
+    """Time for everything that a command does, from the moment that this is made."""
+
+    def __init__(self, length_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.length_s, self._now = length_s, now
+        self._ends_s = now() + length_s
+
+    @property
+    def left_s(self) -> float:
+        """What is left of it; never less than nothing."""
+        return max(0.0, self._ends_s - self._now())
+
+    def stop(self) -> Stop:
+        """A stop that asks for the end when the budget is spent."""
+        text = f"ended early: the time budget of {words(self.length_s)} was spent"
+        return Stop(self.left_s, text)
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """A run that is over: what it came to, the exit code for it, whether its cluster is up."""
+
+    run: RunDirectory
+    outcome: Outcome
+    code: int
+    kept: bool = False
+
+
+def one(
+    session: Session, plan: Plan, store: RunStore, wishes: Wishes, budget: Budget | None = None
+) -> Ended:
+    """Make one run of ``plan`` and say what came of it. Raises ``FiredrillError``."""
+    drill = _Drill(session, wishes)
+    directory = drill.drive(plan, store, budget.stop() if budget else Stop())
+    session.run = directory
+    judged = drill.judged or drill.judge(directory)
+    outcome = judged.outcome
+    session.found(outcome)
+    code = outcome.exit_code
+    if read_manifest(directory).interrupted and outcome is not Outcome.VIOLATION:
+        code = EXIT_INTERRUPTED
+    try:
+        judging.announce(directory, judged, directory.report.exists())
+    except BrokenPipeError:
+        raise
+    except OSError:  # nobody gets to read it, but a machine still reads the exit code
+        reason = streams.refusal(sys.stdout) or "it can't be written"
+        say(f"stdout: {reason}; {judging.last_line(directory, outcome, directory.report.exists())}")
+        outcome = worst([outcome, Outcome.HARNESS_ERROR])
+        code = outcome.exit_code
+    if drill.kept:
+        _tell_kept(directory, store)
+    return Ended(run=directory, outcome=outcome, code=code, kept=drill.kept)
+
+
+@attrs.define
+class _Drill:
+    """One run on its way. ``judged`` is set where it was judged while its cluster was up."""
+
+    session: Session
+    wishes: Wishes
+    judged: judging.Judged | None = None
+    kept: bool = False
+    begun: RunDirectory | None = None
+
+    def drive(self, plan: Plan, store: RunStore, stop: Stop) -> RunDirectory:
+        """Everything up to the sealed history; with ``keep`` up to the verdict."""
+        from cli.wiring import run_plan
+
+        with choose(sys.stderr, plan.drive.duration_s) as display:
+            hint = (
+                "what the run left is removed in the background; "
+                f"'firedrill cleanup --runs-dir {store.root}' does it now"
+            )
+            keeping = None if self.wishes.keep is Keep.NEVER else self._keeping(display, stop)
+            try:
+                with stopping(stop, display.note, hint):
+                    return run_plan(plan, store.root, display, stop, keeping, begun=self._begun)
+            except FiredrillError as error:
+                self._broke_off(store)
+                if stop.cut_short and not stop.reason:
+                    raise Interrupted(f"interrupted: {error}") from error
+                raise
+            except Exception:
+                self._broke_off(store)
+                raise
+
+    def judge(self, run: RunDirectory) -> judging.Judged:
+        """The verdict, and the report where one is wanted. Raises ``Interrupted`` at Ctrl-C."""
+        try:
+            return judging.judge(run, None, report=self.wishes.report)
+        except KeyboardInterrupt as error:
+            again = f"'firedrill check {run.root}' judges it"
+            raise Interrupted(f"interrupted while judging: the run is sealed; {again}") from error
+
+    def _keeping(
+        self, display: Progress, stop: Stop
+    ) -> Callable[[RunDirectory, bool], Awaitable[bool]]:
+        async def keep(run: RunDirectory, broke_off: bool) -> bool:
+            failed = broke_off
+            if not broke_off:
+                display.phase("judge")
+                # On a thread: the links of the cluster may live on this loop.
+                self.judged = await asyncio.to_thread(self.judge, run)
+                failed = self.judged.outcome in FAILED
+            interrupted = stop.asked and not stop.reason
+            self.kept = self.wishes.keep is Keep.ALWAYS or (failed and not interrupted)
+            return self.kept
+
+        return keep
+
+    def _begun(self, run: RunDirectory) -> None:
+        self.begun = run
+
+    def _broke_off(self, store: RunStore) -> None:
+        """Remember the run that this command began, if it came that far."""
+        self.session.run = self.begun if self.begun and self.begun.root.is_dir() else None
+        if self.kept and self.session.run:
+            _tell_kept(self.session.run, store)
+
+
+def _tell_kept(run: RunDirectory, store: RunStore) -> None:
+    name, where = run.root.name, f"--runs-dir {store.root}"
+    say(f"the cluster is still up: firedrill shell {where} {name} NODE, firedrill logs {where}")
+    say(f"firedrill cleanup {where} {name} takes it down")

@@ -1,0 +1,177 @@
+"""A driver process: obeys ``harness.driving.protocol`` on its standard input. Started by runs, not by people.
+
+    python -m cli.driver_process
+
+Every invocation is with the operating system before its request is sent, as in a run's own process;
+when the run is gone (its end of the pipe is), what is open is recorded as uncertain, and it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from cli.streams import bound_warnings
+from cli.wiring import build_system, build_workload
+from harness.clock import RunClock, cpu_s
+from harness.driving import protocol
+from harness.driving.driver import Driver
+from harness.driving.protocol import Dismiss, Enlist, First, Halt, Main, Order, Read, Word
+from harness.generators.generator import Generator, paced
+from harness.history.chunks import ChunkWriter
+from harness.history.records import Complete, Heartbeat, OpType
+from harness.plan.plan import loads
+from harness.protocols.workload import Share, Workload
+from harness.run.controller_health import Beat
+
+TALLY_S = 0.25  # as often as a display is worth drawing
+
+
+class Hand:
+    """One driver, between the run that orders and the store that it drives."""
+
+    def __init__(self, enlist: Enlist) -> None:
+        plan = self._plan = loads(enlist.plan, source="the run's plan")
+        share = self._share = Share(number=enlist.number, of=enlist.of)
+        system = build_system(plan)
+        self._workload: Workload = build_workload(plan, system)
+        clock = RunClock(asyncio.get_running_loop(), origin_s=enlist.origin_s)
+        self._writer = ChunkWriter(
+            Path(enlist.chunks), writer=enlist.number + 1, run_id=enlist.run_id
+        )
+        self._writer.append(Heartbeat(at_ns=clock.now_ns()))
+        self._writer.sync()
+        self.beat = Beat(clock, cpu_s)
+        self._tally: Counter[tuple[OpType, str | None]] = Counter()
+        self._driver = Driver(
+            clock=clock,
+            system=system,
+            cluster=enlist.cluster.cluster(),
+            workload=self._workload,
+            write=self._writer.extend,
+            concurrency=plan.drive.concurrency,
+            op_deadline_s=plan.drive.op_deadline_s,
+            observe=self._count,
+            share=share,
+        )
+
+    async def obey(self, order: First | Main | Read) -> bool:
+        """Carry ``order`` out; whether to its end."""
+        match order:
+            case First():
+                generator = self._workload.first()
+            case Main():
+                generator = self._paced(self._workload.main())
+            case Read():
+                generator = self._workload.final(order.keys)
+        return await self._driver.drive(generator, order.until_ns)
+
+    def touched(self) -> tuple[int, ...]:
+        """See ``Driver``."""
+        return self._driver.touched_keys()
+
+    def tally(self) -> protocol.Tally:
+        """What ended since the last call."""
+        counts, self._tally = self._tally, Counter()
+        told = tuple((*ending, count) for ending, count in counts.items())
+        return protocol.Tally(counts=told, strain=self.beat.take())
+
+    async def close(self) -> None:
+        """Drop the connections and end the records."""
+        await self._driver.close()
+        self._writer.close()
+
+    def _count(self, done: Complete) -> None:
+        self._tally[done.type, done.error] += 1
+
+    def _paced(self, generator: Generator) -> Generator:
+        """Arrivals of every process are a Poisson process of their own: together they are one of
+        the plan's rate.
+        """
+        rate = self._plan.drive.rate_per_s
+        own = None if rate is None else rate / self._share.of
+        return paced(generator, own, self._plan.seed, lane=self._share.number)
+
+
+def say(word: Word) -> None:
+    """Tell the run. Where it is gone, its end of the input says so too."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.buffer.write(protocol.line(word))
+        sys.stdout.buffer.flush()
+
+
+async def hear(reader: asyncio.StreamReader) -> Order:
+    """The next order; a dismissal where there will be none."""
+    text = await reader.readline()
+    return protocol.ORDERS.decode(text) if text.endswith(b"\n") else Dismiss()
+
+
+async def serve() -> None:
+    """Enlist, and obey until dismissed."""
+    reader = asyncio.StreamReader(limit=protocol.MAX_LINE_BYTES)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    enlist = await hear(reader)
+    if not isinstance(enlist, Enlist):
+        return
+    hand = Hand(enlist)
+    beat = asyncio.ensure_future(hand.beat.run())
+    try:
+        say(protocol.Ready())
+        order = await hear(reader)
+        while not isinstance(order, Dismiss):
+            order = await one(hand, order, reader)
+    finally:
+        beat.cancel()
+        await hand.close()
+
+
+async def one(hand: Hand, order: Order, reader: asyncio.StreamReader) -> Order:
+    """Carry one order out, unless another comes; the next one."""
+    heard = asyncio.ensure_future(hear(reader))
+    if isinstance(order, First | Main | Read):
+        done = await _unless(heard, hand, hand.obey(order))
+        say(hand.tally())
+        say(protocol.Ended(done=done, touched=hand.touched()))
+    following = await heard
+    return await hear(reader) if isinstance(following, Halt) else following
+
+
+async def _unless(
+    heard: asyncio.Future[Order], hand: Hand, work: Coroutine[Any, Any, bool]
+) -> bool:
+    """Whether ``work`` was done, before anything else was heard. Tells of it all the while."""
+    task = asyncio.ensure_future(work)
+    either: tuple[asyncio.Future[Any], ...] = (task, heard)
+    while not task.done() and not heard.done():
+        await asyncio.wait(either, timeout=TALLY_S, return_when=asyncio.FIRST_COMPLETED)
+        say(hand.tally())
+    if not task.done():
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        return await task
+    return False
+
+
+def main() -> int:
+    """The process; 0 where it was dismissed."""
+    bound_warnings()
+    try:
+        asyncio.run(serve())
+    except Exception as error:
+        say(protocol.Broken(text=f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(code)  # a client's thread must not keep a process whose run is gone

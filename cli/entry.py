@@ -1,0 +1,35 @@
+"""The console script: what must hold before the command line is even imported.
+
+Importing it takes a moment in which Ctrl-C would show a traceback. Nothing has begun then, so the
+process may leave on the spot.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+_INTERRUPTED = 130  # as ``harness.outcome.EXIT_INTERRUPTED``, which is not imported yet
+_WATCHED = (signal.SIGINT, signal.SIGTERM)
+
+
+def main() -> None:
+    """Import the command line and run it; exits with its code."""
+    asked = [number for number in _WATCHED if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _leave) for number in asked}
+    from cli.main import main as command_line
+
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    try:
+        command_line()
+    except KeyboardInterrupt:  # before or after the command line's own handling
+        _leave()
+
+
+def _leave(_number: int = 0, _frame: FrameType | None = None) -> None:
+    try:
+        os.write(2, b"firedrill: interrupted\n")
+    finally:
+        os._exit(_INTERRUPTED)

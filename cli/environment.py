@@ -1,0 +1,91 @@
+"""What a run stands on: the provider, the loop, the clock and the journal that go with it.
+
+Real providers share one ground: asyncio's own loop, the machine's clocks, a journal on the disk.
+``sim`` brings its own, in which nothing touches the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from harness import plugins
+from harness.history.chunks import CHUNK_BYTES, ChunkWriter, InlineExecutor, OpenHistory
+from harness.history.files import disk_failure
+from harness.plan.plan import Plan
+from harness.protocols.cluster import Provider
+from harness.run.directory import RunDirectory
+from nemesis.journal import FileJournal, Journal, MemoryJournal
+
+SIMULATED = "sim"
+TRACE = "trace.jsonl"  # in the run directory
+
+
+@attrs.frozen(kw_only=True)
+class Ground:
+    """``run`` runs a coroutine to its end on the ground's loop.
+
+    ``system_extras`` are keyword arguments for the system's factory (the network that its clients
+    dial with); ``wall_ns`` is ``None`` where it is the machine's clock. ``open_history`` writes
+    the history without what the ground refuses: threads, where it is simulated.
+    """
+
+    provider: Provider
+    run: Callable[[Coroutine[Any, Any, None]], None]
+    journal: Journal
+    system_extras: Mapping[str, object] = {}
+    wall_ns: Callable[[], int] | None = None
+    open_history: OpenHistory = ChunkWriter
+
+
+def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Ground:
+    """The ground for the plan's provider; the run's ``undo`` keeps what a clean-up needs.
+
+    ``trace`` writes down every message and disk operation, in a file of the run: simulated only.
+    """
+    try:
+        run.undo.mkdir(exist_ok=True)
+    except OSError as error:
+        missing = "nobody could clean up after the run"
+        raise disk_failure("make", run.undo, error, missing) from error
+    build = plugins.load("providers", plan.cluster.provider)
+    if plan.cluster.provider == SIMULATED:
+        options = {"seed": plan.seed, **plan.cluster.options}
+        return _virtual(
+            build(run.root.name, options, run.undo), run.root / TRACE if trace else None
+        )
+    provider = build(run.root.name, plan.cluster.options, run.undo)
+    return Ground(provider=provider, run=asyncio.run, journal=FileJournal(run.undo))
+
+
+def _virtual(provider: Any, trace: Path | None) -> Ground:  # noqa: ANN401 (a SimProvider)
+    from clusters.providers.sim.loop import simulate
+    from clusters.providers.sim.machine import wall_ns
+
+    def run(main: Coroutine[Any, Any, None]) -> None:
+        recorded = provider.record() if trace else None
+        try:
+            simulate(main)
+        finally:
+            if trace and recorded:
+                recorded.write(trace)
+
+    return Ground(
+        provider=provider,
+        run=run,
+        journal=MemoryJournal(),
+        system_extras={"network": provider.client_network},
+        wall_ns=wall_ns,
+        open_history=simulated_history,
+    )
+
+
+def simulated_history(
+    directory: Path, chunk_bytes: int = CHUNK_BYTES, *, run_id: str
+) -> ChunkWriter:
+    """The history of a simulated run: chunks are synced on the loop's own thread."""
+    return ChunkWriter(directory, chunk_bytes, executor=InlineExecutor(), run_id=run_id)

@@ -1,0 +1,77 @@
+"""Starts what mends after a run, its reaper and its watchdog, and lets them go when nothing is left
+to heal.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import attrs
+
+from cli import reaper, watchdog
+from harness.errors import HarnessError
+from harness.run.directory import RunDirectory
+
+LET_GO_LIMIT_S = 10.0  # an interpreter that ends on a loaded machine
+
+
+@attrs.define
+class ReaperGuard:
+    """Processes of their own, which heal what this one leaves: the reaper, and a watchdog that acts
+    where the reaper is gone, too. See ``cli.reaper`` and ``cli.watchdog``.
+    """
+
+    _processes: tuple[subprocess.Popen[bytes], ...]
+    _released: bool = False
+
+    @classmethod
+    def start(cls, run: RunDirectory, provider: str) -> ReaperGuard:
+        """Watch over this process from now on, for ``run``. Raises ``HarnessError``."""
+        root = run.root.resolve()
+        words = (root.name, str(root), provider, str(os.getpid()))
+        reaping = _start("reaper", reaper.__name__, *words)
+        guard = cls((reaping,))
+        try:
+            watching = _start("watchdog", watchdog.__name__, *words, str(reaping.pid))
+        except HarnessError:
+            guard.release()
+            raise
+        return cls((reaping, watching))
+
+    def release(self) -> None:
+        """Nothing is left to heal: they end, and are waited for. Idempotent."""
+        if self._released:
+            return
+        self._released = True
+        for process in reversed(self._processes):  # the watchdog first: it waits for the reaper
+            try:
+                process.communicate(reaper.RELEASE, timeout=LET_GO_LIMIT_S)
+            except (OSError, subprocess.TimeoutExpired):  # it read the word, or is gone
+                continue
+
+    @property
+    def released(self) -> bool:
+        """Whether they were let go."""
+        return self._released
+
+    def hand_over(self) -> None:
+        """Let them act now, while this process lives: what is left is their work. Idempotent."""
+        for process in self._processes:
+            if not self._released and process.stdin is not None:
+                process.stdin.close()
+
+
+def _start(what: str, module: str, *words: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C is for the controller
+        )
+    except OSError as error:
+        raise HarnessError(f"cannot start the run's {what}: {error.strerror}") from error

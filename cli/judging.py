@@ -1,0 +1,266 @@
+"""From a run directory to its verdict: what ``run`` and ``check`` have in common."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import attrs
+import click
+
+from cli.analysis import Asked, analyzed
+from cli.session import say
+from harness.errors import FiredrillError, HarnessError, NotStored, PlanError, UsageError
+from harness.history.files import disk_failure, write_atomically
+from harness.history.manifest import RUNNING, read_manifest
+from harness.outcome import Outcome, worst
+from harness.protocols.verdict import Anomaly, Verdict
+from harness.run.directory import RunDirectory
+from harness.text import inert
+
+EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
+REASONS_SHOWN = 10
+LINE_CHARS = 240  # of one sentence on a terminal; the report has the rest
+CHAIN_CHARS = 600  # of the fault and the resets that explain an anomaly: half a cause is none
+PATH_CHARS = 4096  # the longest path that Linux takes
+DEFAULT_EXECUTOR = "auto"
+SMALL_TRANSACTIONS = 50_000
+"""A history of at most this many is judged in process before Spark has begun to start."""
+
+
+@attrs.frozen(kw_only=True)
+class Judged:
+    """A verdict; the names of the keys that it shows, where they were no integers; and the outcome
+    to weigh against its own where the report went wrong.
+    """
+
+    verdict: Verdict
+    names: Mapping[int, str] = attrs.field(factory=dict)
+    report: Outcome | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of the verdict's outcome and what else went wrong."""
+        return worst([self.verdict.outcome, *([self.report] if self.report else [])])
+
+
+def judge(
+    run: RunDirectory,
+    executor: str | None,
+    model: str | None = None,
+    search_limit: int | None = None,
+    *,
+    report: bool = True,
+) -> Judged:
+    """Have a process of its own judge ``run`` and, if asked for, draw its report.
+
+    As ``judge_here``. A process that dies, or is over its limits, proves nothing: ``unknown``.
+    """
+    asked = Asked(executor=executor, model=model, search_limit=search_limit)
+    found = analyzed(run, say, asked, report=report)
+    verdict = found.verdict
+    if verdict is None:
+        reason = f"the analysis did not end: {found.death}"
+        say(reason)
+        verdict = _undecided(run, model, reason)
+        _keep(run, verdict, say)
+        return Judged(verdict=verdict)
+    if report and not found.drawn and found.death:
+        say(f"no report was written: {found.death}")
+    failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
+    return Judged(verdict=verdict, names=found.names, report=failed)
+
+
+def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:
+    from checkers.engine.analyze import declared_model
+
+    asked = model or declared_model(read_manifest(run).declaration)
+    return Verdict(outcome=Outcome.UNKNOWN, model=asked, reasons=(reason,))
+
+
+def draw(run: RunDirectory) -> None:
+    """Have a process of its own write the report of ``run``. Raises ``FiredrillError``."""
+    found = analyzed(run, say, None)
+    if not found.drawn:
+        raise HarnessError(f"no report was written: {found.death or 'see above'}")
+
+
+def judge_here(
+    run: RunDirectory,
+    asked: Asked,
+    say: Callable[[str], None] = say,
+    crashed: Mapping[str, str] = MappingProxyType({}),
+) -> Verdict:
+    """Analyze ``run`` in this process and write its verdict, last and in one step.
+
+    A run whose controller died is recovered first. See ``Asked`` for what is left open. Raises
+    ``MalformedHistory`` for what is no history.
+    """
+    from checkers.engine.analyze import analyze
+
+    if read_manifest(run).state == RUNNING:
+        from harness.history.seal import recover
+
+        say(f"{run.root.name} was not sealed: recovering what was written")
+        recover(run, partition_of=_partition_of(run))
+    chosen, why = chosen_executor(run, asked.executor or planned_executor(run))
+    say(f"judging {run.root.name} ({chosen}{why})")
+    unstored: list[NotStored] = []
+    verdict = analyze(
+        run,
+        executor=chosen,
+        model=asked.model,
+        search_limit=asked.search_limit,
+        crashed=crashed,
+        unstored=unstored.append,
+    )
+    _keep(run, verdict, say, *unstored)
+    return verdict
+
+
+def _keep(
+    run: RunDirectory, verdict: Verdict, say: Callable[[str], None], *unstored: NotStored
+) -> None:
+    """Write the verdict, unless the tables behind it could not be (``unstored``). A disk that takes
+    nothing is said, and changes nothing in what was found.
+    """
+    from harness.protocols.verdict import encode
+
+    try:
+        for error in unstored:
+            raise error
+        try:
+            run.analysis.mkdir(exist_ok=True)
+        except OSError as error:
+            raise disk_failure("make", run.analysis, error, "the verdict is missing") from error
+        write_atomically(run.verdict, encode(verdict))
+    except NotStored as error:
+        say(f"the verdict holds and is not stored (--output DIR stores it elsewhere): {error}")
+
+
+def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
+    """Where the planned system puts keys; ``None`` where the plan or the system is not at hand.
+
+    Only faults and losses are joined by it: a history can be judged without.
+    """
+    from cli.wiring import build_system
+    from harness.plan import plan
+
+    try:
+        return build_system(plan.load(run.plan)).partition_of
+    except UsageError:
+        return None
+
+
+def planned_executor(run: RunDirectory) -> str:
+    """The executor that the run's plan asks for; a history without a readable plan takes the
+    default.
+    """
+    from harness.plan import plan
+
+    try:
+        return plan.load(run.plan).check.executor
+    except PlanError:
+        return DEFAULT_EXECUTOR
+
+
+def chosen_executor(run: RunDirectory, asked: str) -> tuple[str, str]:
+    """The executor for what was ``asked``, and why it is that one where ``auto`` left it open."""
+    if asked != "auto":
+        return asked, ""
+    from checkers.engine import java
+
+    count = transaction_count(run)
+    if count <= SMALL_TRANSACTIONS:
+        return "local", f": {count:,} transactions are few; --executor spark judges on Spark"
+    if java.find_java().home is None:
+        return "local", f": there is no Java {java.JAVA_MIN} for Spark"
+    return "spark", f": {count:,} transactions are more than {SMALL_TRANSACTIONS:,}"
+
+
+def transaction_count(run: RunDirectory) -> int:
+    """How many transactions the sealed run in ``run`` claims; 0 for what has no such table, which
+    its analysis will refuse.
+    """
+    from pyarrow import ArrowException, parquet
+
+    from harness.history.layout import TRANSACTIONS, table_path
+
+    path = table_path(run, TRANSACTIONS)
+    if path.is_symlink() or not path.is_file():
+        return 0
+    try:
+        return int(parquet.read_metadata(path).num_rows)
+    except (OSError, ArrowException):
+        return 0
+
+
+def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bool = True) -> bool:
+    """Write the report in this process; whether all went well. What goes wrong never touches the
+    verdict of a run that was just ``judged``: it is said, and a disk that takes nothing does not
+    count as wrong. Where the page alone is asked for, what goes wrong is raised.
+    """
+    from results.report.report import write_report
+
+    try:
+        write_report(run)
+    except FiredrillError as error:
+        if not judged:
+            raise
+        say(f"no report was written: {error}")
+        return isinstance(error, NotStored)
+    except Exception as error:
+        say(f"no report was written: unexpected {type(error).__name__}: {error}")
+        return False
+    return True
+
+
+def names_shown(run: RunDirectory, verdict: Verdict) -> dict[int, str]:
+    """The names of the keys in the examples that ``announce`` shows."""
+    from results.report.steps import key_names
+
+    shown = [e for a in verdict.anomalies.values() for e in a.examples[:EXAMPLES_SHOWN]]
+    names = key_names(run, read_manifest(run)) if shown else {}
+    return {key: names[key] for e in shown for key in e.get("keys", ()) if key in names}
+
+
+def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None = None) -> None:
+    """Say on stdout what was found; the last line is outcome, meaning and path: ``path`` where it
+    is given, for what is gone afterwards.
+    """
+    from results.report.cards import other_reasons, plainest_first
+
+    verdict = judged.verdict
+    for name, anomaly in plainest_first(verdict.anomalies):
+        _announce_anomaly(name, anomaly, judged.names)
+    if verdict.observed:
+        kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
+        click.echo(f"observed, ruled out by no promise: {inert(kinds)}")
+    reasons = other_reasons(verdict.reasons, verdict.anomalies)
+    for reason in reasons[:REASONS_SHOWN]:
+        click.echo(f"because: {inert(reason, LINE_CHARS)}")
+    if len(reasons) > REASONS_SHOWN:
+        click.echo(f"and {len(reasons) - REASONS_SHOWN} more reasons")
+    click.echo(last_line(run, judged.outcome, report, path))
+    sys.stdout.flush()
+
+
+def last_line(run: RunDirectory, outcome: Outcome, report: bool, path: Path | None = None) -> str:
+    """``OUTCOME: meaning: path``; the path is ``path``, or of the report or the run."""
+    path = path or (run.report if report else run.root)
+    return f"{outcome.value.upper()}: {outcome.meaning}: {inert(str(path), PATH_CHARS)}"
+
+
+def _announce_anomaly(name: str, anomaly: Anomaly, names: Mapping[int, str]) -> None:
+    click.echo(f"{inert(name)}: {anomaly.count}")
+    for example in anomaly.examples[:EXAMPLES_SHOWN]:
+        click.echo(f"  {inert(str(example.get('text', '')), LINE_CHARS)}")
+        explained = example.get("explained_by") or {}
+        for key in (key for key in example.get("keys", ()) if key in names):
+            click.echo(f"    key {key} is {inert(names[key], LINE_CHARS)} in the file")
+        if "text" in explained:
+            click.echo(f"    explained by: {inert(str(explained['text']), CHAIN_CHARS)}")
+    if anomaly.count > EXAMPLES_SHOWN:
+        click.echo(f"  and {anomaly.count - EXAMPLES_SHOWN} more")

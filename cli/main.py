@@ -1,0 +1,139 @@
+"""The command line: its commands, and the one place where an error becomes an exit code.
+
+Exit codes are those of ``harness.outcome``: what Python and click would exit with (1 and 2) would
+read as a verdict here.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from cli import streams
+from cli.attach import logs, shell
+from cli.check import check
+from cli.cleanup import cleanup
+from cli.conform import conform_command
+from cli.doctor import doctor
+from cli.replay import replay
+from cli.report import report
+from cli.run import run
+from cli.runs import runs
+from cli.selftest import selftest
+from cli.session import Session, say
+from cli.shrink import shrink
+from cli.signals import interrupt_on_terminate
+from cli.sim import sim
+from harness import plugins
+from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
+from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome, worst
+
+EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
+EXIT_NO_READER = 141  # what a shell shows for a process that SIGPIPE ended
+
+EPILOG = """\b
+Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,
+130 interrupted, 141 nobody read the output, 254 misuse (plan, flags, history),
+255 harness error."""
+
+
+def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        click.echo(f"firedrill, version {plugins.own_version()}")
+        context.exit()
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version and exit.",
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_obj
+def cli(session: Session, debug: bool) -> None:
+    """Break a replicated store on purpose, and say which promises held."""
+    session.debug = debug
+
+
+for command in (
+    run,
+    sim,
+    selftest,
+    replay,
+    shrink,
+    check,
+    report,
+    conform_command,
+    doctor,
+    shell,
+    logs,
+    runs,
+    cleanup,
+):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    interrupt_on_terminate()
+    streams.complete()
+    streams.bound_warnings()
+    if sys.stdout is None:
+        say("stdout is closed, so nobody could read what was found")
+        sys.exit(EXIT_HARNESS_ERROR)
+    code = execute(sys.argv[1:])
+    streams.settle()
+    sys.exit(code)
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; nothing is raised, no traceback is shown
+    unasked.
+    """
+    session = Session()
+    try:
+        code = cli.main(list(arguments), prog_name="firedrill", standalone_mode=False, obj=session)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        return _failed(session, Interrupted("interrupted"))
+    except click.ClickException as error:
+        error.show()
+        return EXIT_USAGE
+    except (BrokenPipeError, SystemExit):  # click leaves by SystemExit(1) when its reader is gone
+        return EXIT_NO_READER
+    except KeyboardInterrupt:
+        return _failed(session, Interrupted("interrupted"))
+    except OSError as error:
+        refusal = streams.refusal(sys.stdout)
+        if not refusal:
+            return _failed(session, error)
+        # A violation that nobody could read about is one all the same.
+        code = _failed(session, HarnessError(f"stdout: {refusal}"))
+        return (
+            worst([session.outcome, Outcome.HARNESS_ERROR]).exit_code if session.outcome else code
+        )
+    except Exception as error:
+        return _failed(session, error)
+    return int(code or 0)
+
+
+def _failed(session: Session, error: Exception) -> int:
+    """Say it in one sentence, keep the traceback where it can be found, and pick the code."""
+    if session.debug:
+        traceback.print_exception(error)
+    if isinstance(error, FiredrillError) and not isinstance(error, HarnessBug):
+        say(str(error))
+    else:
+        kept = session.keep_traceback(error)
+        where = f"the traceback is in {kept}" if kept else "--debug shows where"
+        say(f"unexpected {type(error).__name__}: {error} ({where})")
+    if isinstance(error, UsageError):
+        return EXIT_USAGE
+    return EXIT_INTERRUPTED if isinstance(error, Interrupted) else EXIT_HARNESS_ERROR

@@ -1,0 +1,22 @@
+"""``firedrill report``: write the page of a run again."""
+
+from __future__ import annotations
+
+import click
+
+from cli import judging
+from cli.session import Session, runs_option
+from harness.text import inert
+from results.store.store import RunStore
+
+
+@click.command()
+@click.argument("run", default="latest")
+@runs_option
+@click.pass_obj
+def report(session: Session, run: str, store: RunStore) -> int:
+    """Write the report of RUN again, from its verdict and its history."""
+    session.run = directory = store.resolve(run)
+    judging.draw(directory)
+    click.echo(inert(str(directory.report), judging.PATH_CHARS))
+    return 0

@@ -1,0 +1,163 @@
+"""``firedrill run``: one drill, from plan to report."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli import duration
+from cli.drill import Budget, Keep, Wishes, one
+from cli.repeat import MAX_REPEAT, Bounds, series
+from cli.session import Session, executor_option, runs_option
+from harness.errors import MissingCapability, PlanError
+from harness.plan.overrides import merged
+from harness.plan.plan import MAX_SEED, Plan, load
+from results.store.store import RunStore
+
+SCHEDULE_FORM = "AT_S:KIND:TARGET[:HOLD_S]"
+
+
+class _Keeping(click.Command):
+    """Lets ``--keep`` stand alone: click would take the next word, which is the plan."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As ``click.Command``."""
+        return super().parse_args(ctx, ["--keep=failed" if a == "--keep" else a for a in args])
+
+
+@click.command(cls=_Keeping)
+@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.option("--name", help="Name of the run; part of its identifier.")
+@click.option("--seed", type=int, help="Seed of every random choice (drawn when not given).")
+@click.option("--provider", help="Where nodes come from: auto, docker, process, ...")
+@click.option("--nodes", type=int, help="How many nodes.")
+@click.option("--duration", type=float, help="Seconds of the drive phase.")
+@click.option("--concurrency", type=int, help="Logical client processes.")
+@click.option("--system", help="The store under test.")
+@click.option("--workload", help="What clients do.")
+@click.option(
+    "--fault", "faults", multiple=True, help="A fault kind of the random mix; repeatable."
+)
+@click.option("--schedule", multiple=True, metavar=SCHEDULE_FORM, help="A fault; repeatable.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
+)
+@executor_option
+@runs_option
+@click.option("--no-report", is_flag=True, help="Write the verdict, but no report.")
+@click.option(
+    "--keep",
+    type=click.Choice([when.value for when in Keep]),
+    default=Keep.NEVER.value,
+    help="Leave the cluster up where the run failed (--keep), or in any case (--keep=always); "
+    "not that of a controller that died.",
+)
+@click.option(
+    "--repeat", type=click.IntRange(1, MAX_REPEAT), default=1, metavar="N", help="Make N runs."
+)
+@click.option("--until-failure", is_flag=True, help="End with the first run that failed.")
+@click.option(
+    "--time-budget",
+    callback=duration.seconds,
+    metavar="TIME",
+    help="For all runs together: 90s, 30m, 8h. Ends what is under way then.",
+)
+@click.pass_obj
+def run(
+    session: Session,
+    /,
+    plan: Path | None,
+    store: RunStore,
+    no_report: bool,
+    keep: str,
+    repeat: int,
+    until_failure: bool,
+    time_budget: float | None,
+    **flags: Any,  # noqa: ANN401
+) -> int:
+    """Run PLAN (a TOML file; flags override its keys) and judge what happened.
+
+    The first Ctrl-C heals, collects and seals, the second stops at once. A run failed where it is
+    no valid one and not unknown. With --repeat the seeds of later runs follow from the first.
+    """
+    given = overrides(flags)
+    wishes = Wishes(report=not no_report, keep=Keep(keep))
+    with naming_source(plan, given):
+        chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
+        _refuse_without_java(chosen)
+        if repeat == 1 and not until_failure:
+            budget = Budget(time_budget) if time_budget else None
+            return one(session, chosen, store, wishes, budget).code
+        bounds = Bounds(
+            runs=repeat if repeat > 1 else MAX_REPEAT,
+            until_failure=until_failure,
+            budget=Budget(time_budget) if time_budget else None,
+        )
+        return series(session, chosen, store, wishes, bounds)
+
+
+def overrides(flags: dict[str, Any]) -> dict[str, object]:
+    """The plan's keys that flags name, dotted path -> value. Raises ``PlanError``."""
+    named = {
+        "name": flags["name"],
+        "seed": flags["seed"],
+        "cluster.provider": flags["provider"],
+        "cluster.nodes": flags["nodes"],
+        "drive.duration_s": flags["duration"],
+        "drive.concurrency": flags["concurrency"],
+        "system.name": flags["system"],
+        "workload.name": flags["workload"],
+        "check.executor": flags["executor"],
+        "nemesis.mix": list(flags["faults"]) or None,
+        "nemesis.schedule": [planned(text) for text in flags["schedule"]] or None,
+    }
+    return merged(named, flags["sets"])
+
+
+@contextmanager
+def naming_source(plan: Path | None, given: Mapping[str, object]) -> Iterator[None]:
+    """Within the block a ``PlanError`` says whether the file or a flag is to be mended."""
+    try:
+        yield
+    except PlanError as error:
+        if not error.path:  # it names what it could not read
+            raise
+        flagged = any(_within(error.path, key) for key in given)
+        source = "flags" if flagged or plan is None else str(plan)
+        raise PlanError(error.path, error.problem, source) from error
+
+
+def _within(path: str, key: str) -> bool:
+    """Whether ``path`` is the key, or a part of what stands there."""
+    return path == key or path.startswith((f"{key}.", f"{key}["))
+
+
+def planned(text: str) -> dict[str, object]:
+    """One row of ``nemesis.schedule`` from ``AT_S:KIND:TARGET[:HOLD_S]``. Raises ``PlanError``."""
+    parts = [part.strip() for part in text.split(":")]
+    try:
+        at, kind, target, *hold = parts
+        numbers = [float(number) for number in (at, *hold)]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2):
+        raise PlanError("nemesis.schedule", f"expected {SCHEDULE_FORM} (got {text!r})")
+    row: dict[str, object] = {"at_s": numbers[0], "kind": kind, "target": target}
+    return row | ({"hold_s": numbers[1]} if len(numbers) == 2 else {})
+
+
+def _refuse_without_java(plan: Plan) -> None:
+    """A drill that nobody could judge afterwards does not start. Raises ``MissingCapability``."""
+    if plan.check.executor != "spark":
+        return
+    from checkers.engine import java
+
+    choice = java.find_java()
+    if choice.home is None:
+        remedy = f"{choice.reason}; or judge in this process with --executor local"
+        raise MissingCapability("the executor 'spark'", f"Java {java.JAVA_MIN}", remedy)

@@ -1,0 +1,179 @@
+"""``firedrill runs``: what is in the store, and letting go of what is old."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+import msgspec
+
+from cli.cleanup import driven
+from cli.duration import seconds
+from cli.session import runs_option, say
+from harness.errors import HarnessError, MalformedHistory, UsageError
+from harness.history.manifest import RUNNING, read_manifest
+from harness.outcome import Outcome
+from harness.protocols.verdict import read_outcome
+from harness.run.directory import RunDirectory, require_plain
+from harness.run.disk_budget import MIB, used_bytes
+from harness.text import inert
+from results.store.retention import Kept, Rule, to_prune
+from results.store.store import RunStore
+
+FAILED = frozenset({Outcome.VIOLATION.value, Outcome.HARNESS_ERROR.value})
+ON = "still driven"
+UP = "its cluster is kept up"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list. ``state`` is the outcome, or what keeps it from having one; ``held``
+    says why the run can't be let go.
+    """
+
+    run: str
+    state: str
+    outcome: str | None
+    workload: str
+    nodes: int | None
+    size_bytes: int
+    held: str
+
+
+@click.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@runs_option
+@click.pass_context
+def runs(context: click.Context, store: RunStore, as_json: bool) -> int:
+    """List the runs of the store, oldest first; see also its command prune."""
+    if context.invoked_subcommand is not None:
+        return 0
+    rows = [summary(run) for run in store.runs()]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2))
+    else:
+        _show(rows, store)
+    return 0
+
+
+@runs.command()
+@click.option("--keep-last", type=click.IntRange(0), metavar="N", help="Keep the newest N runs.")
+@click.option(
+    "--older-than", callback=seconds, metavar="TIME", help="Let go only of older ones: 14d, 12h."
+)
+@click.option(
+    "--keep-failed", is_flag=True, help="Keep violations, harness errors and runs without verdict."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and let it stay.")
+@runs_option
+def prune(
+    store: RunStore,
+    keep_last: int | None,
+    older_than: float | None,
+    keep_failed: bool,
+    dry_run: bool,
+) -> int:
+    """Remove old run directories. One that is still driven, or whose cluster is kept up, stays.
+
+    Every rule that is given must let a run go.
+    """
+    if keep_last is None and older_than is None:
+        raise UsageError("say which runs may go: --keep-last N, --older-than TIME, or both")
+    rule = Rule(
+        keep_last=keep_last, older_than_s=older_than, keep_failed=keep_failed, failed=FAILED
+    )
+    every = {run.root.name: run for run in store.runs()}
+    known = [_known(run) for run in every.values()]
+    freed = count = failures = 0
+    for left in store.broken_off():
+        freed += used_bytes(left.root)
+        if not dry_run:
+            try:
+                store.finish(left)
+            except HarnessError as error:
+                say(str(error))
+                failures += 1
+                continue
+        name = left.root.name.removeprefix(".").removesuffix(".removing")
+        click.echo(f"{'would finish' if dry_run else 'finished'} removing {name}")
+    for chosen in to_prune(known, rule, datetime.now(UTC)):
+        run = every[chosen.run_id]
+        size = used_bytes(run.root)
+        if not dry_run:
+            try:
+                store.remove(run)
+            except HarnessError as error:
+                say(str(error))
+                failures += 1
+                continue
+        click.echo(f"{'would remove' if dry_run else 'removed'} {chosen.run_id}")
+        freed, count = freed + size, count + 1
+    said = "would go" if dry_run else "removed"
+    click.echo(f"{count} of {len(every)} runs {said}, {freed / MIB:,.0f} MiB")
+    return Outcome.HARNESS_ERROR.exit_code if failures else 0
+
+
+def summary(run: RunDirectory) -> Summary:
+    """What a person wants to know of a run at a glance; what can't be read is said, not raised."""
+    outcome = outcome_of(run)
+    held = held_by(run)
+    try:
+        manifest = read_manifest(run)
+        unjudged = "not sealed" if manifest.state == RUNNING else "not judged"
+        workload = manifest.workload
+        nodes = sum(path.is_dir() for path in run.node("any").parent.glob("*")) or None
+    except MalformedHistory:
+        unjudged, workload, nodes = "no history", "", None
+    return Summary(
+        run=run.root.name,
+        state=held or outcome or unjudged,
+        outcome=outcome,
+        workload=workload,
+        nodes=nodes,
+        size_bytes=used_bytes(run.root),
+        held=held,
+    )
+
+
+def outcome_of(run: RunDirectory) -> str | None:
+    """The outcome of the run's verdict; ``None`` where there is no readable one."""
+    try:
+        require_plain(run)
+        found = read_outcome(run)
+    except MalformedHistory:
+        return None
+    return found.value if found else None
+
+
+def held_by(run: RunDirectory) -> str:
+    """Why the run can't be let go now; empty where nothing holds it, or where it is none of ours:
+    a directory from elsewhere in which links stand for files.
+    """
+    try:
+        require_plain(run)
+    except MalformedHistory:
+        return ""
+    if run.kept.exists():
+        return UP
+    return ON if driven(run) else ""
+
+
+def _known(run: RunDirectory) -> Kept:
+    return Kept(run_id=run.root.name, outcome=outcome_of(run), held=held_by(run))
+
+
+def _show(rows: list[Summary], store: RunStore) -> None:
+    if not rows:
+        click.echo(f"no runs in {store.root}")
+        return
+    width = max(len(row.run) for row in rows)
+    states = max(len("outcome"), *(len(inert(row.state)) for row in rows))
+    click.echo(f"{'run':<{width}}  {'outcome':<{states}}  {'workload':<12}  {'nodes':>5}      size")
+    for row in rows:
+        nodes = "" if row.nodes is None else str(row.nodes)
+        size = f"{row.size_bytes / MIB:,.1f} MiB"
+        click.echo(
+            f"{row.run:<{width}}  {inert(row.state):<{states}}  {inert(row.workload):<12}"
+            f"  {nodes:>5}  {size:>8}"
+        )
+    total = sum(row.size_bytes for row in rows)
+    click.echo(f"{len(rows)} runs, {total / MIB:,.0f} MiB")

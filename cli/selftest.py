@@ -1,0 +1,311 @@
+"""``firedrill selftest``: are planted bugs found, does a sound node stay clean, do alarms ring?"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from cli.campaigns.engine import SEED_LIMIT_S, campaign
+from cli.campaigns.seeds import CRASHES, LIVENESS, SeedResult
+from cli.campaigns.summary import overall
+from cli.session import Session, runs_option, say
+from harness.errors import UsageError
+from harness.history.files import disk_failure, write_atomically
+from harness.outcome import Outcome
+from harness.plan.plan import MAX_SEED, Plan, load
+from harness.run.directory import RunDirectory
+from results.store.store import RunStore
+
+RESULTS = "selftest.json"
+CHECKERS = {
+    **{"lost-write": "lost-write", "bank-total": "bank", "negative-balance": "bank"},
+    "liveness": "liveness",
+}
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one bug. ``tries``: how many seeds each finding took, in their order; ``names``:
+    how often which anomaly was named; ``unknown`` seeds showed nothing, ``broken`` ones came to no
+    verdict; ``run``: of the first finding.
+    """
+
+    bug: str
+    seeds: int
+    tries: tuple[int, ...]
+    names: dict[str, int]
+    unknown: int
+    broken: int = 0
+    run: str = ""
+
+    @property
+    def median(self) -> float | None:
+        """Seeds to find it, in the middle of all findings."""
+        return statistics.median(self.tries) if self.tries else None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole campaign. ``clean_outcome`` is that of all seeds of the sound node together: one
+    that was hardly observed was not found clean.
+    """
+
+    bugs: tuple[Found, ...]
+    clean_seeds: int
+    clean_outcome: Outcome
+    clean_unknown: int
+    clean_broken: int
+    clean_anomalies: dict[str, int]
+    canary_rings: bool
+
+
+@click.command()
+@click.option("--bug", "bugs", multiple=True, help="Only this bug; repeatable.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True,
+              help="Findings of each bug, for the median.")  # fmt: skip
+@click.option("--max-seeds", type=click.IntRange(1), default=50, show_default=True,
+              help="Seeds for one finding; then the bug counts as not found.")  # fmt: skip
+@click.option("--clean", type=click.IntRange(1), default=100, show_default=True,
+              help="Seeds of the sound node, over the same plans.")  # fmt: skip
+@click.option("--seed", "first", type=click.IntRange(0, MAX_SEED), default=1, help="The first (1).")
+@click.option("--jobs", type=click.IntRange(1), help="Seeds at once (as many as cores).")
+@runs_option
+@click.pass_obj
+def selftest(
+    _session: Session,
+    /,
+    bugs: tuple[str, ...],
+    rounds: int,
+    max_seeds: int,
+    clean: int,
+    first: int,
+    jobs: int | None,
+    store: RunStore,
+) -> int:
+    """Hunt every planted bug of the reference store in simulated drills, and none in a sound one.
+
+    A bug is found when a checker of histories or of replicas names something; that a node died of
+    it is not enough, nor that a partition stood still, but for bugs that do nothing else. Exit code
+    0: all found, the sound node clean (2 where more than a few of its seeds can't tell), and the
+    canary rings.
+    """
+    from clusters.reference.node.bugs import KNOWN
+
+    for bug in bugs:
+        if bug not in KNOWN:
+            raise UsageError(f"--bug: expected one of {', '.join(sorted(KNOWN))} (got {bug!r})")
+    store.root.mkdir(parents=True, exist_ok=True)
+    rings = _canary(store.root, first, jobs)
+    chosen = bugs or tuple(sorted(KNOWN))
+    found = []
+    click.echo(row("bug", "found", "seeds", "median", "checker", "reported as"))
+    for bug in chosen:
+        found.append(hunt(bug, store.root, rounds, max_seeds, first, jobs))
+        click.echo(described(found[-1]))
+    summary = _with_clean(found, rings, store.root, range(first, first + clean), jobs)
+    write_atomically(store.root / RESULTS, msgspec.json.format(msgspec.json.encode(summary)))
+    return _conclude(summary, store.root)
+
+
+def hunt(bug: str, root: Path, rounds: int, max_seeds: int, first: int, jobs: int | None) -> Found:
+    """Drill seed after seed until ``bug`` was found ``rounds`` times, or not for ``max_seeds``.
+
+    Seeds count in their order, however they end; only the run of the first finding is kept.
+    """
+    plans = (plan_of(bug, seed, on=True) for seed in range(first, first + rounds * max_seeds))
+    with _ground(root) as ground:
+        with drilled(plans, ground, jobs) as work:
+            results = decided(bug, work, rounds, max_seeds, first)
+        found = summed(bug, results, rounds, first)
+        return msgspec.structs.replace(found, run=_kept(found.run, root))
+
+
+def decided(
+    bug: str, ended: Iterable[SeedResult], rounds: int, max_seeds: int, first: int
+) -> list[SeedResult]:
+    """The results that count, in the order of their seeds: from ``first`` on without a gap, to the
+    one that ends the hunt. Of what ended out of turn nothing counts before its turn: else how many
+    seeds a finding takes depended on what else the machine has to do.
+    """
+    waiting: dict[int, SeedResult] = {}
+    results: list[SeedResult] = []
+    hits, last = 0, first - 1
+    for result in ended:
+        waiting[result.seed] = result
+        while (turn := waiting.pop(first + len(results), None)) is not None:
+            results.append(turn)
+            if counted(bug, turn):
+                hits, last = hits + 1, turn.seed
+            if hits >= rounds or turn.seed - last >= max_seeds:
+                return results
+    return results
+
+
+def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> Found:
+    """The findings among ``results``, each with the seeds since the one before."""
+    ordered = sorted(results, key=lambda result: result.seed)
+    hits = [result for result in ordered if counted(bug, result)][:rounds]
+    seeds = [first - 1, *(hit.seed for hit in hits)]
+    names: dict[str, int] = {}
+    for hit in hits:
+        for name in counted(bug, hit):
+            names[name] = names.get(name, 0) + 1
+    return Found(
+        bug=bug,
+        seeds=max((result.seed for result in ordered), default=first - 1) - first + 1,
+        tries=tuple(later - before for before, later in itertools.pairwise(seeds)),
+        names=dict(sorted(names.items(), key=lambda item: (-item[1], item[0]))),
+        unknown=_count(ordered, Outcome.UNKNOWN),
+        broken=_count(ordered, Outcome.HARNESS_ERROR),
+        run=hits[0].run if hits else "",
+    )
+
+
+def _count(results: Iterable[SeedResult], outcome: Outcome) -> int:
+    return sum(result.outcome is outcome for result in results)
+
+
+def counted(bug: str, result: SeedResult) -> tuple[str, ...]:
+    """The anomalies that name ``bug``."""
+    from clusters.reference.node.bugs import STALLING
+
+    beside = CRASHES - {LIVENESS} if bug in STALLING else CRASHES
+    return tuple(name for name in sorted(result.anomalies) if name not in beside)
+
+
+def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
+    """The drill that suits ``bug``, with the bug or without it."""
+    from clusters.reference.hunts import overrides
+
+    name = bug if on else f"clean-{bug}"
+    given = {**overrides(bug), "seed": seed, "name": f"{name}-{seed}"[:48]}
+    return load(None, given | {"system.bugs": [bug] if on else []})
+
+
+def checker_of(name: str) -> str:
+    """The checker that names this anomaly of a list-append drill."""
+    from harness.protocols.models import OF_REPLICAS
+
+    return "replicas" if name in OF_REPLICAS else CHECKERS.get(name, "list-append")
+
+
+def row(*cells: str) -> str:
+    """One line of the table."""
+    return "{:<24} {:>7} {:>6} {:>7}  {:<24} {}".format(*cells).rstrip()
+
+
+def described(found: Found) -> str:
+    """One bug as a line."""
+    checkers = dict.fromkeys(checker_of(name) for name in found.names)
+    median = "-" if found.median is None else f"{found.median:g}"
+    names = " ".join(f"{name}({count})" for name, count in found.names.items()) or "NOT FOUND"
+    tries = str(len(found.tries))
+    return row(found.bug, tries, str(found.seeds), median, ",".join(checkers) or "-", names)
+
+
+def _canary(root: Path, first: int, jobs: int | None) -> bool:
+    plan = plan_of("no-fsync", first, on=False)
+    with _ground(root) as ground:
+        with drilled([plan], ground, jobs, keep=True) as work:
+            result = next(work)
+        from cli.canary import sing  # reads tables: not for who asks for help
+
+        heard = sing(RunDirectory(Path(result.run)))
+    named = ", ".join(heard.after) or "nothing"
+    click.echo(f"canary: a falsified run was reported as {named}")
+    return heard.rings
+
+
+def _with_clean(
+    found: Sequence[Found], rings: bool, root: Path, seeds: range, jobs: int | None
+) -> Summary:
+    """Drill the sound node over the plans of all bugs in turn."""
+    names = [each.bug for each in found]
+    plans = (plan_of(names[at % len(names)], seed, on=False) for at, seed in enumerate(seeds))
+    anomalies: dict[str, int] = {}
+    with _ground(root) as ground:
+        with drilled(plans, ground, jobs) as work:
+            results = list(work)
+        for result in results:
+            for name in result.anomalies:
+                anomalies[name] = anomalies.get(name, 0) + 1
+            if result.anomalies or result.outcome in (Outcome.VIOLATION, Outcome.HARNESS_ERROR):
+                kept = _kept(result.run, root)
+                say(f"the sound node: {result.name}: {'; '.join(result.reasons)}: {kept}")
+    return Summary(
+        bugs=tuple(found),
+        clean_seeds=len(results),
+        clean_outcome=overall(results),
+        clean_unknown=_count(results, Outcome.UNKNOWN),
+        clean_broken=_count(results, Outcome.HARNESS_ERROR),
+        clean_anomalies=anomalies,
+        canary_rings=rings,
+    )
+
+
+@contextmanager
+def _ground(root: Path) -> Iterator[Path]:
+    """A directory for runs of ours alone, gone afterwards: what else ``root`` holds is a user's,
+    whatever it is called.
+    """
+    ground = Path(tempfile.mkdtemp(prefix="selftest-", dir=root))
+    try:
+        yield ground
+    finally:
+        shutil.rmtree(ground, ignore_errors=True)
+
+
+def _kept(run: str, root: Path) -> str:
+    """Where the directory ``run`` stands that is taken out of its ground, to ``root``; nothing
+    where there is none.
+    """
+    if not run:
+        return ""
+    place = root / Path(run).name
+    try:
+        Path(run).rename(place)
+    except OSError as error:
+        raise disk_failure("move", Path(run), error, "what was found is not kept") from error
+    return str(place)
+
+
+@contextmanager
+def drilled(
+    plans: Iterable[Plan], root: Path, jobs: int | None, *, keep: bool = False
+) -> Iterator[Iterator[SeedResult]]:
+    """Results as they come; whoever leaves the block ends what goes on."""
+    work = campaign(plans, root, keep=keep, seed_limit_s=SEED_LIMIT_S, jobs=jobs)
+    try:
+        yield work
+    finally:
+        work.close()  # type: ignore[attr-defined]
+
+
+def _conclude(summary: Summary, root: Path) -> int:
+    missed = [each.bug for each in summary.bugs if not each.tries]
+    clean = ", ".join(f"{name} in {n}" for name, n in summary.clean_anomalies.items()) or "nothing"
+    click.echo(
+        f"the sound node: {clean} found in {summary.clean_seeds} seeds, {summary.clean_unknown} of "
+        f"them unknown, {summary.clean_broken} broken off"
+    )
+    click.echo(f"found {len(summary.bugs) - len(missed)} of {len(summary.bugs)} planted bugs")
+    if missed:
+        click.echo(f"not found: {', '.join(missed)}")
+    if broken := {each.bug: each.broken for each in summary.bugs if each.broken}:
+        click.echo("broken off: " + ", ".join(f"{bug} in {n}" for bug, n in broken.items()))
+    if not summary.canary_rings:
+        click.echo("the canary is silent: nothing that was found or not found counts")
+    if summary.clean_outcome is Outcome.UNKNOWN:
+        click.echo("the sound node showed too little to be called clean")
+    click.echo(f"results: {root / RESULTS}")
+    if summary.clean_anomalies:
+        return Outcome.VIOLATION.exit_code
+    if missed or not summary.canary_rings:
+        return Outcome.HARNESS_ERROR.exit_code
+    return summary.clean_outcome.exit_code

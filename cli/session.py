@@ -1,0 +1,80 @@
+"""What one invocation of the command line carries from command to handler."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from harness.errors import HarnessError
+from harness.history.files import write_atomically
+from harness.outcome import Outcome, worst
+from harness.run.directory import RunDirectory
+from harness.text import inert
+from results.store.store import DEFAULT_ROOT, RunStore
+
+TRACEBACK_FILE = "traceback.txt"
+SENTENCE_CHARS = 2000  # an error names files and reasons; past this it is a dump
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+@attrs.define
+class Session:
+    """``run`` is the run directory at hand, once there is one: tracebacks are kept in it.
+    ``outcome`` is what was found, for an exit code that holds also where nobody could be told.
+    """
+
+    debug: bool = False
+    run: RunDirectory | None = None
+    outcome: Outcome | None = None
+
+    def found(self, outcome: Outcome) -> None:
+        """Remember ``outcome``, unless a worse one was found before."""
+        self.outcome = outcome if self.outcome is None else worst([outcome, self.outcome])
+
+    def keep_traceback(self, error: BaseException) -> Path | None:
+        """Write the traceback into the run directory; where it stands, if that was possible."""
+        if self.run is None or not self.run.root.is_dir():
+            return None
+        path = self.run.root / TRACEBACK_FILE
+        text = "".join(traceback.format_exception(error))
+        try:
+            write_atomically(path, text.encode("utf-8", "backslashreplace"))
+        except HarnessError:  # a full disk is often the error itself
+            return None
+        return path
+
+
+def say(text: str) -> None:
+    """One line for a person, on stderr. That nobody reads there any more ends no work."""
+    with contextlib.suppress(OSError):
+        click.echo(f"firedrill: {inert(text, SENTENCE_CHARS)}", err=True)
+
+
+def runs_option(command: C) -> C:
+    """``--runs-dir``: which store a command works on, given to it as ``store``."""
+    return click.option(
+        "--runs-dir",
+        "store",
+        envvar="FIREDRILL_RUNS_DIR",
+        default=str(DEFAULT_ROOT),
+        show_default=True,
+        callback=lambda _context, _option, value: RunStore(Path(value)),
+        help="Directory of run directories.",
+    )(command)
+
+
+def executor_option(command: C) -> C:
+    """``--executor``: where the checkers run."""
+    return click.option(
+        "--executor",
+        type=click.Choice(["auto", "spark", "local"]),
+        help="Check on Spark or in this process; the verdict is the same. auto takes this process "
+        "for small histories (default: the plan's).",
+    )(command)

@@ -1,0 +1,239 @@
+"""``firedrill shrink``: the smallest plan that still fails as a run did."""
+
+from __future__ import annotations
+
+import errno
+import os
+import textwrap
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+
+import click
+
+from cli import duration
+from cli.campaigns.seeds import CRASHES
+from cli.campaigns.summary import METHOD, between
+from cli.environment import SIMULATED
+from cli.session import Session, runs_option, say
+from cli.shrinking.candidates import beginnings, smaller, with_schedule
+from cli.shrinking.trials import OutOfTime, Trials
+from harness.errors import MalformedHistory, UsageError
+from harness.history.files import write_atomically
+from harness.history.manifest import read_manifest
+from harness.outcome import Outcome
+from harness.plan.plan import Plan, dumps, load
+from harness.protocols.faults import PlannedFault
+from harness.protocols.verdict import read_verdict
+from harness.run.directory import RunDirectory
+from nemesis.shrink import fewest, least
+from results.store.store import RunStore
+
+SHRUNK = "shrunk.toml"
+SHRINK_LIMIT = "10m"
+TRIES = 3
+REAL_REPETITIONS = 5
+HEAD_CHARS = 100
+
+
+@click.command()
+@click.argument("name", metavar="RUN", default="latest")
+@runs_option
+@click.option(
+    "--tries",
+    type=click.IntRange(1, 100),
+    default=TRIES,
+    show_default=True,
+    help="Seeds (real nodes: repetitions) in one of which a candidate has to fail.",
+)
+@click.option(
+    "--time-budget",
+    callback=duration.seconds,
+    default=SHRINK_LIMIT,
+    show_default=True,
+    metavar="TIME",
+    help="For all trials together: 90s, 10m.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 1000),
+    help=f"Runs of the result, to tell how often it fails (1; on real nodes {REAL_REPETITIONS}).",
+)
+@click.option(
+    "--anomaly",
+    "anomalies",
+    multiple=True,
+    help="What it must still fail with; repeatable. Any that RUN failed with, but for the end of a "
+    "node or a standstill beside others.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Simulated trials at once (as many as cores).")
+@click.option("--out", type=click.Path(path_type=Path), help=f"The plan file ({SHRUNK} in RUN).")
+@click.pass_obj
+def shrink(
+    session: Session,
+    name: str,
+    store: RunStore,
+    tries: int,
+    time_budget: float,
+    repeat: int | None,
+    anomalies: tuple[str, ...],
+    jobs: int | None,
+    out: Path | None,
+) -> int:
+    """Find the smallest plan that fails as RUN did: the fewest faults, then less work, fewer
+    clients, a lower rate, fewer nodes and partitions, a shorter drive, shorter holds.
+
+    Its output is a plan file. A simulated run is shrunk to the same file every time (as long as the
+    time suffices), and that fails whenever it is run. A real cluster may not fail again, so the
+    plan is repeated at the end, and how often it failed is told with its confidence.
+    """
+    run = store.resolve(name)
+    session.run = run
+    path = out or run.root / SHRUNK
+    read_manifest(run)
+    _refuse_unwritable(path)  # before the trials, not with their result
+    plan, names = load(run.plan), failures(run, anomalies)
+    simulated = plan.cluster.provider == SIMULATED
+    began_s = time.monotonic()
+    with TemporaryDirectory(prefix="firedrill-shrink-") as scratch:
+        trials = Trials(
+            names=names,
+            tries=tries,
+            store=RunStore(Path(scratch)) if simulated else store,
+            ends_s=began_s + time_budget,
+            jobs=jobs,
+        )
+        small = shrunk(plan, trials)
+        took_s, runs = time.monotonic() - began_s, len(trials.made)
+        times = repeat or (1 if simulated else REAL_REPETITIONS)
+        failed = trials.times(small, times)
+    for line in told(plan, small, names):
+        click.echo(line)
+    counted = confidence(failed, times, exact=simulated)
+    click.echo(f"{runs} trials in {duration.words(round(took_s))}; {counted}")
+    lines = [f"Shrunk from the run {run.root.name}.", *told(plan, small, names), counted]
+    write_atomically(path, (head(lines) + dumps(small)).encode())
+    click.echo(f"plan: {path}")
+    return 0 if failed else Outcome.UNKNOWN.exit_code
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Raises ``UsageError`` where no file ``path`` can be written."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        expected = "expected a file in a directory that can be written"
+        raise UsageError(f"--out: {expected} (got {path}: {error.strerror})") from error
+
+
+def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
+    """What a smaller plan is to fail with: the anomalies that decided against ``run``, or those
+    ``wanted`` of them. Raises ``UsageError`` where there are none.
+    """
+    try:
+        verdict = read_verdict(run)
+    except MalformedHistory as error:
+        raise UsageError(f"{error} ('firedrill check' makes it anew)") from error
+    if verdict is None:
+        raise UsageError(f"{run.root.name} has no verdict ('firedrill check' makes one)")
+    found = frozenset(verdict.anomalies)
+    if not found:
+        raise UsageError(f"{run.root.name} broke no promise: there is nothing to shrink")
+    for name in wanted:
+        if name not in found:
+            known = ", ".join(sorted(found))
+            raise UsageError(f"--anomaly: expected one of {known} (got {name!r})")
+    # That a node ends or stands still has many causes: what was wrong with data is the failure.
+    return frozenset(wanted) or (found - CRASHES) or found
+
+
+def shrunk(plan: Plan, trials: Trials) -> Plan:
+    """The smallest plan that was found before the time was over."""
+    best = [plan]
+
+    def of_faults(candidates: list[tuple[PlannedFault, ...]]) -> int | None:
+        found = trials.first([with_schedule(best[0], faults) for faults in candidates])
+        if found is None:
+            return None
+        best[0] = found[1]
+        say(f"still fails with {counted_faults(best[0])}")
+        return found[0]
+
+    def of_plans(candidates: list[Plan]) -> Plan | None:
+        found = trials.first(candidates)
+        if found is None:
+            return None
+        best[0] = found[1]
+        return best[0]
+
+    try:
+        if found := trials.first(beginnings(plan), tries=1):
+            best[0] = found[1]
+            say(f"still fails in {best[0].drive.duration_s:g} s with {counted_faults(best[0])}")
+        fewest(best[0].nemesis.schedule, of_faults)
+        least(best[0], smaller, of_plans)
+        # What is smaller may need fewer of them.
+        fewest(best[0].nemesis.schedule, of_faults)
+    except (OutOfTime, KeyboardInterrupt) as end:
+        why = "the time is over" if isinstance(end, OutOfTime) else "interrupted"
+        say(f"{why}: this is the smallest plan that was found by then")
+    return best[0]
+
+
+def counted_faults(plan: Plan) -> str:
+    """How many faults ``plan`` has, in words."""
+    count = len(plan.nemesis.schedule)
+    return "1 fault" if count == 1 else f"{count or 'no'} faults"
+
+
+def told(plan: Plan, small: Plan, names: Collection[str]) -> Iterator[str]:
+    """What became of ``plan``, in lines."""
+    yield (
+        f"still fails with {' or '.join(sorted(names))}: "
+        f"{counted_faults(plan)} became {len(small.nemesis.schedule)}"
+    )
+    for fault in small.nemesis.schedule:
+        yield f"  {fault.at_s:g} s: {fault.kind} of {fault.target} for {fault.hold_s:g} s"
+    drive, less = plan.drive, small.drive
+    changes = [
+        (drive.duration_s, less.duration_s, "s of drive"),
+        (drive.concurrency, less.concurrency, "clients"),
+        (drive.rate_per_s, less.rate_per_s, "transactions a second"),
+        (plan.cluster.nodes, small.cluster.nodes, "nodes"),
+    ]
+    for was, now, what in changes:
+        if was is not None and now is not None and was != now:
+            yield f"  {was:g} {what} became {now:g}"
+    for name, owner, other in (
+        ("workload", plan.workload, small.workload),
+        ("system", plan.system, small.system),
+    ):
+        for key, value in other.options.items():
+            if owner.options.get(key) != value:
+                yield f"  {name}.{key} became {value}"
+    for key in sorted(plan.cluster.options.keys() - small.cluster.options.keys()):
+        yield f"  without cluster.options.{key}"
+
+
+def confidence(failed: int, times: int, *, exact: bool) -> str:
+    """What ``failed`` of ``times`` repetitions say of the next run."""
+    text = f"it failed in {failed} of {times} repetitions"
+    if exact:
+        return text if failed < times else f"{text}; the same code fails every time"
+    return f"{text}: {between(failed, times)} of its runs fail ({METHOD})"
+
+
+def head(lines: Collection[str]) -> str:
+    """``lines`` as the comment that begins a plan file."""
+    wrapped = (
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line, HEAD_CHARS - 2, subsequent_indent="  ", drop_whitespace=False
+        )
+    )
+    return "".join(f"# {part}\n" for part in wrapped) + "\n"

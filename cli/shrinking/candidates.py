@@ -1,0 +1,172 @@
+"""Plans with less of one thing: what shrinking tries. A plan of which nothing more can be taken is
+the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from harness.errors import UsageError
+from harness.plan.plan import Plan
+from harness.protocols.faults import PlannedFault
+
+# A plan is not made smaller than this: a cluster needs a moment to fail in.
+LEAST_DURATION_S, LEAST_HOLD_S, LEAST_RATE_PER_S, LEAST_NODES = 3.0, 0.5, 5.0, 3
+CALM_S = 1.0  # of the drive, after the last fault
+FIRST_S = 0.5  # before the first one
+# Options of workloads, and how little of each is tried; one that the plan does not name is taken
+# for more than that.
+WORKLOAD_STEPS: Mapping[str, tuple[int, ...]] = {
+    "max_length": (2, 1),
+    "key_count": (8, 4, 2, 1),
+    "accounts": (4, 2),
+    "banks": (1,),
+}
+BEGINNINGS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)
+TROUBLES = ("weather", "rare")  # of a simulated ground, beside the faults
+
+
+def smaller(plan: Plan) -> list[Plan]:
+    """``plan`` with less of one thing, each in turn, what saves most first. All can be run."""
+    ways: tuple[Callable[[Plan], Iterator[Plan]], ...] = (
+        _sooner,
+        _shorter_drive,
+        _simpler_workload,
+        _fewer_clients,
+        _lower_rate,
+        _fewer_partitions,
+        _fewer_nodes,
+        _calmer_ground,
+        _shorter_holds,
+    )
+    return [less for way in ways for less in way(plan) if less != plan and _can_run(less)]
+
+
+def beginnings(plan: Plan) -> list[Plan]:
+    """``plan`` ended earlier, the shortest first. A simulated run begins as it did, whatever comes
+    later: what had gone wrong by then goes wrong again, and all that is tried after is cheaper.
+    """
+    return [less for share in BEGINNINGS if (less := _beginning(plan, share)) and _can_run(less)]
+
+
+def _beginning(plan: Plan, share: float) -> Plan | None:
+    duration_s = round(plan.drive.duration_s * share, 3)
+    if duration_s < LEAST_DURATION_S:
+        return None
+    faults = [fault for fault in plan.nemesis.schedule if fault.at_s < duration_s - CALM_S]
+    return _driven(with_schedule(plan, faults), duration_s=duration_s)
+
+
+def with_schedule(plan: Plan, faults: Sequence[PlannedFault]) -> Plan:
+    """``plan`` with ``faults`` and no others."""
+    nemesis = msgspec.structs.replace(plan.nemesis, mix=(), schedule=tuple(faults))
+    return msgspec.structs.replace(plan, nemesis=nemesis)
+
+
+def _can_run(plan: Plan) -> bool:
+    """Whether its workload takes its options, and its nodes are those that its faults name."""
+    from cli.wiring import build_fault, build_system, build_workload, materialised
+
+    try:
+        system = build_system(plan)
+        build_workload(plan, system)
+        kinds = dict.fromkeys(fault.kind for fault in plan.nemesis.schedule)
+        materialised(plan, system, {kind: build_fault(kind) for kind in kinds})
+    except UsageError:
+        return False
+    return True
+
+
+def _sooner(plan: Plan) -> Iterator[Plan]:
+    """All faults and the end, so much earlier that the first comes soon."""
+    schedule = plan.nemesis.schedule
+    early_s = min((fault.at_s for fault in schedule), default=0.0) - FIRST_S
+    for by_s in (early_s, early_s / 2):
+        if by_s < FIRST_S:
+            return
+        faults = [
+            msgspec.structs.replace(fault, at_s=round(fault.at_s - by_s, 3)) for fault in schedule
+        ]
+        moved = with_schedule(plan, faults)
+        yield _driven(moved, duration_s=_duration(moved, plan.drive.duration_s - by_s))
+
+
+def _shorter_drive(plan: Plan) -> Iterator[Plan]:
+    yield _driven(plan, duration_s=_duration(plan, plan.drive.duration_s / 2))
+
+
+def _duration(plan: Plan, wanted_s: float) -> float:
+    """``wanted_s``, or as much more as the faults need; never more than it is."""
+    last_s = max((fault.at_s + fault.hold_s for fault in plan.nemesis.schedule), default=0.0)
+    needed_s = max(LEAST_DURATION_S, last_s + CALM_S)
+    return round(min(plan.drive.duration_s, max(needed_s, wanted_s)), 3)
+
+
+def _simpler_workload(plan: Plan) -> Iterator[Plan]:
+    """Of each option the next smaller step."""
+    options = plan.workload.options
+    for name, steps in WORKLOAD_STEPS.items():
+        now = options.get(name)
+        step = next((step for step in steps if not isinstance(now, int) or step < now), None)
+        if step is not None:
+            less = options | {name: step}
+            if name == "max_length" and options.get("min_length", 1) > step:
+                less["min_length"] = step
+            workload = msgspec.structs.replace(plan.workload, options=less)
+            yield msgspec.structs.replace(plan, workload=workload)
+
+
+def _fewer_clients(plan: Plan) -> Iterator[Plan]:
+    if plan.drive.concurrency >= 4:
+        yield _driven(plan, concurrency=plan.drive.concurrency // 2)
+
+
+def _lower_rate(plan: Plan) -> Iterator[Plan]:
+    rate = plan.drive.rate_per_s
+    if rate is not None and rate / 2 >= LEAST_RATE_PER_S:
+        yield _driven(plan, rate_per_s=rate / 2)
+
+
+def _driven(plan: Plan, **changes: object) -> Plan:
+    drive = msgspec.structs.replace(plan.drive, **changes)
+    return msgspec.structs.replace(plan, drive=drive)
+
+
+def _fewer_partitions(plan: Plan) -> Iterator[Plan]:
+    partitions = plan.system.options.get("partitions")
+    for fewer in (1, partitions // 2 if isinstance(partitions, int) else 2):
+        if fewer >= 1 and (not isinstance(partitions, int) or fewer < partitions):
+            options = plan.system.options | {"partitions": fewer}
+            system = msgspec.structs.replace(plan.system, options=options)
+            yield msgspec.structs.replace(plan, system=system)
+
+
+def _fewer_nodes(plan: Plan) -> Iterator[Plan]:
+    if plan.cluster.nodes > LEAST_NODES:
+        cluster = msgspec.structs.replace(plan.cluster, nodes=LEAST_NODES)
+        yield msgspec.structs.replace(plan, cluster=cluster)
+
+
+def _calmer_ground(plan: Plan) -> Iterator[Plan]:
+    for trouble in TROUBLES:
+        if trouble in plan.cluster.options:
+            options = {name: v for name, v in plan.cluster.options.items() if name != trouble}
+            cluster = msgspec.structs.replace(plan.cluster, options=options)
+            yield msgspec.structs.replace(plan, cluster=cluster)
+
+
+def _shorter_holds(plan: Plan) -> Iterator[Plan]:
+    """All, and then each by itself."""
+    schedule = plan.nemesis.schedule
+    halved = [
+        msgspec.structs.replace(fault, hold_s=round(max(LEAST_HOLD_S, fault.hold_s / 2), 3))
+        if fault.hold_s > LEAST_HOLD_S
+        else fault
+        for fault in schedule
+    ]
+    yield with_schedule(plan, halved)
+    if len(schedule) > 1:
+        for at, fault in enumerate(halved):
+            yield with_schedule(plan, (*schedule[:at], fault, *schedule[at + 1 :]))

@@ -1,0 +1,116 @@
+"""Ctrl-C and SIGTERM while a run goes on: the first ends it in order, the second at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import Context
+from types import FrameType
+from typing import Protocol
+
+from harness.outcome import EXIT_INTERRUPTED
+from harness.run.stop import Stop
+
+WATCHED = (signal.SIGINT, signal.SIGTERM)
+LEAST_BUDGET_S = 0.001  # a timer of zero seconds is one that is not set
+_SHOW_CURSOR = "\x1b[?25h"  # the live display hides it, and won't get to undo that
+
+
+STOPPING = "stopping: heal, collect, seal; once more to stop at once"
+OVER = "the run is over, nothing of it is cut short: it is being sealed; once more to stop at once"
+
+
+class Stoppable(Protocol):
+    """What can be asked to end in order: see ``Stop``. ``over``: nothing is left that
+    it could leave out.
+    """
+
+    over: bool
+
+    def ask(self) -> None:
+        """Heal, collect, seal."""
+
+
+@contextmanager
+def stopping(stop: Stoppable, say: Callable[[str], None], hint: str) -> Iterator[None]:
+    """Within the block the first signal asks ``stop`` to end the run and tells ``say`` so.
+
+    The second leaves the process at once with exit code 130, ``hint`` on stderr: nothing of Python
+    is unwound, since that would wait for the same nodes again. What was recorded is already with
+    the operating system.
+    """
+    asked = False
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            _leave(hint)
+        asked = True
+        _on_loop(stop.ask)
+        if stop.over:  # sealing blocks the loop: what is said there would come when all is done
+            with suppress(RuntimeError):  # interrupted in the middle of saying something else
+                say(OVER)
+        else:
+            _on_loop(lambda: say(STOPPING))
+
+    before = {number: signal.signal(number, handle) for number in WATCHED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def ending_in_time(stop: Stop) -> Iterator[None]:
+    """Within the block the budget of ``stop`` is the machine's time, also where the loop's time is
+    virtual: an alarm signal asks for the end. For the main thread.
+    """
+    budget_s, stop.budget_s = stop.budget_s, None
+    if budget_s is None:
+        yield
+        return
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        _on_loop(lambda: stop.ask(stop.budget_text))
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, max(budget_s, LEAST_BUDGET_S))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupt_on_terminate() -> None:
+    """Outside of runs SIGTERM unwinds as Ctrl-C does, so that children (a JVM) don't outlive us."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _on_loop(act: Callable[[], None]) -> None:
+    """Have the running loop call ``act``: it may be asleep in ``select`` under this handler, and
+    ``act`` may need what the interrupted code holds. In a context of its own: in a simulation that
+    of the interrupted code may be a node's, whose time stands still.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # before it started or after it ended
+        act()
+    else:
+        loop.call_soon_threadsafe(act, context=Context())
+
+
+def _leave(hint: str) -> None:
+    cursor = _SHOW_CURSOR if os.isatty(2) else ""
+    try:
+        os.write(2, f"{cursor}\nstopped at once; {hint}\n".encode())
+    finally:
+        os._exit(EXIT_INTERRUPTED)

@@ -1,0 +1,259 @@
+"""``firedrill sim``: the same drill under many seeds, simulated, on all cores."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import takewhile
+from pathlib import Path
+
+import click
+from msgspec.structs import replace
+
+from cli import duration
+from cli.campaigns.engine import SEED_LIMIT_S, campaign
+from cli.campaigns.ledger import Ledger, code_digest, sweep
+from cli.campaigns.seeds import SeedResult, plan_key
+from cli.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
+from cli.run import naming_source
+from cli.session import Session, runs_option, say
+from harness.clock import substream
+from harness.errors import PlanError
+from harness.outcome import EXIT_INTERRUPTED, Outcome
+from harness.plan.overrides import merged, said
+from harness.plan.plan import MAX_SEED, Plan, load
+from harness.text import inert
+from results.store.store import RunStore
+
+WORKLOADS = ("list-append", "bank")
+MOST_KINDS = 4  # of a seed's mix: few, and then some more than once, find more than all at once
+FAULTS = (
+    *("kill", "restart", "pause", "host-loss", "wipe"),
+    *("partition", "one-way", "loss", "delay"),
+    *("disk-slow", "disk-full", "disk-error", "bit-flip"),
+    *("clock-jump", "clock-fast", "clock-slow"),
+)
+NOTE_EVERY_S = 15.0
+LINE_CHARS = 400  # of one seed on a terminal; its run has the rest
+# About 500 operations and a handful of faults: a seed is short, so that there can be many.
+DEFAULTS: dict[str, object] = {
+    "name": "sim",
+    "cluster.nodes": 5,
+    # Of which the last 7 s are calm: whether a store is back within its bound is shown by what is
+    # begun after that.
+    "drive.duration_s": 28.4,
+    "drive.rate_per_s": 19.0,
+    "drive.concurrency": 20,
+    "nemesis.mix": list(FAULTS),
+    "nemesis.first_s": 1.5,
+    "nemesis.hold_s": 2.0,
+    "nemesis.quiet_s": 2.5,
+    "cluster.options.rare": 0.35,
+    "cluster.options.weather": {
+        **{"loss": 0.002, "reorder": 0.02, "duplicate": 0.01},
+        **{"slow": 0.05, "resets_per_s": 0.1},
+    },
+}
+FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"}
+
+
+@click.command()
+@click.argument("plan", required=False, type=click.Path(path_type=Path))
+@click.option("--seeds", type=click.IntRange(1), default=100, show_default=True, help="How many.")
+@click.option("--seed", "first", type=click.IntRange(0, MAX_SEED), default=0, help="The first (0).")
+@click.option(
+    "--workload", "workloads", multiple=True, help="What clients do; seeds take turns among them."
+)
+@click.option("--faults", multiple=True, metavar="KIND[,KIND]", help="The random mix; repeatable.")
+@click.option("--bug", "bugs", multiple=True, help="A planted bug of the store; repeatable.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
+)
+@click.option("--keep-runs", is_flag=True, help="Keep the runs of valid seeds, too.")
+@click.option("--again", is_flag=True, help="Simulate also the seeds whose results are known.")
+@click.option(
+    "--max-unknown",
+    type=click.FloatRange(0, 1),
+    default=MAX_UNKNOWN_SHARE,
+    show_default=True,
+    help="The share of seeds that may show nothing; with more the campaign is unknown.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Seeds at once (as many as cores).")
+@click.option(
+    "--limit",
+    "limit_s",
+    type=click.FloatRange(min=1),
+    default=SEED_LIMIT_S,
+    show_default=True,
+    help="Wall seconds that one seed may take.",
+)
+@click.option(
+    "--time-budget",
+    "budget_s",
+    callback=duration.seconds,
+    metavar="TIME",
+    help="Begin no seed after that time: 90s, 30m, 8h.",
+)
+@runs_option
+@click.pass_obj
+def sim(
+    _session: Session,
+    /,
+    plan: Path | None,
+    seeds: int,
+    first: int,
+    workloads: tuple[str, ...],
+    faults: tuple[str, ...],
+    bugs: tuple[str, ...],
+    sets: tuple[str, ...],
+    keep_runs: bool,
+    again: bool,
+    max_unknown: float,
+    jobs: int | None,
+    limit_s: float,
+    budget_s: float | None,
+    store: RunStore,
+) -> int:
+    """Simulate PLAN (a TOML file; by default a short drill) under many seeds and judge each.
+
+    A line for every seed that is not valid, with the command that replays it, then the sums. Broken
+    off and started again, it goes on where it was.
+    """
+    given = _given(faults, bugs, sets)
+    if workloads and (name := said(given, "workload.name")) is not None:
+        raise PlanError("workload.name", f"expected --workload or --set, not both (got {name!r})")
+    with naming_source(plan, given):
+        plans = seed_plans(plan, given, workloads, range(first, first + seeds))
+        _refuse_unrunnable(plans)
+    ledger = Ledger(store.root, code_digest())
+    known = {} if again else ledger.known()
+    done = [known[key] for key in map(plan_key, plans) if key in known]
+    if done:
+        say(f"{len(done)} of {seeds} seeds are known from {ledger.path}")
+    for result in done:
+        _announce(result)
+    left = [p for p in plans if plan_key(p) not in known]
+    if gone := sweep(store.root, {p.name for p in left}, {r.run for r in known.values()}):
+        say(f"removed {gone} runs that were broken off")
+    began_s = time.monotonic()
+    in_time = _while_time(left, None if budget_s is None else began_s + budget_s)
+    work = campaign(in_time, store.root, keep=keep_runs, seed_limit_s=limit_s, jobs=jobs)
+    finished = _simulate(work, ledger, done, len(left))
+    if finished and len(done) < seeds:
+        click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
+    with contextlib.suppress(OSError):  # a name for convenience
+        store.mend_latest()
+    for line in totals(done, time.monotonic() - began_s):
+        click.echo(line)
+    return _conclude(overall(done, max_unknown), store, interrupted=not finished)
+
+
+def _while_time(plans: Iterable[Plan], ends_s: float | None) -> Iterator[Plan]:
+    """``plans`` until the time is over."""
+    return takewhile(lambda _: ends_s is None or time.monotonic() < ends_s, plans)
+
+
+def seed_plans(
+    path: Path | None,
+    overrides: Mapping[str, object],
+    workloads: Sequence[str],
+    seeds: Iterable[int],
+) -> list[Plan]:
+    """The plan of every seed: the file (by default a short drill) with ``overrides``; of several
+    ``workloads`` seeds take turns, of the mix each takes a few kinds. Raises ``PlanError``.
+    """
+    given = dict(overrides) | FIXED
+    usual = WORKLOADS if path is None and said(given, "workload.name") is None else ()
+    turns = workloads or usual
+    plans = []
+    for seed in seeds:
+        own: dict[str, object] = {"seed": seed}
+        if turns:
+            own["workload.name"] = turns[seed % len(turns)]
+        plan = load(path, given | own, usual=DEFAULTS)
+        own["name"] = f"{plan.name}-{seed}"
+        plans.append(_with_some_kinds(load(path, given | own, usual=DEFAULTS)))
+    return plans
+
+
+def _with_some_kinds(plan: Plan) -> Plan:
+    """``plan`` with a few kinds of its mix, drawn by its seed."""
+    mix = plan.nemesis.mix
+    if not mix:
+        return plan
+    stream = substream(plan.seed, "sim-kinds")
+    count = stream.randint(1, min(MOST_KINDS, len(mix)))
+    some = tuple(sorted(stream.sample(sorted(mix), count)))
+    return replace(plan, nemesis=replace(plan.nemesis, mix=some))
+
+
+def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
+    """What would refuse every seed is told once, before any. Raises ``UsageError``."""
+    from cli.wiring import build_system, build_workload, named
+    from clusters.providers.sim.provider import build
+
+    kinds = dict.fromkeys(kind for plan in plans for kind in plan.nemesis.mix)
+    for kind in kinds:
+        named("nemesis.mix", "faults", kind)
+    for plan in {plan.workload.name: plan for plan in plans}.values():
+        build_workload(plan, build_system(plan))
+    for plan in plans[:1]:
+        build("none", {"seed": plan.seed, **plan.cluster.options}, Path())
+
+
+def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
+    """The plan's keys that flags name. Raises ``PlanError``."""
+    flags = {
+        "nemesis.mix": [kind.strip() for text in faults for kind in text.split(",")] or None,
+        "system.bugs": list(bugs) or None,
+    }
+    given = merged(flags, sets)
+    for path, only in FIXED.items():
+        if (value := said(given, path)) not in (None, only):
+            raise PlanError(path, f"expected {only!r}: seeds are simulated (got {value!r})")
+    if "seed" in given:
+        raise PlanError("seed", f"expected --seed for the first (got {given['seed']!r})")
+    return given
+
+
+def _simulate(
+    work: Iterator[SeedResult], ledger: Ledger, done: list[SeedResult], count: int
+) -> bool:
+    """Take every result into ``done`` and the ledger; whether nobody broke it off."""
+    noted_s, fresh = time.monotonic(), 0
+    try:
+        with closing(work):  # type: ignore[type-var]
+            for result in work:
+                ledger.add(result)
+                done.append(result)
+                _announce(result)
+                fresh += 1
+                if time.monotonic() - noted_s >= NOTE_EVERY_S:
+                    noted_s = time.monotonic()
+                    say(f"{fresh} of {count} seeds simulated")
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _announce(result: SeedResult) -> None:
+    """One line for a seed that is not valid, and one for what replays it."""
+    if result.outcome is Outcome.VALID:
+        return
+    found = ", ".join(f"{name} ({count})" for name, count in sorted(result.anomalies.items()))
+    why = found or "; ".join(result.reasons)
+    line = f"seed {result.seed} ({result.workload}): {result.outcome.value.upper()}: {why}"
+    click.echo(inert(line, LINE_CHARS))
+    if result.run:
+        click.echo(f"  firedrill replay {shlex.quote(result.run)}")
+
+
+def _conclude(outcome: Outcome, store: RunStore, *, interrupted: bool) -> int:
+    if interrupted:
+        click.echo("interrupted: the same command goes on where it was")
+        return outcome.exit_code if outcome is Outcome.VIOLATION else EXIT_INTERRUPTED
+    click.echo(f"{outcome.value.upper()}: {outcome.meaning}: {store.root}")
+    return outcome.exit_code

@@ -1,0 +1,227 @@
+"""What of a traced run is worth drawing: the operations that prove its failure, the fault that
+explains it, what the store did between; and where all of that lies in time.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+from cli.campaigns.seeds import CRASHES
+from cli.environment import TRACE
+from harness.clock import NS_PER_S
+from harness.history.files import open_regular, write_atomically
+from harness.history.records import EventKind
+from harness.protocols.fault_spans import fault_spans
+from harness.protocols.verdict import Anomaly, read_verdict
+from harness.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from harness.history.load import History
+    from results.drawing.spacetime import Story
+
+DIAGRAM = "trace.svg"
+CONTROLLER = "controller"  # what a trace calls the clients
+AROUND_S = 0.25  # drawn before and after the first fault, where nothing better is known
+MARGIN_S, MOMENT_S = 0.012, 0.03  # around an operation, and around what happened at a moment
+OPERATION_MOST_S = 0.4  # of one operation; of a longer one its end is drawn
+APART_S = 0.08  # stretches that are closer are one
+STRETCHES_MAX = 6
+CLEAREST = "lost-write"
+TITLE_CHARS = 170
+OPERATIONS_MAX = 4
+ELEMENTS_SHOWN = 6
+# What tells most of a failure comes first.
+_TELLING = (
+    EventKind.LOG_TRUNCATED.value,
+    EventKind.TORN_TAIL.value,
+    EventKind.RESET.value,
+    EventKind.NODE_EXITED.value,
+    EventKind.LEADER_ELECTED.value,
+    EventKind.LEASE_GRANTED.value,
+    EventKind.NODE_STARTED.value,
+)
+Stretches = list[tuple[float, float]]
+
+
+@attrs.frozen(kw_only=True)
+class View:
+    """What the user asks for; where nothing is asked, all lanes and what proves the failure."""
+
+    windows: tuple[tuple[float, float], ...] = ()
+    nodes: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+
+
+def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
+    """Write the diagram beside the trace of ``run``; where it is, the stretches of time in it, and
+    how many messages had no room.
+    """
+    from harness.history.load import load
+    from results.drawing.axis import merged
+    from results.drawing.spacetime import USUAL, draw
+
+    history = load(run)
+    name, example = _proof(run)
+    story = _story(run, history, name, example)
+    stretches = list(view.windows) or stretches_of(story, _partitions(history, example))
+    stretches = merged(stretches, 0.0 if view.windows else APART_S)
+    decoder = msgspec.json.Decoder()
+    with open_regular(run.root / TRACE) as lines:
+        svg, left_out = draw(
+            map(decoder.decode, lines),
+            story,
+            stretches,
+            nodes=view.nodes,
+            show=view.show or USUAL,
+        )
+    path = run.root / DIAGRAM
+    write_atomically(path, svg.encode())
+    return path, stretches, left_out
+
+
+def _proof(run: RunDirectory) -> tuple[str, dict[str, Any]]:
+    """The anomaly that is shown best, by its first example: one with the fewest operations."""
+    verdict = read_verdict(run)
+    if verdict is None:
+        return "", {}
+
+    def rank(item: tuple[str, Anomaly]) -> tuple[bool, bool, int, bool, str]:
+        name, anomaly = item
+        operations = _operations_of(dict(anomaly.examples[0])) if anomaly.examples else []
+        return name in CRASHES, not operations, len(operations), name != CLEAREST, name
+
+    shown = [item for item in verdict.anomalies.items() if item[1].examples]
+    if not shown:
+        return "", {}
+    name, anomaly = min(shown, key=rank)
+    return name, dict(anomaly.examples[0])
+
+
+def _operations_of(example: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = example.get("operations") or []
+    return found
+
+
+def _story(run: RunDirectory, history: History, name: str, example: dict[str, Any]) -> Story:
+    from results.drawing.spacetime import Happening, Operation, Story, Stretch
+
+    keys = set(example.get("keys") or ())
+    last_ns = max((at_ns for _, at_ns in history.manifest.phases), default=0)
+    explained = (example.get("explained_by") or {}).get("text", "")
+    return Story(
+        title=(run.root.name, *textwrap.wrap(example.get("text", ""), TITLE_CHARS)[:1], explained),
+        controller=CONTROLLER,
+        faults=tuple(
+            Stretch(
+                start_s=span.begin_ns / NS_PER_S,
+                end_s=span.end_ns(last_ns) / NS_PER_S,
+                nodes=span.nodes,
+                text=f"{span.kind} of {span.target}",
+                unsure=tuple((a / NS_PER_S, b / NS_PER_S) for a, b in span.unsure(last_ns)),
+            )
+            for span in fault_spans(history.faults().to_pylist())
+        ),
+        operations=tuple(
+            Operation(
+                start_s=row["invoke_ns"] / NS_PER_S,
+                end_s=row["complete_ns"] / NS_PER_S,
+                node=row["node"],
+                text=f"T{row['txn']} {said(row['ops'], keys)}: {row['type']}",
+            )
+            for row in _operations_of(example)[:OPERATIONS_MAX]
+        ),
+        happenings=tuple(
+            Happening(
+                at_s=row["at_ns"] / NS_PER_S,
+                node=row["node"],
+                text=row["text"],
+                rank=_TELLING.index(row["kind"]),
+            )
+            for row in history.events().to_pylist()
+            if row["kind"] in _TELLING
+        ),
+    )
+
+
+def said(ops: Iterable[Sequence[Any]], keys: set[int]) -> str:
+    """The steps on ``keys`` (on all, where none are named), as people write them."""
+    every = [list(op) for op in ops]
+    mine = [op for op in every if op[1] in keys] or every
+    words = []
+    for f, key, value in mine:
+        if isinstance(value, list):
+            shown = " ".join(map(str, value[-ELEMENTS_SHOWN:]))
+            dots = "… " if len(value) > ELEMENTS_SHOWN else ""
+            words.append(f"{f} {key} = [{dots}{shown}]")
+        else:
+            words.append(f"{f} {key} {'' if value is None else value}".rstrip())
+    return ", ".join(words)
+
+
+def _partitions(history: History, example: dict[str, Any]) -> tuple[str, ...]:
+    """The partitions of the example's keys, as the store's events name them at their end or in
+    their text: ``p3``, ``partition 3``.
+    """
+    keys = set(example.get("keys") or ())
+    ops = history.micro_ops().select(["key", "partition"]).to_pylist() if keys else []
+    found = {row["partition"] for row in ops if row["key"] in keys} - {None}
+    return tuple(name for p in sorted(found) for name in (f"p{p}", f"partition {p}"))
+
+
+def stretches_of(story: Story, partitions: tuple[str, ...]) -> Stretches:
+    """Around the operations, the beginning of the fault before them, and, from first to last, the
+    moments at which the store told of their partition; those that tell most, if they are too many.
+    Where replicas were found out and no operation, the moments of the nodes that are named.
+    """
+    if not story.operations:
+        return _moments_of_nodes(story)
+    proofs = [_around(op.start_s, op.end_s) for op in story.operations]
+    first_s = min(op.start_s for op in story.operations)
+    last_s = max(op.end_s for op in story.operations)
+    begun = [fault.start_s for fault in story.faults if fault.start_s <= first_s]
+    ends = [fault.end_s for fault in story.faults if first_s < fault.end_s < last_s]
+    told = sorted(
+        (happening.rank, happening.at_s)
+        for happening in story.happenings
+        if first_s < happening.at_s < last_s
+        and any(f" {name} " in f" {_words(happening.text)}" for name in partitions)
+    )
+    wanted = [*proofs, *(_around(at_s, at_s, MOMENT_S) for at_s in begun[-1:])]
+    return _with_room_for(wanted, [*(at_s for _, at_s in told), *ends])
+
+
+def _moments_of_nodes(story: Story) -> Stretches:
+    begun = [fault.start_s for fault in story.faults]
+    first_s = min(begun, default=AROUND_S)
+    words = _words(" ".join(story.title[1:])).split()
+    told = sorted((h.rank, h.at_s) for h in story.happenings if h.node in words)
+    ends = [fault.end_s for fault in story.faults]
+    moments = [*(at_s for _, at_s in told), *ends, *begun]
+    return _with_room_for([(max(0.0, first_s - AROUND_S), first_s + MOMENT_S)], moments)
+
+
+def _with_room_for(wanted: Stretches, moments: Iterable[float]) -> Stretches:
+    """``wanted``, and around as many of ``moments`` as there is room for, in their order."""
+    from results.drawing.axis import merged
+
+    for at_s in moments:
+        more = merged([*wanted, _around(at_s, at_s, MOMENT_S)], APART_S)
+        if len(more) <= STRETCHES_MAX:
+            wanted = list(more)
+    return wanted
+
+
+def _words(text: str) -> str:
+    """``text`` so that a name is found only as a whole word."""
+    return text.replace(",", " ").replace(":", " ") + " "
+
+
+def _around(start_s: float, end_s: float, margin_s: float = MARGIN_S) -> tuple[float, float]:
+    start_s = max(start_s, end_s - OPERATION_MOST_S)
+    return max(0.0, start_s - margin_s), end_s + margin_s

@@ -1,0 +1,69 @@
+"""Run as a module beside a run: ``watchdog RUN_ID RUN_DIRECTORY PROVIDER CONTROLLER REAPER`` (the
+last two are process ids).
+
+The lease of the faults that a machine can't end by itself: its own freezing, its loss, a stopped
+local process. They are in force as long as the controller lives, or the reaper that mends after it.
+Where both are gone this process does what the reaper would have done. It shares nothing with them
+that could end it as well: a session of its own, no terminal, no pipe but the one that lets it go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+from cli.reaper import forget_undone, patience_with, prepare, reap, released, remove_all, teller
+
+
+def main(argv: list[str]) -> int:
+    """Wait, and end what is in force where nobody else does; 1 where that failed."""
+    run_id, root, provider = argv[0], Path(argv[1]), argv[2]
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end this as well
+    reaper = handle(int(argv[4]))
+    if released(sys.stdin.fileno(), int(argv[3])):
+        return 0
+    prepare(provider)  # while the reaper works
+    wait_for(reaper)
+    undo, tell = root / "undo", teller(root)
+    found: list[str] = []
+
+    def remove() -> list[str]:
+        removed = remove_all(run_id, undo, provider)
+        if removed and not found:
+            tell("controller and reaper are gone: the lease of what they broke is over")
+        found.extend(removed)
+        return removed
+
+    failure = reap(remove, tell, patience_with(provider))
+    if failure:
+        tell(failure)
+        return 1
+    forget_undone(undo)
+    if found:
+        tell("nothing is left")
+    return 0
+
+
+def handle(pid: int) -> int | None:
+    """A handle of the process ``pid``; ``None`` where it is gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        return os.pidfd_open(pid)
+    return None
+
+
+def wait_for(process: int | None) -> None:
+    """Block until the process of the handle has ended."""
+    if process is None:
+        return
+    ended = select.poll()
+    ended.register(process, select.POLLIN)
+    ended.poll()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,309 @@
+"""Puts a plan's plugins together and runs it: the one place that knows every room."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cli.environment import SIMULATED, prepare
+from cli.guard import ReaperGuard
+from cli.signals import ending_in_time
+from harness import plugins
+from harness.errors import FiredrillError, PlanError, UnknownPlugin, UsageError
+from harness.plan.plan import Plan, resolved
+from harness.protocols.cluster import Capability, Provider, System, felt, require_made
+from harness.protocols.faults import Fault, PlannedFault, arsenal
+from harness.protocols.workload import Workload, WorkloadSetting
+from harness.run.directory import RunDirectory
+from harness.run.disk_budget import require_room
+from harness.run.lifecycle import Guard, Parts, Stop, execute
+from harness.run.progress import Progress
+from harness.text import inert
+
+LIBRARIES = ("msgspec", "pyarrow", "pyspark", "numpy", "docker", "paramiko")
+DRIVER_COMMAND = (sys.executable, "-P", "-m", "cli.driver_process")
+NOTE_CHARS = 400  # a sentence that names some runs
+DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
+
+
+Keep = Callable[[RunDirectory, bool], Awaitable[bool]]
+"""Asked about a sealed run, or one that broke off (``True``), whether its cluster stays up."""
+
+
+def run_plan(
+    plan: Plan,
+    runs_dir: Path,
+    progress: Progress,
+    stop: Stop,
+    keep: Keep | None = None,
+    *,
+    trace: bool = False,
+    begun: Callable[[RunDirectory], None] | None = None,
+) -> RunDirectory:
+    """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
+    With ``trace`` a simulated run keeps every message and disk operation.
+
+    ``begun`` is told the directory as soon as there is one.
+
+    What can be refused is refused before anything starts, and then leaves no directory behind.
+    Raises ``UsageError`` for that and ``HarnessError`` when the environment fails on the way.
+    """
+    from cli.cleanup import left_by_others
+    from results.store.store import RunStore
+
+    plan, why = with_provider(plan)
+    named("cluster.provider", "providers", plan.cluster.provider)
+    progress.note(f"provider {plan.cluster.provider}: {why}")
+    system = build_system(plan)
+    # So that wrong options, and checkers that are not there, are refused before anything starts.
+    _refuse_without_checkers(plan, build_workload(plan, system))
+    faults = {kind: _fault(path, kind) for kind, path in sorted(_kinds(plan).items())}
+    if keep and plan.cluster.provider == SIMULATED:
+        raise UsageError("--keep needs nodes that outlive the run: those of 'sim' are simulated")
+    plan = resolved(plan, materialised(plan, system, faults))
+    require_room(plan, runs_dir)
+    store = RunStore(runs_dir)
+    if plan.cluster.provider != SIMULATED and (left := left_by_others(store)):
+        progress.note(inert(left, NOTE_CHARS))
+    run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
+    if begun:
+        begun(run)
+    try:
+        _run(plan, run, faults, progress, stop, keep, trace=trace)
+    except FiredrillError:
+        store.forget(run)  # where nothing was written
+        raise
+    return run
+
+
+def _run(
+    plan: Plan,
+    run: RunDirectory,
+    faults: Mapping[str, Fault],
+    progress: Progress,
+    stop: Stop,
+    keep: Keep | None,
+    *,
+    trace: bool,
+) -> None:
+    from nemesis.runner import Nemesis
+
+    ground = prepare(plan, run, trace=trace)
+    system = build_system(plan, ground.system_extras)
+
+    async def main(guard: Guard | None) -> None:
+        able = await _refuse(plan, ground.provider, system, faults, guard)
+        parts = Parts(
+            provider=ground.provider,
+            system=system,
+            workload=build_workload(plan, system),
+            make_nemesis=lambda write: Nemesis(
+                schedule=plan.nemesis.schedule,
+                faults=faults,
+                seed=plan.seed,
+                write=write,
+                journal=ground.journal,
+            ),
+            versions={"firedrill": plugins.own_version()}
+            | {name: version(name) for name in LIBRARIES},
+            machine=machine(),
+            wall_ns=ground.wall_ns,
+            open_history=ground.open_history,
+            keep=partial(keep, run) if keep else None,
+            guard=guard,
+            driver_command=DRIVER_COMMAND,
+            arsenal=arsenal({kind: build_fault(kind) for kind in plugins.names("faults")}, able),
+        )
+        progress.note(f"run directory {run.root}")
+        await execute(plan, run, parts, progress, stop)
+
+    if plan.cluster.provider == SIMULATED:
+        with ending_in_time(stop):
+            ground.run(main(None))
+        return
+    guard = ReaperGuard.start(run, plan.cluster.provider)
+    try:
+        ground.run(main(guard))
+    finally:
+        if not guard.released:
+            progress.note("what the run left is removed in the background; see reaper.log")
+            guard.hand_over()
+
+
+async def _refuse(
+    plan: Plan,
+    provider: Provider,
+    system: System,
+    faults: Mapping[str, Fault],
+    guard: Guard | None,
+) -> frozenset[Capability]:
+    """What only the machine can tell to be impossible, before anything of the run is made; what
+    is possible.
+    """
+    from nemesis.runner import refuse_missing
+
+    try:
+        await provider.check(node_names(plan), system.ports)
+        there = await provider.capabilities()
+        able = felt(there, system, provider)
+        around = f"nodes of {system.name} walk around what provider {provider.name} does there"
+        refuse_missing(plan.nemesis.schedule, faults, able, dict.fromkeys(there - able, around))
+        require_made(system, provider)
+    except FiredrillError:
+        if guard:
+            guard.release()
+        raise
+    return able
+
+
+def with_provider(plan: Plan) -> tuple[Plan, str]:
+    """``plan`` with ``auto`` replaced by a provider, and the sentence that says why that one."""
+    if plan.cluster.provider != "auto":
+        return plan, "as the plan says"
+    name, why = choose_provider()
+    cluster = msgspec.structs.replace(plan.cluster, provider=name)
+    return msgspec.structs.replace(plan, cluster=cluster), why
+
+
+def choose_provider() -> tuple[str, str]:
+    """Containers where a Docker daemon answers, else local processes; and why."""
+    from clusters.providers.docker.daemon import NoDaemon, connect
+
+    try:
+        daemon = connect(DAEMON_LIMIT_S).version()["Version"]
+    except NoDaemon as error:
+        where = f"at {error.where} ({error.reason})"
+        return "process", f"nodes are local processes, since no Docker daemon answers {where}"
+    return "docker", f"a Docker daemon answers, version {daemon}"
+
+
+def node_names(plan: Plan) -> tuple[str, ...]:
+    """``n1`` ... in the order that everything uses."""
+    return tuple(f"n{i + 1}" for i in range(plan.cluster.nodes))
+
+
+def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> System:
+    """The system under test that the plan names; ``extras`` is what the ground wants it to use."""
+    build = named("system.name", "systems", plan.system.name)
+    for name in extras or {}:
+        if name not in inspect.signature(build).parameters:
+            what = f"{plan.cluster.provider!r} can't run system {plan.system.name!r}"
+            why = f"whose nodes are programs: its factory takes no {name!r} that is simulated"
+            raise PlanError("cluster.provider", f"{what}, {why} (try --provider process)")
+    system: System = plugins.made(
+        "systems",
+        plan.system.name,
+        System,
+        lambda: build(plan.system.options, node_names(plan), plan.seed, **(extras or {})),
+    )
+    return system
+
+
+def build_workload(plan: Plan, system: System) -> Workload:
+    """The plan's workload, told what it may know of the system."""
+    build = named("workload.name", "workloads", plan.workload.name)
+    setting = WorkloadSetting(
+        seed=plan.seed,
+        concurrency=plan.drive.concurrency,
+        drivers=plan.drive.drivers,
+        transaction_scope=system.declaration.transaction_scope,
+        partitions=system.partitions,
+        partition_of=system.partition_of,
+        kinds=tuple(promise.kind for promise in system.declaration.promises),
+    )
+    workload: Workload = plugins.made(
+        "workloads", plan.workload.name, Workload, lambda: build(plan.workload.options, setting)
+    )
+    return workload
+
+
+def _refuse_without_checkers(plan: Plan, workload: Workload) -> None:
+    """What nobody could judge is not driven. Raises ``PlanError`` and ``BrokenPlugin``."""
+    from checkers.engine.analyze import checkers_named
+
+    try:
+        checkers_named(workload.checkers)
+    except UnknownPlugin as error:
+        kind = type(workload)
+        names = f"the checkers of {plan.workload.name!r} ({kind.__module__}.{kind.__qualname__})"
+        raise PlanError("workload.name", f"{names}: {error}") from error
+
+
+def _fault(path: str, kind: str) -> Fault:
+    fault: Fault = plugins.made("faults", kind, Fault, named(path, "faults", kind))
+    return fault
+
+
+def build_fault(kind: str) -> Fault:
+    """The fault kind that the plan names."""
+    fault: Fault = plugins.made("faults", kind, Fault, plugins.load("faults", kind))
+    return fault
+
+
+def materialised(
+    plan: Plan, system: System, faults: Mapping[str, Fault]
+) -> tuple[PlannedFault, ...]:
+    """The plan's schedule: as written, or drawn from its mix and seed. Raises ``PlanError``."""
+    from nemesis.schedule import check_schedule, materialise
+
+    given = plan.nemesis
+    schedule = given.schedule or materialise(
+        mix=given.mix,
+        seed=plan.seed,
+        duration_s=plan.drive.duration_s,
+        first_s=given.first_s,
+        hold_s=given.hold_s,
+        quiet_s=given.quiet_s,
+        partitions=system.partitions,
+        overlap=given.overlap,
+        among=given.among,
+        aims={kind: fault.aims for kind, fault in faults.items()},
+    )
+    check_schedule(
+        schedule,
+        faults=faults,
+        nodes=node_names(plan),
+        duration_s=plan.drive.duration_s,
+        partitions=system.partitions,
+    )
+    return schedule
+
+
+def machine() -> dict[str, Any]:
+    """What the controller ran on, for the manifest."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": memory_bytes >> 20,
+    }
+
+
+def named(path: str, group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own)
+    """The plugin that the plan names at ``path``. Raises ``PlanError`` where there is none."""
+    try:
+        return plugins.load(group, name)
+    except UnknownPlugin as error:
+        raise PlanError(path, str(error)) from error
+
+
+def _kinds(plan: Plan) -> dict[str, str]:
+    """Every kind of fault in ``plan``, with the path where it is first named."""
+    found = dict.fromkeys(plan.nemesis.mix, "nemesis.mix")
+    for number, fault in enumerate(plan.nemesis.schedule):
+        found.setdefault(fault.kind, f"nemesis.schedule[{number}].kind")
+    return found

@@ -1,0 +1,268 @@
+"""Several driver processes, for a load that one does not carry.
+
+Each drives its share of the slots (slot modulo processes) with a generator and a stream of records
+of its own. Process numbers and appended values are made from slots, so they are unique in the run;
+times are of one axis, since all processes of a host share CLOCK_MONOTONIC. Sealing merges the
+streams. A process that dies takes the rest along: what it sent last nobody knows, so nothing later
+can be judged, and the history is cut where it was last written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Sequence
+from functools import reduce
+from pathlib import Path
+
+import msgspec
+
+from harness.clock import NS_PER_S, RunClock
+from harness.driving import protocol
+from harness.driving.protocol import Order, Word
+from harness.errors import HarnessError
+from harness.history.records import OpType
+from harness.protocols.cluster import Cluster
+from harness.run.controller_health import Strain
+from harness.run.stop import SETTLE_LIMIT_S, end
+from harness.tasks import together
+
+ENLIST_LIMIT_S = 30.0  # an interpreter starts, and imports what the run needs
+LATE_LIMIT_S = 15.0  # after ``until_ns``, beyond the deadline of an operation
+HALT_LIMIT_S = SETTLE_LIMIT_S - 1.0  # whoever ends a drive waits no longer for it than that
+LEAVE_LIMIT_S = 10.0
+_BLOCK_BYTES = 1 << 16
+
+Observe = Callable[[OpType, str | None], None]
+
+
+class Lost(HarnessError):
+    """A driver process is gone, or said that it can't go on."""
+
+
+class Member:
+    """One driver process, as its run sees it."""
+
+    def __init__(self, number: int, process: Process, observe: Observe) -> None:
+        self.number, self.process = number, process
+        self._observe = observe
+        self.touched: tuple[int, ...] = ()
+        self._strain = Strain()
+
+    def send(self, order: Order) -> None:
+        """Send, where anybody is left to read it."""
+        if self.process.stdin is not None and not self.process.stdin.is_closing():
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(protocol.line(order))
+
+    async def ask(self, order: Order, limit_s: float) -> bool:
+        """Send ``order`` and await its end; whether it was done. Raises ``Lost``."""
+        self.send(order)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._answer()
+        except TimeoutError as error:
+            raise Lost(f"{self}: no answer within {limit_s:g} s") from error
+
+    async def _answer(self) -> bool:
+        while True:
+            match await self._hear():
+                case protocol.Tally(counts=counts, strain=strain):
+                    self._count(counts)
+                    self._strain = self._strain.and_also(strain)
+                case protocol.Broken(text=text):
+                    raise Lost(f"{self}: {text}")
+                case protocol.Ended(done=done, touched=touched):
+                    self.touched = touched
+                    return done
+                case protocol.Ready():
+                    return True
+
+    async def _hear(self) -> Word:
+        assert self.process.stdout is not None, "it was started with a pipe"  # noqa: S101
+        try:
+            text = await self.process.stdout.readline()
+            if text.endswith(b"\n"):
+                return protocol.WORDS.decode(text)
+        except (ValueError, msgspec.DecodeError) as error:  # a line too long, or none of ours
+            raise Lost(f"{self}: what it says can't be read: {error}") from error
+        raise Lost(f"{self}: {_how_it_ended(await self.process.wait())}")
+
+    def _count(self, counts: Sequence[tuple[OpType, str | None, int]]) -> None:
+        for type_, error, count in counts:
+            for _ in range(count):
+                self._observe(type_, error)
+
+    def strain(self) -> Strain:
+        """What it told of itself since the last call."""
+        strain, self._strain = self._strain, Strain()
+        return strain
+
+    def hang_up(self) -> None:
+        """End its input, which dismisses it."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    async def leave(self) -> None:
+        """Let it end; after the limit, and whatever else goes wrong, it is killed."""
+        self.hang_up()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_LIMIT_S):
+                    while await self._read_on():
+                        pass
+                    await self.process.wait()
+        finally:
+            if self.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self.process.kill()
+                await self.process.wait()
+
+    async def _read_on(self) -> bytes:
+        assert self.process.stdout is not None, "it was started with a pipe"  # noqa: S101
+        return await self.process.stdout.read(_BLOCK_BYTES)
+
+    def __str__(self) -> str:
+        return f"driver process {self.number} (pid {self.process.pid})"
+
+
+class Crew:
+    """A ``harness.driving.load.Load`` of several processes."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        count: int,
+        plan: Path,
+        chunks: Path,
+        cluster: Cluster,
+        clock: RunClock,
+        op_deadline_s: float,
+        observe: Observe,
+        run_id: str = "",
+    ) -> None:
+        """``command`` starts a process that obeys ``harness.driving.protocol``; ``plan`` is the run's file.
+        ``observe`` sees how operations end, some time after they did.
+        """
+        self.command, self._count = tuple(command), count
+        self._plan, self._chunks, self._cluster = plan, chunks, cluster
+        self._clock, self._observe, self._run_id = clock, observe, run_id
+        self._late_s = op_deadline_s + LATE_LIMIT_S
+        self._members: list[Member] = []
+        self._trouble: list[str] = []
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """Who was lost."""
+        return tuple(self._trouble)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes, in the order of their numbers."""
+        return tuple(member.process.pid for member in self._members)
+
+    def strain(self) -> Strain:
+        """See ``Load``."""
+        return reduce(Strain.and_also, [member.strain() for member in self._members], Strain())
+
+    def hang_up(self) -> None:
+        """Let every process end what goes on and leave, unasked."""
+        for member in self._members:
+            member.hang_up()
+
+    async def enlist(self) -> None:
+        """See ``Load``. Raises ``HarnessError`` where a process can't be started."""
+        for number in range(self._count):
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self.command,
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    limit=protocol.MAX_LINE_BYTES,
+                    start_new_session=True,  # the terminal's Ctrl-C is for the run to handle
+                )
+            except OSError as error:
+                raise HarnessError(f"driver process {number} can't be started: {error}") from error
+            self._members.append(Member(number, process, self._observe))
+        plan = await asyncio.to_thread(self._plan.read_text)
+        await together(self._enlisted(member, plan) for member in self._members)
+
+    async def drive(self, until_ns: int) -> None:
+        """See ``Load``. Returns early when a process is lost."""
+        limit_s = self._limit_s(until_ns)
+        first = [(self._members[0], protocol.First(until_ns=until_ns))]
+        if await self._all(first, limit_s):
+            main = protocol.Main(until_ns=until_ns)
+            await self._all([(member, main) for member in self._members], limit_s)
+
+    async def read_all(self, until_ns: int) -> bool:
+        """See ``Load``. Every process reads its share of the keys."""
+        if self._trouble:
+            return False
+        keys = sorted({key for member in self._members for key in member.touched})
+        shares = [tuple(keys[n :: self._count]) for n in range(self._count)]
+        reads = [
+            (member, protocol.Read(keys=share, until_ns=until_ns))
+            for member, share in zip(self._members, shares, strict=True)
+        ]
+        return await self._all(reads, self._limit_s(until_ns))
+
+    async def close(self) -> None:
+        """See ``Load``."""
+        await together(member.leave() for member in self._members)
+
+    async def _enlisted(self, member: Member, plan: str) -> None:
+        order = protocol.Enlist(
+            plan=plan,
+            cluster=protocol.Map.of(self._cluster),
+            chunks=str(self._chunks),
+            number=member.number,
+            of=self._count,
+            origin_s=self._clock.loop_time(0),
+            run_id=self._run_id,
+        )
+        await member.ask(order, ENLIST_LIMIT_S)
+
+    async def _all(self, work: Sequence[tuple[Member, Order]], limit_s: float) -> bool:
+        """Have every order carried out; whether all of them were done. One that is lost ends the
+        others, and so does cancellation.
+        """
+        tasks = {
+            asyncio.ensure_future(member.ask(order, limit_s)): member for member, order in work
+        }
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            if not all(task.done() for task in tasks):
+                for member, _ in work:
+                    member.send(protocol.Halt())
+                await asyncio.wait(tasks, timeout=HALT_LIMIT_S)
+            done = [await self._over(task, member) for task, member in tasks.items()]
+        return all(done)
+
+    async def _over(self, task: asyncio.Future[bool], member: Member) -> bool:
+        """Whether the order was done, once nobody reads any more what ``member`` answers."""
+        if not task.done():
+            await end(task)
+            self._trouble.append(f"{member}: went on {HALT_LIMIT_S:g} s after it was told to end")
+        if task.cancelled() or not task.done():
+            return False
+        if isinstance(error := task.exception(), Lost):
+            self._trouble.append(f"{error}; nothing after that is judged")
+            return False
+        return task.result()
+
+    def _limit_s(self, until_ns: int) -> float:
+        return max(0.0, (until_ns - self._clock.now_ns()) / NS_PER_S) + self._late_s
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended by itself with {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,169 @@
+"""One operation on its way through a client: how far it came, and how it ended.
+
+The danger here is a client that ignores its cancellation: it must not carry a transaction on to
+commit after the driver recorded that it failed. So every phase is entered through ``Flight.enter``,
+which stops an operation that is already over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+import msgspec
+
+from harness.driving.slots import Slot
+from harness.history.records import Invoke, MicroOp, OpType, Phase
+from harness.plugins import where
+from harness.protocols.client import Client, StoreError, Tx, classify
+from harness.protocols.cluster import Cluster, System
+from harness.protocols.workload import Workload
+
+MAX_TEXT = 200  # characters of a client's message in a note
+DEADLINE = "deadline"
+INTERRUPTED = "interrupted"
+CLIENT_BUG = "client-bug:"
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How an attempt ended. ``error`` and ``text`` are the store's code and message."""
+
+    type: OpType
+    ops: tuple[MicroOp, ...] | None = None
+    error: str | None = None
+    text: str = ""
+    commit_ts: int | None = None
+
+    @property
+    def is_client_bug(self) -> bool:
+        """Whether client code raised what is no ``StoreError``."""
+        return self.error is not None and self.error.startswith(CLIENT_BUG)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Flight:
+    """An operation between its invocation and the moment that its slot is idle again.
+
+    ``over`` is set once its completion is recorded: what the client does later is no outcome.
+    ``uncertain`` says that this completion was an ``info``. ``timer`` is the limit of a rollback.
+    """
+
+    invoke: Invoke
+    slot: Slot
+    deadline_s: float
+    phase: Phase = "connect"
+    tx: Tx | None = None
+    over: bool = False
+    uncertain: bool = False
+    task: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    def enter(self, phase: Phase) -> None:
+        """Go on to ``phase``, unless the operation is over."""
+        if self.over:
+            raise asyncio.CancelledError
+        self.phase = phase
+
+    @property
+    def server_txn(self) -> str | None:
+        """The store's identifier of the transaction, where the client knows it."""
+        try:
+            return self.tx.server_txn if self.tx else None
+        except Exception:  # a client's property is client code: nothing it raises ends a run
+            return None
+
+
+async def attempt(flight: Flight, system: System, cluster: Cluster, workload: Workload) -> Ending:
+    """Take ``flight`` through connect, begin, step and commit, once.
+
+    Never raises what the client raised: an error of the store is classified, anything else is a
+    bug of the client, after which nothing is certain. A cancellation passes only when the
+    operation is over.
+    """
+    try:
+        client = flight.slot.client or await _connect(flight, system, cluster)
+        flight.enter("begin")
+        tx = flight.tx = await client.begin(flight.invoke.kind, flight.deadline_s)
+        flight.enter("step")
+        observed = await workload.execute(tx, flight.invoke.ops)
+        flight.enter("commit")
+        committed = await tx.commit()
+        return Ending(type=OpType.OK, ops=observed, commit_ts=committed.commit_ts)
+    except StoreError as error:
+        type_ = classify(flight.phase, error.code, system.errors)
+        return Ending(type=type_, error=error.code, text=error.message[:MAX_TEXT])
+    except asyncio.CancelledError as error:
+        if flight.over:
+            raise
+        return _client_bug(error)
+    except Exception as error:
+        return _client_bug(error)
+
+
+async def _connect(flight: Flight, system: System, cluster: Cluster) -> Client:
+    invoke = flight.invoke
+    client = await system.connect(cluster, invoke.node, invoke.process)
+    if flight.over:  # too late: the slot may have another connection by now
+        await client.close()
+        raise asyncio.CancelledError
+    flight.slot.client = client
+    return client
+
+
+def _client_bug(error: BaseException) -> Ending:
+    code = f"{CLIENT_BUG}{type(error).__name__}"
+    if place := where(error):
+        code += f" at {place}"
+    return Ending(type=OpType.INFO, error=code, text=str(error)[:MAX_TEXT])
+
+
+class Deadlines:
+    """Calls ``expire`` for each flight whose deadline comes before it is over.
+
+    Each operation with a timer of its own would cost as much as recording it: nearly all of them
+    end long before.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[Flight], None]) -> None:
+        self._loop, self._expire = loop, expire
+        self._flights: deque[Flight] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_s = 0.0
+
+    def __len__(self) -> int:
+        """How many flights are watched."""
+        return len(self._flights)
+
+    def add(self, flight: Flight) -> None:
+        """Watch ``flight``, whose deadline is not before those that were added before."""
+        flights = self._flights
+        while flights and flights[0].over:
+            flights.popleft()
+        flights.append(flight)
+        if self._timer is None:
+            self._set()
+
+    def clear(self) -> None:
+        """Watch nothing any more."""
+        self._flights.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self) -> None:
+        self._rings_s = self._flights[0].deadline_s
+        self._timer = self._loop.call_at(self._rings_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        # A loop may wake up a little early: what the timer was set for has come all the same.
+        now_s = max(self._loop.time(), self._rings_s)
+        flights = self._flights
+        while flights and (flights[0].over or flights[0].deadline_s <= now_s):
+            flight = flights.popleft()
+            if not flight.over:
+                self._expire(flight)
+        if flights and self._timer is None:
+            self._set()

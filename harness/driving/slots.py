@@ -1,0 +1,120 @@
+"""The places of a driver's logical processes: who is idle, where each connects, what goes when."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+import attrs
+
+from harness.protocols.client import Client
+
+CLOSE_LIMIT_S = 1.0
+BACKOFF_FIRST_S = 0.05  # a node that refuses connections must not fill the history with refusals
+BACKOFF_MOST_S = 1.0
+
+
+@attrs.define(eq=False)
+class Slot:
+    """A place for logical processes, one after the other: ``process`` ends with an ``info``.
+
+    ``losses`` counts connections lost in a row; ``stuck`` calls that were cancelled and did not end
+    yet; ``parked`` says that the slot is out of service until one of them ends.
+    """
+
+    number: int
+    process: int
+    client: Client | None = None
+    losses: int = 0
+    stuck: int = 0
+    parked: bool = False
+
+
+class Slots:
+    """The slots of one driver. Used on one running loop."""
+
+    def __init__(
+        self,
+        numbers: Iterable[int],
+        *,
+        concurrency: int,
+        nodes: tuple[str, ...],
+        note: Callable[[Slot, str], None],
+    ) -> None:
+        """``concurrency`` counts the slots of the whole run, of which ``numbers`` (ascending) are
+        here. ``note`` is told what clients raise when they are closed.
+        """
+        self.numbers = tuple(numbers)
+        self._concurrency, self._nodes, self._note = concurrency, nodes, note
+        self._slots = {number: Slot(number=number, process=number) for number in self.numbers}
+        # Side by side, ascending by number: asked for at every operation.
+        self._idle_numbers = list(self.numbers)
+        self._idle_processes = list(self.numbers)
+        self._closing: dict[int, asyncio.Task[None]] = {}
+        self._next_closing = 0
+
+    @property
+    def any_idle(self) -> bool:
+        """Whether ``idle`` is more than nothing."""
+        return bool(self._idle_numbers)
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """The processes that may begin something, ascending by slot."""
+        return tuple(self._idle_processes)
+
+    def take(self, process: int) -> Slot | None:
+        """The slot of ``process``, no longer idle; ``None`` where it is not idle."""
+        number = process % self._concurrency
+        place = bisect_left(self._idle_numbers, number)
+        if place == len(self._idle_processes) or self._idle_processes[place] != process:
+            return None
+        del self._idle_numbers[place]
+        del self._idle_processes[place]
+        return self._slots[number]
+
+    def release(self, slot: Slot) -> None:
+        """``slot`` is idle again."""
+        place = bisect_left(self._idle_numbers, slot.number)
+        self._idle_numbers.insert(place, slot.number)
+        self._idle_processes.insert(place, slot.process)
+
+    def node(self, slot: Slot) -> str:
+        """The node of the slot's process: every new process of a slot goes one node further."""
+        incarnation = slot.process // self._concurrency
+        return self._nodes[(slot.number + incarnation) % len(self._nodes)]
+
+    def lost(self, slot: Slot) -> float:
+        """One more connection of ``slot`` was lost; seconds to wait before the next."""
+        delay_s = min(BACKOFF_FIRST_S * 2.0**slot.losses, BACKOFF_MOST_S)
+        slot.losses = min(slot.losses + 1, 16)
+        return delay_s
+
+    def end_process(self, slot: Slot) -> None:
+        """A new process takes the place of the slot's, with a connection of its own."""
+        slot.process += self._concurrency
+        self.disconnect(slot)
+
+    def disconnect(self, slot: Slot) -> None:
+        """Drop the slot's connection, if it has one; nobody waits for it."""
+        client, slot.client = slot.client, None
+        if client is not None:
+            number = self._next_closing
+            self._next_closing += 1
+            task = asyncio.get_running_loop().create_task(self._close(slot, client))
+            self._closing[number] = task
+            task.add_done_callback(lambda _: self._closing.pop(number))
+
+    def disconnect_all(self) -> list[asyncio.Task[None]]:
+        """Drop every connection; what is on its way to be closed."""
+        for slot in self._slots.values():
+            self.disconnect(slot)
+        return list(self._closing.values())
+
+    async def _close(self, slot: Slot, client: Client) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await client.close()
+        except Exception as error:
+            self._note(slot, f"close raised {type(error).__name__}: {error}")

@@ -1,0 +1,366 @@
+"""Pure generators: what the clients do next, as immutable values.
+
+``op`` and ``update`` never change their receiver, draw randomness only from ``substream`` keyed by
+(seed, purpose, slot), and never look at a clock but ``context.now_ns``; so a schedule can be run
+without a cluster. What is made for every operation is a ``msgspec.Struct``: it costs a tenth of the
+time of a frozen ``attrs`` class.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+import msgspec
+from msgspec.structs import replace
+
+from harness.clock import NS_PER_S, substream
+from harness.errors import UsageError
+from harness.history.records import Complete, Invoke, MicroOp, OpType
+from harness.protocols.client import READ_WRITE
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a generator may know when it is asked: the time, and who is idle.
+
+    ``free`` holds idle processes in ascending slot order; ``process % concurrency`` is the slot.
+    ``busy`` holds those with an open operation, in no order. A process that is neither is about to
+    connect again. ``slots`` are those that the generator may use, ascending: not all of the run
+    where it only has a part of them.
+    """
+
+    now_ns: int
+    free: tuple[int, ...]
+    concurrency: int
+    slots: tuple[int, ...]
+    busy: tuple[int, ...] = ()
+
+    def only(self, chosen: Callable[[int], bool]) -> Context:
+        """What there is to know where only the slots that ``chosen`` accepts exist."""
+        count = self.concurrency
+        return Context(
+            now_ns=self.now_ns,
+            free=tuple([process for process in self.free if chosen(process % count)]),
+            concurrency=count,
+            busy=tuple([process for process in self.busy if chosen(process % count)]),
+            slots=tuple([slot for slot in self.slots if chosen(slot)]),
+        )
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A transaction to run on ``process``, not before ``at_ns`` (its intended start)."""
+
+    process: int
+    ops: tuple[MicroOp, ...]
+    at_ns: int
+    kind: str = READ_WRITE
+
+
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """Nothing before ``at_ns``, unless a completion brings something sooner: ask again at
+    either.
+    """
+
+    at_ns: int
+
+
+class Wait(enum.Enum):
+    """The other answers of ``op`` that are no operation."""
+
+    PENDING = "pending"  # nothing now; ask again after the next completion
+    EXHAUSTED = "exhausted"  # nothing ever again
+
+
+class Generator(Protocol):
+    """A value that says what to do next."""
+
+    def op(self, context: Context) -> Answer:
+        """The next operation for one of ``context.free`` (never empty), and the generator after it.
+
+        The driver uses every answer: an operation that is not due yet is held, its process with
+        it, and nothing else is asked for until it started; so ``at_ns`` should not go back. Where
+        somebody else may have something sooner the answer is ``Later``.
+        """
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """The generator after an invocation or completion was recorded."""
+
+
+Said = Operation | Later | Wait
+Answer = tuple[Said, Generator]
+Event = Invoke | Complete
+
+
+def soonest(answers: Sequence[Said]) -> Said:
+    """What several that were asked say together: the operation, if the last one gave one, or when
+    there may be one; exhausted when all are.
+    """
+    if answers and isinstance(answers[-1], Operation):
+        return answers[-1]
+    times = [answer.at_ns for answer in answers if isinstance(answer, Later)]
+    if times:
+        return Later(min(times))
+    return Wait.EXHAUSTED if all(a is Wait.EXHAUSTED for a in answers) else Wait.PENDING
+
+
+def replaced(
+    parts: tuple[Generator, ...], place: int, generator: Generator
+) -> tuple[Generator, ...]:
+    """``parts`` with ``generator`` at ``place``."""
+    return (*parts[:place], generator, *parts[place + 1 :])
+
+
+def updated(parts: tuple[Generator, ...], context: Context, event: Event) -> tuple[Generator, ...]:
+    """Each of ``parts`` after ``event``."""
+    return tuple(part.update(context, event) for part in parts)
+
+
+def next_process(context: Context, after_slot: int) -> int:
+    """The idle process whose slot follows ``after_slot`` in a circle, so that all take turns."""
+    free, count = context.free, context.concurrency
+    return free[bisect_right(free, after_slot, key=lambda process: process % count) % len(free)]
+
+
+@attrs.frozen
+class Nothing:
+    """No operation at all."""
+
+    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+        """See ``Generator``."""
+        return Wait.EXHAUSTED, self
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        return self
+
+
+@attrs.frozen
+class Repeat:
+    """The same transaction for ever, by every idle process in turn."""
+
+    ops: tuple[MicroOp, ...]
+    last_slot: int = -1
+
+    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+        """See ``Generator``."""
+        process = next_process(context, self.last_slot)
+        operation = Operation(process=process, ops=self.ops, at_ns=context.now_ns)
+        return operation, Repeat(self.ops, process % context.concurrency)
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        return self
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """At most ``count`` operations of ``inner``."""
+
+    count: int
+    inner: Generator
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise UsageError(f"limit: expected 0 operations or more, found {self.count}")
+
+    def op(self, context: Context) -> Answer:
+        """See ``Generator``."""
+        if self.count <= 0:
+            return Wait.EXHAUSTED, self
+        answer, inner = self.inner.op(context)
+        return answer, Limit(self.count - isinstance(answer, Operation), inner)
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        inner = self.inner.update(context, event)
+        return self if inner is self.inner else Limit(self.count, inner)
+
+
+class TimeLimit(msgspec.Struct, frozen=True):
+    """Operations of ``inner`` that are meant to start less than ``limit_ns`` after the first
+    question.
+    """
+
+    limit_ns: int
+    inner: Generator
+    until_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit_ns < 0:
+            raise UsageError(f"time limit: expected 0 ns or more, found {self.limit_ns}")
+
+    def op(self, context: Context) -> Answer:
+        """See ``Generator``."""
+        until_ns = context.now_ns + self.limit_ns if self.until_ns is None else self.until_ns
+        if context.now_ns >= until_ns:
+            return Wait.EXHAUSTED, self
+        answer, inner = self.inner.op(context)
+        if isinstance(answer, Operation) and answer.at_ns >= until_ns:
+            return Wait.EXHAUSTED, self
+        if isinstance(answer, Later):
+            answer = Later(min(answer.at_ns, until_ns))
+        return answer, TimeLimit(self.limit_ns, inner, until_ns)
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        inner = self.inner.update(context, event)
+        return self if inner is self.inner else TimeLimit(self.limit_ns, inner, self.until_ns)
+
+
+class Stagger(msgspec.Struct, frozen=True):
+    """``inner`` as an open loop: intended starts are a Poisson process of ``rate_per_s``.
+
+    A store that stalls does not slow the arrivals down: operations that find no idle process start
+    late, with the intended start that they had, so that latency counted from there hides nothing.
+    Each ``lane`` is a process of its own.
+    """
+
+    rate_per_s: float
+    seed: int
+    inner: Generator
+    arrivals: int = 0
+    next_ns: int | None = None
+    lane: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate_per_s < math.inf:
+            raise UsageError(f"stagger: expected a rate above 0, found {self.rate_per_s:g}")
+
+    def op(self, context: Context) -> Answer:
+        """See ``Generator``."""
+        at_ns = self._gap(0) + context.now_ns if self.next_ns is None else self.next_ns
+        answer, inner = self.inner.op(context)
+        if not isinstance(answer, Operation):
+            return answer, replace(self, inner=inner, next_ns=at_ns)
+        arrivals = self.arrivals + 1
+        next_ns = at_ns + self._gap(arrivals)
+        after = replace(self, inner=inner, arrivals=arrivals, next_ns=next_ns)
+        return replace(answer, at_ns=at_ns), after
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        inner = self.inner.update(context, event)
+        return self if inner is self.inner else replace(self, inner=inner)
+
+    def _gap(self, arrival: int) -> int:
+        lane = (self.lane,) if self.lane else ()
+        gap_s = substream(self.seed, "arrivals", *lane, arrival).expovariate(self.rate_per_s)
+        return round(gap_s * NS_PER_S)
+
+
+def paced(generator: Generator, rate_per_s: float | None, seed: int, *, lane: int = 0) -> Generator:
+    """``generator`` as an open loop of ``rate_per_s``; ``None`` leaves it a closed loop."""
+    return generator if rate_per_s is None else Stagger(rate_per_s, seed, generator, lane=lane)
+
+
+@attrs.frozen
+class Mix:
+    """One of ``parts`` for each operation, by weight; a part that is exhausted drops out, and one
+    that has nothing now leaves its turn to the others.
+
+    The n-th choice of a slot is the same whatever other slots do.
+    """
+
+    parts: tuple[tuple[int, Generator], ...]
+    seed: int
+    counts: tuple[int, ...] = ()
+    last_slot: int = -1
+
+    def __attrs_post_init__(self) -> None:
+        if not self.counts and any(weight <= 0 for weight, _ in self.parts):
+            raise UsageError(f"mix: expected weights above 0, found {[w for w, _ in self.parts]}")
+
+    def op(self, context: Context) -> Answer:
+        """See ``Generator``."""
+        if not self.parts:
+            return Wait.EXHAUSTED, self
+        process = next_process(context, self.last_slot)
+        slot = process % context.concurrency
+        counts = self.counts or (0,) * context.concurrency
+        chosen = self._choice(slot, counts[slot])
+        turn = replace(context, free=(process,))
+        parts: list[tuple[int, Generator] | None] = list(self.parts)
+        answers: list[Said] = []
+        for number in (chosen, *(n for n in range(len(parts)) if n != chosen)):
+            weight, part = self.parts[number]
+            answer, after = part.op(turn)
+            parts[number] = None if answer is Wait.EXHAUSTED else (weight, after)
+            answers.append(answer)
+            if isinstance(answer, Operation):
+                counts = (*counts[:slot], counts[slot] + 1, *counts[slot + 1 :])
+                break
+        left = tuple(part for part in parts if part is not None)
+        return soonest(answers), Mix(left, self.seed, counts, slot)
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        parts = tuple((weight, part.update(context, event)) for weight, part in self.parts)
+        return attrs.evolve(self, parts=parts)
+
+    def _choice(self, slot: int, count: int) -> int:
+        weights = [weight for weight, _ in self.parts]
+        stream = substream(self.seed, "mix", slot, count)
+        return stream.choices(range(len(weights)), weights)[0]
+
+
+class Phases(msgspec.Struct, frozen=True):
+    """``parts`` one after the other; each begins when no operation of the one before is open."""
+
+    parts: tuple[Generator, ...]
+
+    def op(self, context: Context) -> Answer:
+        """See ``Generator``."""
+        if not self.parts:
+            return Wait.EXHAUSTED, self
+        answer, first = self.parts[0].op(context)
+        if answer is not Wait.EXHAUSTED:
+            return answer, Phases((first, *self.parts[1:]))
+        if len(self.parts) > 1 and context.busy:
+            return Wait.PENDING, self
+        return Phases(self.parts[1:]).op(context)
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        if not self.parts:
+            return self
+        first = self.parts[0].update(context, event)
+        return self if first is self.parts[0] else Phases((first, *self.parts[1:]))
+
+
+@attrs.frozen
+class UntilOk:
+    """Each of ``transactions`` once, and again, by another process, until it was ok."""
+
+    transactions: tuple[tuple[MicroOp, ...], ...]
+    begun: int = 0
+    again: tuple[tuple[MicroOp, ...], ...] = ()
+    open: tuple[tuple[int, tuple[MicroOp, ...]], ...] = ()
+    last_slot: int = -1
+
+    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+        """See ``Generator``."""
+        fresh = self.begun < len(self.transactions)
+        if not fresh and not self.again:
+            return (Wait.PENDING if self.open else Wait.EXHAUSTED), self
+        ops = self.transactions[self.begun] if fresh else self.again[0]
+        process = next_process(context, self.last_slot)
+        after = attrs.evolve(
+            self,
+            begun=self.begun + fresh,
+            again=self.again if fresh else self.again[1:],
+            open=(*self.open, (process, ops)),
+            last_slot=process % context.concurrency,
+        )
+        return Operation(process=process, ops=ops, at_ns=context.now_ns), after
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        """See ``Generator``."""
+        mine = [ops for process, ops in self.open if process == event.process]
+        if isinstance(event, Invoke) or not mine:
+            return self
+        still = tuple(entry for entry in self.open if entry[0] != event.process)
+        again = self.again if event.type is OpType.OK else (*self.again, *mine)
+        return attrs.evolve(self, open=still, again=again)

@@ -1,0 +1,240 @@
+"""Taking whole operations from the beginning of a text, exactly: EDN or JSON, lines or one array.
+
+A file is a sequence of maps or one array of maps. What this reads is what the format's definition
+says, however it is laid out; it is slow, and ``quick`` reads the usual layouts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Protocol
+
+import attrs
+
+from harness.importers.jepsen import edn
+from harness.importers.jepsen.edn import SKIPPED, Incomplete, Notation, Number, Partial
+from harness.importers.jepsen.limits import INT64_MAX, INT64_MIN, MAX_FILLER_BYTES
+
+Found = tuple[list[tuple[Any, int]], int]
+"""Forms, each with the character where it begins; and how many characters are done with."""
+
+
+@attrs.define
+class Filler:
+    """Counts what stands between operations: blanks, comments, discarded forms."""
+
+    passed: int = 0
+    operations: int = 0
+
+    def pass_over(self, start: int, end: int) -> None:
+        """Count the text from ``start`` to ``end``. Raises ``Notation`` where it is too much."""
+        self.passed += end - start
+        if self.passed > MAX_FILLER_BYTES + self.operations:
+            what = "blanks, comments and discarded forms between operations"
+            limit = f"at most {MAX_FILLER_BYTES} bytes of {what} beyond the size of the operations"
+            raise Notation(start, f"expected {limit}, found more")
+
+
+class Forms(Protocol):
+    """A reader of one file, which remembers where in it it is.
+
+    ``begun`` says that an operation was read, by this reader or by another. ``by_line`` says that
+    whole operations may stand here one a line, with nothing between them.
+    """
+
+    begun: bool
+    filler: Filler
+
+    @property
+    def by_line(self) -> bool: ...
+
+    def take(self, text: str, *, final: bool) -> Found:
+        """The whole forms that ``text`` begins with; the rest comes again, with more behind it.
+
+        ``final`` says that no more will come: then nothing may remain. Raises ``Notation``.
+        """
+
+
+_CLOSER = {"[": "]", "(": ")"}
+
+
+class EdnForms:
+    """Maps of EDN, commas and comments between them; or one vector or list of maps."""
+
+    _BLANK = re.compile(r"(?:[ \t\r\n\f,]++|;[^\n]*+(?:\n|\Z))*+")
+
+    def __init__(self) -> None:
+        self._closer = ""
+        self.begun = False
+        self.filler = Filler()
+        self._ended = False
+        self._partial: Partial | None = None
+
+    @property
+    def by_line(self) -> bool:
+        """See ``Forms``. Commas are blanks: a vector's operations stand as they do alone."""
+        return not self._ended
+
+    def take(self, text: str, *, final: bool) -> Found:
+        """See ``Forms``."""
+        found: list[tuple[Any, int]] = []
+        at = 0
+        while True:
+            at = self._skip(text, at, final)
+            if at == len(text) or self._ended:
+                break
+            if self._closer and text[at] == self._closer:
+                self._closer, self._ended = "", True
+                at += 1
+                continue
+            if not self.begun and text[at] in _CLOSER:
+                self._closer, self.begun = _CLOSER[text[at]], True
+                at += 1
+                continue
+            partial = self._partial or Partial.from_start(at)
+            self._partial = None
+            try:
+                form, end = edn.resume_form(text, partial, final=final)
+            except Incomplete:
+                if final:
+                    raise Notation(at, "the file ends within an operation") from None
+                self._partial = partial.moved(at)
+                return found, at
+            if form is SKIPPED:
+                self.filler.pass_over(at, end)
+            else:
+                self.begun = True
+                self.filler.operations += end - at
+                found.append((form, at))
+            at = end
+        if at < len(text):
+            raise Notation(at, "something follows the end of the vector")
+        if final and self._closer:
+            raise Notation(at, "the file ends within the vector of operations")
+        return found, at
+
+    def _skip(self, text: str, at: int, final: bool) -> int:
+        blank = self._BLANK.match(text, at)
+        end = blank.end() if blank else at
+        # A comment that the text cuts off goes on in the next one.
+        if not final and end == len(text) and not text.endswith("\n"):
+            line = text.rfind("\n", at, end) + 1 or at
+            comment = text.find(";", line, end)
+            end = comment if comment >= 0 else end
+        self.filler.pass_over(at, end)
+        return end
+
+
+class JsonForms:
+    """Objects of JSON, one after the other; or one array of objects."""
+
+    _BLANK = re.compile(r"[ \t\r\n]*+")
+    _SHORTEST_TAIL = 16
+
+    def __init__(self) -> None:
+        self._within = False
+        self.begun = False
+        self.filler = Filler()
+        self._ended = False
+        self._comma_due = False
+        self._after_comma = False
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_inexact,
+            parse_constant=_inexact,
+        )
+
+    @property
+    def by_line(self) -> bool:
+        """See ``Forms``."""
+        return not (self._within or self._ended)
+
+    def take(self, text: str, *, final: bool) -> Found:
+        """See ``Forms``."""
+        found: list[tuple[Any, int]] = []
+        at = 0
+        while True:
+            at = self._skip(text, at)
+            if at == len(text) or self._ended:
+                break
+            if self._bracket(text, at):
+                at += 1
+                continue
+            try:
+                form, end = self._decoder.raw_decode(text, at)
+            except json.JSONDecodeError as error:
+                if final or not self._may_go_on(text, error):
+                    raise Notation(error.pos, f"it is no JSON: {error.msg}") from None
+                return found, at
+            except RecursionError:
+                raise Notation(at, "brackets are nested too deep") from None
+            except _Repeated as error:
+                raise Notation(at, str(error)) from None
+            self.begun, self._comma_due, self._after_comma = True, True, False
+            self.filler.operations += end - at
+            found.append((form, at))
+            at = end
+        if at < len(text):
+            raise Notation(at, "something follows the end of the array")
+        if final and self._within:
+            raise Notation(at, "the file ends within the array of operations")
+        return found, at
+
+    def _bracket(self, text: str, at: int) -> bool:
+        """Whether the character at ``at`` belongs to the array that holds the operations."""
+        char = text[at]
+        if not self.begun and char == "[":
+            self._within = self.begun = True
+            return True
+        if not self._within:
+            return False
+        if char == "]":
+            if self._after_comma:
+                raise Notation(at, "a comma stands before ']', not before an operation")
+            self._within, self._ended = False, True
+            return True
+        if self._comma_due:
+            if char != ",":
+                raise Notation(at, f"expected ',' or ']', found {char!r}")
+            self._comma_due, self._after_comma = False, True
+            return True
+        return False
+
+    def _skip(self, text: str, at: int) -> int:
+        blank = self._BLANK.match(text, at)
+        end = blank.end() if blank else at
+        self.filler.pass_over(at, end)
+        return end
+
+    def _may_go_on(self, text: str, error: json.JSONDecodeError) -> bool:
+        near_end = len(text) - error.pos < self._SHORTEST_TAIL
+        return near_end or error.msg.startswith("Unterminated string")
+
+
+class _Repeated(Exception):
+    """An object has a key twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _Repeated(f"the key {edn.shown(key)} stands twice in one object")
+            seen.add(key)
+    return found
+
+
+def _integer(digits: str) -> int | Number:
+    if len(digits) <= len(str(INT64_MIN)):
+        number = int(digits)
+        if INT64_MIN <= number <= INT64_MAX:
+            return number
+    return Number(edn.shortened(digits))
+
+
+def _inexact(text: str) -> Number:
+    return Number(edn.shortened(text))

@@ -1,0 +1,265 @@
+"""Histories recorded by Jepsen: EDN or JSON, into the tables that checkers take.
+
+Operations are ordered by their ``:index``, or by their place in the file where they have none. In
+the tables ``invoke_index`` and ``complete_index`` are these; ``invoke_ns`` and ``complete_ns`` put
+operations into the same order: the file's own times, moved apart by nanoseconds where they tie, or
+a millisecond an operation where times are missing or go back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from harness.errors import MalformedHistory, UsageError
+from harness.history import files, schema
+from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_ops_name
+from harness.history.load import History, load
+from harness.history.manifest import SEALED, write_manifest
+from harness.history.parquet import ParquetSink
+from harness.history.seal import SPLITS
+from harness.history.tables import BATCH_ROWS
+from harness.importers.jepsen import nemesis, tables
+from harness.importers.jepsen.operations import Names
+from harness.importers.jepsen.pairing import BANKS, LISTS, REGISTERS, Pairing
+from harness.importers.jepsen.reader import Clock, batches, is_jepsen
+from harness.protocols.client import READ_WRITE
+from harness.protocols.promise import Declaration, Promise
+from harness.run.directory import SCHEMA_VERSION, BankRules, Manifest, Origin, RunDirectory
+
+__all__ = ["ImportedHistory", "import_run", "is_jepsen", "read_jepsen"]
+
+LIST_APPEND, REGISTER, BANK = "list-append", "register", "bank"
+_ALWAYS = ("statistics", "evidence")
+CHECKERS = {
+    LIST_APPEND: (LIST_APPEND, "lost-write", *_ALWAYS),
+    REGISTER: (REGISTER, *_ALWAYS),
+    BANK: (BANK, *_ALWAYS),
+}
+"""What judges a workload; how long nobody was served, only where times are real."""
+
+_JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK), BANKS: (BANK,)}
+"""The workloads that histories of a kind can be judged as; those of plug-ins judge what they like.
+"""
+
+
+KEYS_FILE = "keys.parquet"
+"""In ``history/`` of an imported run: what keys that were no integers are called."""
+
+
+@attrs.frozen(kw_only=True)
+class ImportedHistory:
+    """The tables of a history that was not recorded here, in memory; as ``load.History``.
+
+    ``keys`` (key, name) says what keys stand for that are no integers in the file. ``remarks`` is
+    how many operations were of no client (the nemesis); they are ``notes()``. ``operations`` counts
+    everything in the file, ``incomplete`` the transactions without a completion. ``real_time`` says
+    that times are the file's own.
+    """
+
+    manifest: Manifest
+    keys: pa.Table
+    operations: int
+    remarks: int
+    incomplete: int
+    real_time: bool
+    _transactions: pa.Table
+    _micro_ops: tuple[pa.Table, ...]
+    _notes: pa.Table
+    _faults: pa.Table
+
+    def transactions(self) -> pa.Table:
+        """One row a transaction, in the order of invocation (``schema.TRANSACTIONS``)."""
+        return self._transactions
+
+    def micro_ops(self, split: int | None = None) -> pa.Table:
+        """One row a micro-operation of ``split``, or of all splits one after the other."""
+        return pa.concat_tables(self._micro_ops) if split is None else self._micro_ops[split]
+
+    def faults(self) -> pa.Table:
+        """One row an act of a nemesis and what undid it, as the file tells (``nemesis``)."""
+        return self._faults
+
+    def events(self) -> pa.Table:
+        """No row: Jepsen does not ask stores what they did."""
+        return schema.EVENTS.empty_table()
+
+    def notes(self) -> pa.Table:
+        """One row an operation of no client (``schema.NOTES``)."""
+        return self._notes
+
+
+def read_jepsen(
+    path: Path,
+    *,
+    workload: str | None = None,
+    bank: BankRules | None = None,
+    splits: int = SPLITS,
+    clock: Clock = lambda: 0.0,
+) -> ImportedHistory:
+    """The history in ``path``, which may be compressed with gzip.
+
+    ``workload`` is found out from the operations where it is not given. ``clock`` tells the seconds
+    of processor time spent, which are limited by the size of the file. Raises
+    ``MalformedHistory``, naming file, line and reason, for everything that is not a whole history
+    whose operations pair up, and ``UsageError`` for one that no checker is known for.
+    """
+    schema.check_splits(splits)
+    file = str(path)
+    names = Names()
+    pairing = Pairing(file, names)
+    with _no_search_for_cycles():
+        for operations, lines in batches(path, names, clock):
+            pairing.add(operations, lines)
+        pairing.finish()
+    if not pairing.transactions.process:
+        raise MalformedHistory(file, "", "expected operations of clients, found none")
+    workload = _workload(pairing, workload, file)
+    if bank is not None and pairing.kind != BANKS:
+        found = pairing.kind or "operations without values"
+        raise UsageError(f"{file}: a bank's total was given; expected {BANKS}, found {found}")
+    axis = tables.axis(pairing)
+    transactions = tables.transactions(pairing, axis.at_ns)
+    try:
+        micro_ops, keys = tables.micro_ops(pairing, names, splits, file)
+    except pa.ArrowException as error:
+        # Only by count: lists of more than 2**31 elements in all have no place in one column.
+        raise MalformedHistory(file, "", f"it is too large for the tables: {error}") from error
+    return ImportedHistory(
+        manifest=_manifest(
+            Origin(
+                file=path.name,
+                operations=pairing.operations,
+                remarks=len(pairing.remarks),
+                incomplete=pairing.incomplete,
+                real_time=axis.real,
+                bank=bank or BankRules(),
+            ),
+            workload,
+            splits,
+        ),
+        keys=keys,
+        operations=pairing.operations,
+        remarks=len(pairing.remarks),
+        incomplete=pairing.incomplete,
+        real_time=axis.real,
+        transactions=transactions,
+        micro_ops=micro_ops,
+        notes=tables.notes(pairing.remarks, axis.at_ns),
+        faults=nemesis.faults(pairing.remarks, axis.at_ns),
+    )
+
+
+def import_run(
+    path: Path,
+    run: RunDirectory,
+    *,
+    workload: str | None = None,
+    bank: BankRules | None = None,
+    clock: Clock = lambda: 0.0,
+) -> History:
+    """Import ``path`` into the empty or absent directory ``run``: a sealed run like any other.
+
+    Raises ``MalformedHistory``, ``UsageError`` where there is a run already, and ``HarnessError``
+    where the disk refuses.
+    """
+    if run.manifest.exists():
+        raise UsageError(f"{run.root}: expected an empty directory, found a run")
+    history = read_jepsen(path, workload=workload, bank=bank, clock=clock)
+    try:
+        run.root.mkdir(parents=True, exist_ok=True)
+        checksums = _write(history, run)
+    except OSError as error:
+        raise files.disk_failure(
+            "import into", run.root, error, "the tables are missing"
+        ) from error
+    write_manifest(run, replace(history.manifest, run_id=run.root.name, checksums=checksums))
+    return load(run)
+
+
+@contextlib.contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """Millions of short-lived lists have none, and looking costs a tenth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _write(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
+    splits = history.manifest.splits
+    sink = ParquetSink(run, splits)
+    try:
+        _put(sink, TRANSACTIONS, history.transactions())
+        for number in range(splits):
+            _put(sink, micro_ops_name(number), history.micro_ops(number))
+        _put(sink, FAULTS, history.faults())
+        _put(sink, EVENTS, history.events())
+        _put(sink, NOTES, history.notes())
+        checksums = sink.publish()
+    finally:
+        sink.abandon()
+    return checksums | _write_keys(history, run)
+
+
+def _put(sink: ParquetSink, name: str, table: pa.Table) -> None:
+    for start in range(0, table.num_rows, BATCH_ROWS):
+        sink.put(name, table.slice(start, BATCH_ROWS))
+
+
+def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
+    if not history.keys.num_rows:
+        return {}
+    path = run.history / KEYS_FILE
+    unfinished = files.begin(path)
+    pq.write_table(history.keys, unfinished, compression="zstd")
+    files.publish(unfinished, path)
+    return {path.relative_to(run.root).as_posix(): files.sha256(path)}
+
+
+def _workload(pairing: Pairing, asked: str | None, file: str) -> str:
+    """What to judge the history as: ``asked``, or what its operations are of. Raises
+    ``UsageError`` where no checker can.
+    """
+    able = _JUDGES.get(pairing.kind or "", (REGISTER,))
+    if asked is not None and asked not in CHECKERS:
+        return asked
+    if pairing.kind is not None and asked is not None and asked not in able:
+        raise UsageError(f"{file}: expected a history of {asked}, found {pairing.kind}")
+    chosen = asked or able[0]
+    if chosen == REGISTER and pairing.longest > 1:
+        raise UsageError(
+            f"{file}: expected appends to lists, or one operation on a register at a time, found "
+            f"transactions of up to {pairing.longest} operations on registers, which no checker "
+            "judges"
+        )
+    return chosen
+
+
+def _manifest(origin: Origin, workload: str, splits: int) -> Manifest:
+    checkers = CHECKERS.get(workload, (workload, *_ALWAYS))
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id=origin.file,
+        state=SEALED,
+        versions={},
+        machine={},
+        declaration=Declaration(
+            system="jepsen", mode="imported", promises=(Promise(kind=READ_WRITE),)
+        ),
+        workload=workload,
+        checkers=(*checkers, "availability") if origin.real_time else checkers,
+        splits=splits,
+        key_hash=schema.KEY_HASH,
+        origin=origin,
+    )

@@ -1,0 +1,139 @@
+"""What the nemesis of an imported history broke, as rows of faults.
+
+Jepsen records each act of a nemesis twice, when it began and when it was done, both as ``info``. By
+its convention an act is undone by another: ``start-partition`` by ``stop-partition``, ``kill`` by
+``start``. Two such acts make one fault, in force from the beginning of the first to the end of the
+second. An act that nothing undoes, or that undoes nothing, is a mark: a fault that was over when
+it was done. The file proves neither the effect nor the healing of any; the rows say so by their
+state, and decide nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.history import schema
+from harness.history.records import FaultState
+from harness.importers.jepsen.operations import Remark
+from harness.text import inert
+
+FAULTS_MAX = 1000
+"""Of one history; what comes later stands in the notes alone."""
+TARGET_CHARS = 60
+PROOF_CHARS = 300
+UNNAMED_TARGET = "the cluster"
+
+_UNDONE_BY = (
+    ("start", "stop"),
+    ("begin", "end"),
+    ("kill", "start"),
+    ("kill", "restart"),
+    ("stop", "start"),
+    ("stop", "restart"),
+    ("pause", "resume"),
+    ("partition", "heal"),
+    ("isolate", "heal"),
+    ("slow", "fast"),
+    ("bump", "reset"),
+    ("strobe", "reset"),
+    ("skew", "reset"),
+)
+_OPENING = frozenset(opener for opener, _ in _UNDONE_BY)
+_NAME = re.compile(r"([a-z]+)(?:[-_!]*(.*))", re.DOTALL)
+
+Ints = npt.NDArray[np.int64]
+
+
+@attrs.define
+class _Act:
+    """One act: its name, from when to when, what it was asked for and what came of it."""
+
+    f: str
+    begun: int
+    done: int
+    asked: str
+    came: str
+    undone: _Act | None = None
+
+    @property
+    def verb(self) -> str:
+        """``start`` of ``start-partition``."""
+        match = _NAME.match(self.f)
+        return match.group(1) if match else ""
+
+    @property
+    def what(self) -> str:
+        """``partition`` of ``start-partition``."""
+        match = _NAME.match(self.f)
+        return match.group(2) if match else ""
+
+    def undoes(self, other: _Act) -> bool:
+        """Whether this act ends what ``other`` began; a verb alone ends all of its kind."""
+        paired = (other.verb, self.verb) in _UNDONE_BY
+        return paired and (self.what == other.what or not self.what or not other.what)
+
+
+def faults(remarks: list[tuple[int, Remark]], at_ns: Ints) -> pa.Table:
+    """One row a fault (``schema.FAULTS``), in the order of their beginnings."""
+    rows = []
+    for number, act in enumerate(_paired(_acts(remarks))[:FAULTS_MAX]):
+        last = act.undone or act
+        rows.append(
+            {
+                "fault": number,
+                "kind": inert(act.f, TARGET_CHARS),
+                "target": inert(act.asked or act.came, TARGET_CHARS) or UNNAMED_TARGET,
+                "nodes": [],
+                "roles": [],
+                "injecting_ns": int(at_ns[act.begun]),
+                "injected_ns": int(at_ns[act.done]),
+                "healing_ns": int(at_ns[last.begun]) if act.undone else None,
+                "healed_ns": int(at_ns[last.done]),
+                "state": FaultState.RECORDED.value,
+                "proof": inert(act.came, PROOF_CHARS) or None,
+                "heal_proof": _told(act.undone) if act.undone else None,
+                "reason": None if act.undone else "the history does not say when it ended",
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=schema.FAULTS)
+
+
+def _told(act: _Act) -> str:
+    return inert(f"{act.f} {act.came}".rstrip(), PROOF_CHARS)
+
+
+def _acts(remarks: list[tuple[int, Remark]]) -> list[_Act]:
+    """Every act of every process that is no client, its two records as one."""
+    found: list[_Act] = []
+    begun: dict[tuple[str, str], _Act] = {}
+    for place, remark in remarks:
+        act = begun.pop((remark.process, remark.f), None)
+        if act is not None and remark.type != "invoke":
+            act.done, act.came = place, remark.text
+            continue
+        act = _Act(f=remark.f, begun=place, done=place, asked=remark.text, came="")
+        begun[remark.process, remark.f] = act
+        found.append(act)
+    return found
+
+
+def _paired(acts: list[_Act]) -> list[_Act]:
+    """Acts that began or marked something, those that were undone with the one that did it."""
+    found: list[_Act] = []
+    begun: list[_Act] = []
+    for act in acts:
+        ended = [other for other in begun if act.undoes(other)]
+        for other in ended:
+            other.undone = act
+        begun = [other for other in begun if other.undone is None]
+        if ended:
+            continue
+        found.append(act)
+        if act.verb in _OPENING:
+            begun = [*begun[-FAULTS_MAX:], act]
+    return found

@@ -1,0 +1,343 @@
+"""From operations in the order of a file to columns of transactions, each paired and checked.
+
+An operation lives as an object only until its batch is done (an open one until it is completed):
+what stays are columns of numbers.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.errors import MalformedHistory
+from harness.history.records import OpType
+from harness.history.tables import NO_COMPLETION
+from harness.importers.jepsen.limits import MAX_REMARKS
+from harness.importers.jepsen.operations import (
+    NO_INDEX,
+    SINGLE_KEY,
+    TXN,
+    Names,
+    Operation,
+    Remark,
+    text_of,
+)
+
+OK, FAIL, INFO = 0, 1, 2
+TYPES = (OpType.OK.value, OpType.FAIL.value, OpType.INFO.value)
+_CODES = {name: code for code, name in enumerate(TYPES)}
+_STEP_CODES = {"r": 0, "append": 1, "w": 2, "cas": 3, "add": 4, "balance": 5}
+STEP_NAMES = ("r", "append", "w", "cas", "add", "r")
+"""By the codes of steps: a balance is what a read saw, and known for a bank's."""
+LISTS = "appends and reads of lists"
+REGISTERS = "reads and writes of registers"
+BANKS = "transfers and reads of a bank"
+"""What a history may consist of."""
+_BANK_STEPS = frozenset({"add", "balance"})
+
+STAGED_OPERATIONS = 16_384
+"""Completed operations whose steps wait as objects to become columns."""
+
+STEPS_SHOWN = 4
+"""Of a transaction, in an error."""
+
+NOT_COMPLETED = -1
+NO_ERROR = -1
+
+Ints = npt.NDArray[np.int64]
+
+
+@attrs.define
+class Transactions:
+    """Columns by transaction, which count invocations. ``*_at`` are places in the order of the
+    file, nemesis included; ``*_index`` are the file's own, or places where it has none.
+    """
+
+    process: array[int] = attrs.field(factory=lambda: array("q"))
+    invoke_at: array[int] = attrs.field(factory=lambda: array("q"))
+    invoke_index: array[int] = attrs.field(factory=lambda: array("q"))
+    complete_at: array[int] = attrs.field(factory=lambda: array("q"))
+    complete_index: array[int] = attrs.field(factory=lambda: array("q"))
+    type: array[int] = attrs.field(factory=lambda: array("b"))
+    error: array[int] = attrs.field(factory=lambda: array("q"))
+    line: array[int] = attrs.field(factory=lambda: array("q"))
+
+
+@attrs.frozen
+class Steps:
+    """Micro-operations as Arrow columns, in the order of completion."""
+
+    txn: pa.Array
+    pos: pa.Array
+    f: pa.Array
+    key: pa.Array
+    value: pa.Array
+    elements: pa.Array
+    type: pa.Array
+
+    def without(self, code: int) -> Steps:
+        """All but the steps of this ``code``."""
+        keep = pa.array(self.f.to_numpy() != code)
+        columns = {name: getattr(self, name).filter(keep) for name in attrs.fields_dict(Steps)}
+        return Steps(**columns)
+
+
+class Pairing:
+    """Takes operations and refuses what no history can hold. Give everything, then ``finish``."""
+
+    def __init__(self, file: str, names: Names | None = None) -> None:
+        self.transactions = Transactions()
+        self.steps: list[Steps] = []
+        self.errors: list[str] = []
+        self.remarks: list[tuple[int, Remark]] = []
+        self.times = array("q")
+        self.timed = True
+        self.operations = 0
+        self.incomplete = 0
+        self.longest = 0
+        self._file = file
+        self._names = names or Names()
+        self._indexed = False
+        self._last_index = NO_INDEX
+        self._open: dict[int, tuple[int, Operation, int]] = {}
+        self._crashed: dict[int, int] = {}
+        self._error_codes: dict[str, int] = {}
+        self._staged: list[tuple[int, int, int, list[Any]]] = []
+        self.kind: str | None = None
+        self._kind_line = 0
+        self._untold = array("q")
+
+    def add(self, operations: Sequence[Operation | Remark], lines: Sequence[int]) -> None:
+        """Take the next operations. Raises ``MalformedHistory``."""
+        for operation, line in zip(operations, lines, strict=True):
+            index = self._place(operation, line)
+            if isinstance(operation, Remark):
+                self._note(operation, line)
+            elif operation.type == "invoke":
+                self._begin(operation, index, line)
+            else:
+                self._end(operation, index, line)
+            self.operations += 1
+        if len(self._staged) >= STAGED_OPERATIONS:
+            self._flush()
+
+    def finish(self) -> None:
+        """Take what is still open for operations whose outcome nobody knows, after all others."""
+        opened = sorted(self._open.values(), key=lambda begun: begun[0])
+        at, index = self.operations, self._last_index
+        for place, (txn, operation, line) in enumerate(opened):
+            self._close(txn, at + place, index + 1 + place, INFO, NO_COMPLETION)
+            self._staged.append((txn, INFO, line, _asked(operation)))
+        self.incomplete = len(opened)
+        self._open.clear()
+        self._flush()
+        if self.kind == BANKS:
+            self._finish_bank()
+
+    def _finish_bank(self) -> None:
+        """An ok read that tells of no account found nothing in any; one that failed read none."""
+        nothing = [("balance", account, None) for account in self._accounts()]
+        for txn in self._untold:
+            self._staged.append((txn, OK, self.transactions.line[txn], nothing))
+            if len(self._staged) * len(nothing) >= STAGED_OPERATIONS:
+                self._flush()
+        self._flush()
+        self.steps = [piece.without(_STEP_CODES["r"]) for piece in self.steps]
+
+    def _accounts(self) -> list[int]:
+        keys = [piece.key.to_numpy() for piece in self.steps]
+        codes = [piece.f.to_numpy() for piece in self.steps]
+        told = [
+            np.unique(key[code >= _STEP_CODES["add"]])
+            for key, code in zip(keys, codes, strict=True)
+        ]
+        return list(map(int, np.unique(np.concatenate(told))))
+
+    def _place(self, operation: Operation | Remark, line: int) -> int:
+        """The operation's index; remembers its time."""
+        index = operation.index
+        if not self.operations:
+            self._indexed = index != NO_INDEX
+        if not self._indexed:
+            if index != NO_INDEX:
+                raise self._malformed(line, f"index {index}, but the operations before have none")
+            index = self.operations
+        elif index <= self._last_index:
+            after = f"expected an index after {self._last_index}"
+            found = "none" if index == NO_INDEX else str(index)
+            raise self._malformed(line, f"{after}, found {found}")
+        self._last_index = index
+        time = operation.time
+        if time is None:
+            self.timed = False
+            time = 0
+        self.times.append(time)
+        return index
+
+    def _note(self, remark: Remark, line: int) -> None:
+        """Keep what was done by no client."""
+        if len(self.remarks) >= MAX_REMARKS + self.operations - len(self.remarks):
+            limit = f"expected at most {MAX_REMARKS} more operations of no client than of clients"
+            raise self._malformed(line, f"{limit}, found more")
+        self.remarks.append((self.operations, remark))
+
+    def _begin(self, operation: Operation, index: int, line: int) -> None:
+        process, columns = operation.process, self.transactions
+        if process in self._open:
+            begun = f"the one invoked on line {self._open[process][2]}"
+            raise self._malformed(
+                line, f"process {process} invokes an operation before {begun} has completed"
+            )
+        if process in self._crashed:
+            crashed = f"its operation on line {self._crashed[process]} ended as info"
+            raise self._malformed(line, f"process {process} is used again after {crashed}")
+        if operation.value is None and operation.f != "read":
+            # Had it taken effect, nobody could tell what it wrote from garbage.
+            raise self._malformed(line, f"an invoked {operation.f} does not say what it asks for")
+        self._open[process] = (len(columns.process), operation, line)
+        columns.process.append(process)
+        columns.invoke_at.append(self.operations)
+        columns.invoke_index.append(index)
+        columns.complete_at.append(NOT_COMPLETED)
+        columns.complete_index.append(NOT_COMPLETED)
+        columns.type.append(INFO)
+        columns.error.append(NO_ERROR)
+        columns.line.append(line)
+
+    def _end(self, operation: Operation, index: int, line: int) -> None:
+        process = operation.process
+        begun = self._open.pop(process, None)
+        if begun is None:
+            ended = f"process {process} completes an operation ({operation.type})"
+            raise self._malformed(line, f"{ended}, but has invoked none")
+        txn, invoked, begun_line = begun
+        if operation.f != invoked.f:
+            expected = f"it invoked {invoked.f} on line {begun_line}"
+            raise self._malformed(line, f"process {process} completes {operation.f}; {expected}")
+        code = _CODES[operation.type]
+        if code == INFO:
+            self._crashed[process] = line
+        done = self._done(operation, invoked, code, line, begun_line)
+        if code == OK and operation.f == "read" and not operation.value:
+            self._untold.append(txn)
+        self._close(txn, self.operations, index, code, operation.error)
+        self._staged.append((txn, code, line, done))
+
+    def _close(self, txn: int, at: int, index: int, code: int, error: str | None) -> None:
+        columns = self.transactions
+        columns.complete_at[txn] = at
+        columns.complete_index[txn] = index
+        columns.type[txn] = code
+        if error is not None:
+            known = self._error_codes.setdefault(error, len(self.errors))
+            if known == len(self.errors):
+                self.errors.append(error)
+            columns.error[txn] = known
+
+    def _done(
+        self, operation: Operation, invoked: Operation, code: int, line: int, begun_line: int
+    ) -> list[Any]:
+        """What was done; where that is not certain, also what was asked for."""
+        done, asked = operation.value, invoked.value
+        if done is None:
+            if code == OK and operation.f == TXN:
+                raise self._malformed(line, "an ok txn does not say what it did")
+            return _asked(invoked)
+        if asked is None:
+            return done
+        if not _answers(done, asked, whole=code == OK):
+            completes = f"process {operation.process} completes {self._shown(done)}"
+            expected = f"it invoked {self._shown(asked)} on line {begun_line}"
+            raise self._malformed(line, f"{completes}; {expected}")
+        return done if len(done) == len(asked) else done + _asked(invoked)[len(done) :]
+
+    def _shown(self, steps: list[Any]) -> str:
+        """The first of ``steps``, for an error."""
+        named = [[f, self._names.shown(key), value] for f, key, value in steps[:STEPS_SHOWN]]
+        rest = len(steps) - len(named)
+        return text_of(named) + (f" and {rest} more steps" if rest else "")
+
+    def _flush(self) -> None:
+        """Turn what is staged into columns."""
+        if not self._staged:
+            return
+        txns, codes, lines, values = zip(*self._staged, strict=True)
+        self._staged = []
+        counts = np.fromiter(map(len, values), np.int64, len(values))
+        self.longest = max(self.longest, int(counts.max(initial=0)))
+        if not counts.any():
+            return
+        row = np.repeat(np.arange(len(counts)), counts)
+        names, keys, told = zip(*chain.from_iterable(values), strict=True)
+        code = np.asarray(codes, np.int8)[row]
+        steps = self._columns(np.asarray(txns)[row], row, counts, names, keys, told, code)
+        self._require_one_kind(names, told, np.asarray(lines)[row])
+        self.steps.append(steps)
+
+    def _columns(
+        self,
+        txn: Ints,
+        row: Ints,
+        counts: Ints,
+        names: tuple[str, ...],
+        keys: tuple[int, ...],
+        told: tuple[Any, ...],
+        code: npt.NDArray[np.int8],
+    ) -> Steps:
+        empty: list[int] = []
+        elements = [
+            value if value.__class__ is list else empty if value is None and not ended else None
+            for value, ended in zip(told, code.tolist(), strict=True)
+        ]
+        first = np.cumsum(counts) - counts
+        return Steps(
+            txn=pa.array(txn),
+            pos=pa.array((np.arange(len(row)) - first[row]).astype(np.int32)),
+            f=pa.array(np.fromiter(map(_STEP_CODES.__getitem__, names), np.int8, len(names))),
+            key=pa.array(keys, pa.int64()),
+            value=pa.array([v if v.__class__ is int else None for v in told], pa.int64()),
+            elements=pa.array(elements, pa.list_(pa.field("element", pa.int64()))),
+            type=pa.array(code),
+        )
+
+    def _require_one_kind(self, names: tuple[str, ...], told: tuple[Any, ...], lines: Ints) -> None:
+        """Lists and registers are judged differently: a history holds the one or the other."""
+        for place, (name, value) in enumerate(zip(names, told, strict=True)):
+            if name == "r" and value is None:
+                continue
+            is_list = name == "append" or (name == "r" and value.__class__ is list)
+            kind = LISTS if is_list else BANKS if name in _BANK_STEPS else REGISTERS
+            if self.kind is None:
+                self.kind, self._kind_line = kind, int(lines[place])
+            elif kind != self.kind:
+                before = f"{self.kind} are on line {self._kind_line}"
+                raise self._malformed(int(lines[place]), f"{kind}, but {before}")
+
+    def _malformed(self, line: int, reason: str) -> MalformedHistory:
+        return MalformedHistory(self._file, f"line {line}", reason)
+
+
+def _asked(operation: Operation) -> list[Any]:
+    """What an invocation asks for. What its reads will see it can't know."""
+    if operation.value is None:
+        return [("r", SINGLE_KEY, None)]  # only a read of the one register need not say what
+    return [step if step[0] != "r" else ("r", step[1], None) for step in operation.value]
+
+
+def _answers(done: list[Any], asked: list[Any], *, whole: bool) -> bool:
+    """Whether ``done`` are the steps that were ``asked`` for, in their order: only reads learn
+    something. What did not succeed may tell but the first of them.
+    """
+    if len(done) != len(asked) and (whole or len(done) > len(asked)):
+        return False
+    for (f, key, value), (asked_f, asked_key, asked_value) in zip(done, asked, strict=False):
+        if f != asked_f or key != asked_key or (f != "r" and value != asked_value):
+            return False
+    return True

@@ -1,0 +1,238 @@
+"""A file of Jepsen's as batches of operations with their lines: text, gzip, EDN or JSON.
+
+Text is read in blocks of whole lines. A block that ``quick`` can't read is halved until what is odd
+in it stands alone, and that is read exactly. An operation that a block cuts off waits for more
+text, up to ``MAX_OPERATION_BYTES``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import attrs
+
+from harness.errors import MalformedHistory
+from harness.importers.jepsen import quick
+from harness.importers.jepsen.edn import Notation
+from harness.importers.jepsen.exact import EdnForms, Forms, JsonForms
+from harness.importers.jepsen.limits import (
+    BLOCK_BYTES,
+    FREE_EXPANSION_BYTES,
+    FREE_READING_S,
+    LEAST_BYTES_PER_S,
+    MAX_EXPANDED_BYTES,
+    MAX_EXPANSION,
+    MAX_OPERATION_BYTES,
+)
+from harness.importers.jepsen.operations import Names, Operation, Refused, Remark, normalize
+
+Batch = tuple[Sequence[Operation | Remark], Sequence[int]]
+"""Operations, and the line of each in the file, from 1."""
+
+Clock = Callable[[], float]
+"""Seconds of processor time that were spent so far."""
+
+Quick = Callable[[bytes], list[Operation] | None]
+
+GZIP = b"\x1f\x8b"
+_BOM = b"\xef\xbb\xbf"
+_LEAF_BYTES = 2048
+"""Below, halving a block costs more than reading it exactly."""
+
+_BEGINNING = re.compile(rb"(?:[\s,]++|;[^\n]*+)*+(.?)\s*+(.?)\s*+(.?)", re.DOTALL)
+
+
+def is_jepsen(path: Path) -> bool:
+    """Whether ``path`` is a file that begins as a history of Jepsen's does."""
+    try:
+        with path.open("rb") as raw:
+            return _format(_Text(raw, path).peek()) is not None
+    except (OSError, MalformedHistory):
+        return False
+
+
+def batches(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Batch]:
+    """Every operation of the file in its order, read at a decent pace by ``clock``. Raises
+    ``MalformedHistory``.
+    """
+    try:
+        with path.open("rb") as raw:
+            text = _Text(raw, path)
+            reader = _reader(text, path, names, clock)
+            yield from reader.batches(text)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        reason = f"it can't be read: {why}"
+        raise MalformedHistory(str(path), "", reason) from error
+
+
+class _Text:
+    """The bytes of a file, expanded where they are compressed, within limits."""
+
+    def __init__(self, raw: BinaryIO, path: Path) -> None:
+        self._path = path
+        self._given = 0
+        self._limit = MAX_EXPANDED_BYTES
+        source = io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw
+        head = source.read(len(GZIP))
+        source.seek(0)
+        self._source: BinaryIO = source
+        if head == GZIP:
+            size = os.fstat(raw.fileno()).st_size
+            ratio_limit = max(FREE_EXPANSION_BYTES, MAX_EXPANSION * size)
+            self._limit = min(self._limit, ratio_limit)
+            self._source = io.BufferedReader(gzip.GzipFile(fileobj=source, mode="rb"))
+        self._ahead = b""
+        self._ahead = self.lines(BLOCK_BYTES).removeprefix(_BOM)
+
+    def peek(self) -> bytes:
+        """The beginning of what comes next."""
+        return self._ahead
+
+    def lines(self, size: int) -> bytes:
+        """About ``size`` bytes that end with a line, if it is no longer than that; empty at the
+        end.
+        """
+        if self._ahead:
+            ahead, self._ahead = self._ahead, b""
+            return ahead
+        try:
+            found = self._source.read(size)
+            if len(found) == size and not found.endswith(b"\n"):
+                found += self._source.readline(size)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise MalformedHistory(str(self._path), "", f"it is no whole gzip: {error}") from error
+        self._given += len(found)
+        if self._given > self._limit:
+            reason = f"it expands to more than {self._limit} bytes, which no history does"
+            raise MalformedHistory(str(self._path), "", reason)
+        return found
+
+
+class Pace:
+    """Refuses a file that takes far more processor time than any honest one of its size."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._begun_s = clock()
+        self._bytes = 0
+
+    def keep(self, size: int) -> None:
+        """Account for ``size`` more bytes. Raises ``MalformedHistory``."""
+        self._bytes += size
+        spent_s = self._clock() - self._begun_s
+        limit_s = FREE_READING_S + self._bytes / LEAST_BYTES_PER_S
+        if spent_s > limit_s:
+            reason = f"expected {self._bytes} bytes of it to be read within {limit_s:.0f} s"
+            found = f"took {spent_s:.0f} s of processor time"
+            raise MalformedHistory(str(self._path), "", f"{reason}, {found}")
+
+
+def _format(beginning: bytes) -> tuple[Quick, Forms] | None:
+    match = _BEGINNING.match(beginning)
+    first, second, third = match.groups() if match else (b"", b"", b"")
+    if first == b"#":
+        return quick.edn_lines, EdnForms()
+    listed = first in (b"[", b"(")
+    inner = third if listed else second
+    if not (listed or first == b"{") or (listed and second not in (b"{", b"#", b"]", b")", b";")):
+        return None
+    if first == b"(":
+        return quick.edn_lines, EdnForms()
+    if inner == b'"' or (first == b"[" and second == b"]"):
+        return quick.json_lines, JsonForms()
+    return quick.edn_lines, EdnForms()
+
+
+def _reader(text: _Text, path: Path, names: Names, clock: Clock) -> _Reader:
+    found = _format(text.peek())
+    if found is None:
+        reason = "expected operations in EDN or JSON, found neither"
+        raise MalformedHistory(str(path), "line 1", reason)
+    return _Reader(path=path, quick=found[0], forms=found[1], names=names, clock=clock)
+
+
+@attrs.define(kw_only=True)
+class _Reader:
+    """``line`` is the one that ``rest``, the beginning of an operation, begins on."""
+
+    path: Path
+    quick: Quick
+    forms: Forms
+    names: Names
+    clock: Clock
+    line: int = 1
+    rest: bytes = b""
+
+    def batches(self, text: _Text) -> Iterator[Batch]:
+        """Everything in ``text``."""
+        pace = Pace(self.path, self.clock)
+        while block := text.lines(max(BLOCK_BYTES, len(self.rest))):
+            yield from self._block(block)
+            pace.keep(len(block))
+        yield self._exactly(b"", final=True)
+
+    def _block(self, block: bytes) -> Iterator[Batch]:
+        pieces = [block]
+        while pieces:
+            piece = pieces.pop()
+            if not self.rest and self.forms.by_line and piece.endswith(b"\n"):
+                found = self.quick(piece)
+                if found is not None:
+                    yield found, range(self.line, self.line + len(found))
+                    self.line += len(found)
+                    self.forms.begun = True
+                    self.forms.filler.operations += len(piece)
+                    continue
+                middle = piece.find(b"\n", len(piece) // 2) + 1
+                if len(piece) > _LEAF_BYTES and middle < len(piece):
+                    pieces += (piece[middle:], piece[:middle])
+                    continue
+            yield self._exactly(piece, final=False)
+
+    def _exactly(self, piece: bytes, *, final: bool) -> Batch:
+        data = self.rest + piece
+        text, cut = self._decoded(data, final)
+        try:
+            forms, done = self.forms.take(text, final=final)
+        except Notation as error:
+            line = self.line + text.count("\n", 0, error.at)
+            raise self._malformed(line, error.reason) from None
+        found: list[Operation | Remark] = []
+        lines: list[int] = []
+        line, at = self.line, 0
+        for form, begun in forms:
+            line, at = line + text.count("\n", at, begun), begun
+            try:
+                found.append(normalize(form, self.names))
+            except Refused as error:
+                raise self._malformed(line, str(error)) from None
+            lines.append(line)
+        self.line += text.count("\n", 0, done)
+        self.rest = text[done:].encode() + cut
+        if len(self.rest) > MAX_OPERATION_BYTES:
+            raise self._malformed(
+                self.line, f"an operation of more than {MAX_OPERATION_BYTES} bytes"
+            )
+        return found, lines
+
+    def _decoded(self, data: bytes, final: bool) -> tuple[str, bytes]:
+        """``data`` as text, and the character that its end cuts off."""
+        try:
+            return data.decode(), b""
+        except UnicodeDecodeError as error:
+            if error.end == len(data) and not final and "unexpected end" in error.reason:
+                return data[: error.start].decode(), data[error.start :]
+            line = self.line + data.count(b"\n", 0, error.start)
+            raise self._malformed(line, f"it is no UTF-8: {error.reason}") from None
+
+    def _malformed(self, line: int, reason: str) -> MalformedHistory:
+        return MalformedHistory(str(self.path), f"line {line}", reason)

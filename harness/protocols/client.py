@@ -1,0 +1,125 @@
+"""How operations reach a store: interactive transactions, and what their errors mean."""
+
+from __future__ import annotations
+
+import enum
+from functools import cache
+from typing import Protocol, cast, runtime_checkable
+
+import attrs
+import msgspec
+
+from harness.errors import FiredrillError
+from harness.history.records import OpType, Phase
+
+READ_WRITE = "read-write"
+
+
+class StoreError(FiredrillError):
+    """The store, or the way to it, answered with an error. ``code`` is a name in the system's error
+    table.
+    """
+
+    def __init__(self, code: str, message: str = "") -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+        self.message = message
+
+
+class Certainty(enum.StrEnum):
+    """What an error says about the transaction: it certainly had no effect, or nobody knows."""
+
+    DEFINITE = "definite"
+    INDEFINITE = "indefinite"
+
+
+class ErrorMeaning(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a system's error table: what ``code`` means when *commit* was already sent."""
+
+    code: str
+    at_commit: Certainty
+    reason: str
+
+
+def classify(phase: Phase, code: str, table: dict[str, ErrorMeaning]) -> OpType:
+    """``fail`` or ``info`` for an error of an interactive transaction, by (code, phase).
+
+    Before commit was sent nothing can have happened. After it, an unknown code is indefinite:
+    when in doubt, indefinite is always safe.
+    """
+    if phase != "commit":
+        return OpType.FAIL
+    meaning = table.get(code)
+    definite = meaning is not None and meaning.at_commit is Certainty.DEFINITE
+    return OpType.FAIL if definite else OpType.INFO
+
+
+@attrs.frozen(kw_only=True)
+class Committed:
+    """What the store tells about a commit, where it tells anything."""
+
+    commit_ts: int | None = None
+
+
+class Tx(Protocol):
+    """An open interactive transaction. Every call may raise ``StoreError``.
+
+    No call retries. The driver cancels a call at the deadline; a cancelled transaction is
+    never used again.
+    """
+
+    @property
+    def server_txn(self) -> str | None:
+        """The store's own identifier, once it is known."""
+
+    async def read(self, key: int) -> int | tuple[int, ...] | None:
+        """The value of ``key`` as this transaction sees it; ``None`` where there is none."""
+
+    async def write(self, key: int, value: int) -> None:
+        """Set ``key`` to ``value``."""
+
+    async def append(self, key: int, element: int) -> None:
+        """Append ``element`` to the list at ``key`` (a read and a write where the store has no
+        append).
+        """
+
+    async def commit(self) -> Committed:
+        """Make it durable and visible. Returning is the acknowledgement."""
+
+    async def rollback(self) -> None:
+        """Give it up. Best effort: a store drops it with the connection too."""
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """A ``Tx`` that reads several keys in one request: what the store answers to single requests
+    outside of a transaction is then of one moment.
+    """
+
+    async def read_together(
+        self, keys: tuple[int, ...]
+    ) -> tuple[int | tuple[int, ...] | None, ...]:
+        """The values of ``keys``, in their order."""
+
+
+async def read_all(tx: Tx, keys: tuple[int, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
+    """The values of ``keys``: together where ``tx`` can, else one after the other."""
+    if _reads_together(type(tx)):
+        return await cast(ReadsTogether, tx).read_together(keys)
+    return tuple([await tx.read(key) for key in keys])
+
+
+@cache
+def _reads_together(kind: type) -> bool:
+    """Asked once a type: of each transaction it would cost as much as driving it."""
+    return issubclass(kind, ReadsTogether)
+
+
+class Client(Protocol):
+    """One logical process's connection to one node; used by one operation at a time."""
+
+    async def begin(self, kind: str, deadline_s: float) -> Tx:
+        """Open a transaction of ``kind`` that the store may give up at loop time ``deadline_s``."""
+
+    async def close(self) -> None:
+        """Drop the connection; never raises, never waits for the store."""

@@ -1,0 +1,84 @@
+"""When a fault was in force: one begin and one end for words, tables and pictures.
+
+::
+
+    begin_ns        effective_ns          healing_ns        healed_ns
+    injection       the effect is         healing           the healing
+    begins          proven                begins            is proven
+    |---- unsure ---|------ in force -----|---- unsure -----|
+
+While it is unsure the fault may act already, or act no more; what explains a loss counts it as in
+force from ``begin_ns`` to ``healed_ns``, and pictures hatch these stretches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from harness.history.records import FaultState
+
+
+@attrs.frozen(kw_only=True)
+class FaultSpan:
+    """One fault that was injected. ``None`` is what was never proven, or never begun."""
+
+    fault: int
+    kind: str
+    target: str
+    nodes: tuple[str, ...]
+    roles: tuple[str, ...]
+    begin_ns: int
+    effective_ns: int | None
+    healing_ns: int | None
+    healed_ns: int | None
+
+    def end_ns(self, last_ns: int) -> int:
+        """Its end in a run that ended at ``last_ns``: the run's own where it was never healed."""
+        return max(self.begin_ns, last_ns) if self.healed_ns is None else self.healed_ns
+
+    def in_force(self, last_ns: int) -> tuple[int, int] | None:
+        """From the proof of its effect to the begin of its healing; ``None`` where nothing proved
+        it before.
+        """
+        end_ns = self.end_ns(last_ns)
+        until_ns = end_ns if self.healing_ns is None else min(self.healing_ns, end_ns)
+        if self.effective_ns is None or self.effective_ns >= until_ns:
+            return None
+        return self.effective_ns, until_ns
+
+    def unsure(self, last_ns: int) -> tuple[tuple[int, int], ...]:
+        """The rest of its time: from its begin to the proof, and from its healing to that proof."""
+        end_ns, sure = self.end_ns(last_ns), self.in_force(last_ns)
+        around = [(self.begin_ns, end_ns)]
+        if sure is not None:
+            around = [(self.begin_ns, sure[0]), (sure[1], end_ns)]
+        return tuple((start, end) for start, end in around if start < end)
+
+
+def fault_spans(faults: Iterable[Mapping[str, Any]]) -> tuple[FaultSpan, ...]:
+    """The faults of these rows (``schema.FAULTS``) that were injected, in the order of their
+    begin.
+    """
+    found = []
+    for row in faults:
+        begun = (row["injecting_ns"], row["injected_ns"], row["effective_ns"])
+        begin_ns = next((at_ns for at_ns in begun if at_ns is not None), None)
+        if begin_ns is None or row["state"] == FaultState.SKIPPED:
+            continue
+        found.append(
+            FaultSpan(
+                fault=row["fault"],
+                kind=row["kind"],
+                target=row["target"],
+                nodes=tuple(row["nodes"] or ()),
+                roles=tuple(row["roles"] or ()),
+                begin_ns=begin_ns,
+                effective_ns=row["effective_ns"],
+                healing_ns=row["healing_ns"],
+                healed_ns=row["healed_ns"],
+            )
+        )
+    return tuple(sorted(found, key=lambda span: (span.begin_ns, span.fault)))

@@ -1,0 +1,188 @@
+"""The protocol of fault kinds and of the nemesis that applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+import attrs
+import msgspec
+
+from harness.clock import RunClock
+from harness.protocols.cluster import (
+    Capability,
+    Cluster,
+    Grudge,
+    LinkShape,
+    Provider,
+    Roles,
+    System,
+)
+
+
+class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of a materialised schedule.
+
+    ``target`` is a role (``leader of partition 3``, ``minority``, ``n1``), resolved and recorded
+    just before acting. ``at_s`` counts from the start of the drive phase; healing starts ``hold_s``
+    later.
+    """
+
+    at_s: float
+    kind: str
+    target: str
+    hold_s: float = 5.0
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What an independent look showed: ``holds`` or not, and the sentence that says so.
+
+    ``holds`` is ``None`` where what was to be looked at could not be asked: that shows neither.
+    ``boots``: by node, the boot that was seen dead; its heal shows another one. ``gone``, of a heal
+    that does not hold: nothing is left of the fault all the same; what lacks is the system's to do.
+    """
+
+    holds: bool | None
+    text: str
+    boots: dict[str, str] = {}
+    gone: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Scene:
+    """What a fault may look at and act through. ``damaged`` tells the nodes that others than the
+    fault that is injected destroy at that moment.
+    """
+
+    provider: Provider
+    system: System
+    cluster: Cluster
+    clock: RunClock
+    damaged: Callable[[], tuple[str, ...]] = tuple
+
+
+@attrs.frozen(kw_only=True)
+class Victims:
+    """A resolved target. ``grudge`` and ``shapes`` are empty for faults that act on nodes alone;
+    ``strength`` and ``draw`` are for those that have a strength or something random of their own;
+    ``boots`` are those of the proof of the effect, once there is one.
+    """
+
+    nodes: tuple[str, ...]
+    roles: tuple[str, ...]
+    grudge: Grudge = ()
+    shapes: tuple[LinkShape, ...] = ()
+    strength: float = 0.0
+    draw: int = 0
+    boots: Mapping[str, str] = attrs.field(factory=dict)
+
+
+class Fault(Protocol):
+    """One kind of fault: what it needs, and its four verbs. Stateless: state is in the arguments.
+
+    The nemesis calls, each with a deadline: resolve, (journal), inject, prove, ..., heal,
+    prove_healed. Network faults do not cut or shape links by themselves: they return a grudge or
+    shapes from ``resolve``, and the nemesis keeps the union of what is active in force, so that
+    faults overlap without undoing each other. ``aims`` are the targets of a random mix; empty
+    where the usual ones do. Of kinds with a true attribute ``destroys`` one is injected at a time:
+    what it spares it finds by looking, and ``Scene.damaged`` tells it whom the others hit.
+    """
+
+    kind: str
+    needs: frozenset[Capability]
+    aims: tuple[str, ...]
+
+    def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
+        """Refuse a target that can never be resolved in this cluster. Raises ``PlanError`` at
+        ``path``.
+        """
+
+    def resolve(
+        self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
+    ) -> Victims | None:
+        """Who is hit, or ``None`` where the target can't be resolved now. ``draw`` decides what is
+        random.
+        """
+
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Break it."""
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """Show by another way that it is broken."""
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Mend it. Idempotent."""
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """Show by another way that it is mended."""
+
+
+class Nemesis(Protocol):
+    """Applies a schedule. Built by the wiring; the run's life cycle only sees this.
+
+    ``trouble`` collects sentences on what it could not do or prove.
+    """
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What makes the run inconclusive, a sentence each."""
+
+    async def run(self, scene: Scene, started_ns: int) -> None:
+        """Apply the whole schedule, offsets counted from ``started_ns``; returns when it is
+        over.
+        """
+
+    async def heal_all(self, scene: Scene) -> None:
+        """Heal what is active and prove it. Idempotent, also after cancellation of ``run``."""
+
+    def active(self) -> tuple[str, ...]:
+        """Short names of the faults in force, for display."""
+
+
+EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as a whole
+
+
+class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of fault that was possible here.
+
+    ``of_nodes``: its target is a node that has a role, so that every role is worth trying.
+    ``may_end``: while it is in force a node may end by itself without breaking a promise (a disk
+    that fails), though nobody ended it.
+    """
+
+    kind: str
+    of_nodes: bool = True
+    may_end: bool = False
+
+
+def arsenal(
+    faults: Mapping[str, Fault], capabilities: Collection[Capability]
+) -> tuple[FaultKind, ...]:
+    """The kinds among ``faults`` that ``capabilities`` allow, by name.
+
+    A fault that nodes may not survive says so by an attribute ``may_end`` of its own.
+    """
+    return tuple(
+        FaultKind(
+            kind=kind,
+            of_nodes=fault.aims != EVERY_NODE,
+            may_end=bool(getattr(fault, "may_end", False)),
+        )
+        for kind, fault in sorted(faults.items())
+        if fault.needs <= frozenset(capabilities)
+    )
+
+
+PRIMARY, VOTER, METASTORAGE = "primary of a partition", "other voter", "metastorage leader"
+ROLES = (PRIMARY, VOTER, METASTORAGE)
+_ROLE_OF = (
+    (("leader of partition", "primary of partition"), PRIMARY),
+    (("follower of partition", "other voter of partition"), VOTER),
+    (("metastorage leader",), METASTORAGE),
+)
+
+
+def role_kinds(roles: Iterable[str]) -> tuple[str, ...]:
+    """The kinds among ``roles`` (``leader of partition 3`` ...), in the order of ``ROLES``."""
+    held = tuple(roles)
+    return tuple(kind for starts, kind in _ROLE_OF if any(role.startswith(starts) for role in held))

@@ -1,0 +1,77 @@
+"""What replicas of a store tell of themselves: values, and the protocol of a system that has them.
+
+A system of replicated logs may tell, at any moment, what each of its replicas is. From what was
+told during a run, and from the whole states at its end, checkers judge promises that hold for every
+such system: replicas agree, one leader a term, nothing durable is forgotten, no lock is left. A
+system that does not tell is not judged by them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from harness.protocols.cluster import Cluster
+
+
+class LogMark(msgspec.Struct, frozen=True):
+    """One entry of a log; equal entries have equal ``digest`` (an int64)."""
+
+    index: int
+    term: int
+    digest: int
+
+
+class Recovered(msgspec.Struct, frozen=True):
+    """What a replica found on its disk when its node started."""
+
+    term: int
+    vote: str | None
+    last_index: int
+
+
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica of one replicated group, as its node told at some moment of the question.
+
+    ``life`` is unlike for every time that the node's disk was wiped, ``boot`` for every start.
+    ``term`` and ``vote`` are durable; so is every entry up to ``applied_index``, the last of which
+    is of ``applied_term`` (0: not known). ``voter``: the replica counts, one of ``voters``.
+    ``acting``: it would acknowledge clients now, as the primary of ``epoch``. ``locks`` and
+    ``prepared`` count what transactions hold.
+
+    ``content`` (an int64, equal for equal contents) and ``log``, its newest applied entries, are
+    there where the whole was asked for.
+    """
+
+    node: str
+    life: str
+    boot: str
+    group: str
+    partition: int | None
+    leading: bool
+    voter: bool
+    voters: int
+    term: int
+    vote: str | None
+    applied_index: int
+    applied_term: int
+    commit_index: int
+    last_index: int
+    recovered: Recovered
+    epoch: int
+    acting: bool
+    locks: int
+    prepared: int
+    content: int | None = None
+    log: tuple[LogMark, ...] = ()
+
+
+@runtime_checkable
+class TellsStates(Protocol):
+    """A ``System`` whose replicas can be asked."""
+
+    async def states(
+        self, cluster: Cluster, node: str, *, whole: bool
+    ) -> tuple[ReplicaState, ...] | None:
+        """Every replica on ``node``; ``None`` where it does not answer in time."""

@@ -1,0 +1,145 @@
+"""Whether the controller itself kept up: how late its loop ran, how much CPU and memory it used;
+and with it the processes that drive clients for it.
+
+A controller that gets no CPU times operations out, injects faults late and sees gaps that were its
+own. The figures go into ``controller.parquet``, one row a second, so that an analysis can refuse to
+believe the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.clock import NS_PER_S, RunClock, resident_bytes
+from harness.history.checksums import require_checksum
+from harness.history.files import disk_failure, regular, sha256
+from harness.history.footer import require_plausible
+from harness.run.directory import RunDirectory
+
+BEAT_S = 0.05
+ROW_NS = NS_PER_S
+SCHEMA = pa.schema(
+    [
+        pa.field("at_ns", pa.int64(), nullable=False),
+        pa.field("length_ns", pa.int64(), nullable=False),
+        pa.field("late_ns", pa.int64(), nullable=False),
+        pa.field("cpu_share", pa.float64(), nullable=True),
+        pa.field("resident_bytes", pa.int64(), nullable=True),
+    ]
+)
+"""``late_ns``: how much later than asked for a loop woke up, at worst, in the ``length_ns`` from
+``at_ns`` on; ``cpu_share``: seconds of CPU a second, of all threads and of the driver processes;
+``resident_bytes``: memory of the controller alone, at the end of the row. Both are null where time
+is virtual."""
+
+
+class Strain(msgspec.Struct, frozen=True, kw_only=True):
+    """What processes went through since they were last asked: how late a loop of theirs ran at
+    worst, and the seconds of CPU that they used together.
+    """
+
+    late_ns: int = 0
+    cpu_s: float = 0.0
+
+    def and_also(self, other: Strain) -> Strain:
+        """Both at once."""
+        return Strain(late_ns=max(self.late_ns, other.late_ns), cpu_s=self.cpu_s + other.cpu_s)
+
+
+class Beat:
+    """Measures the strain of this process, while ``run`` goes on."""
+
+    def __init__(self, clock: RunClock, cpu_s: Callable[[], float] | None) -> None:
+        """``cpu_s`` tells the seconds of CPU that this process has used."""
+        self._clock, self._cpu_s = clock, cpu_s
+        self._late_ns, self._used_s = 0, self._now_used_s()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            await self.once()
+
+    async def once(self) -> None:
+        """One beat."""
+        before_ns = self._clock.now_ns()
+        await asyncio.sleep(BEAT_S)
+        late_ns = self._clock.now_ns() - before_ns - int(BEAT_S * NS_PER_S)
+        self._late_ns = max(self._late_ns, late_ns)
+
+    def take(self) -> Strain:
+        """What there was since the last call."""
+        used_s = self._now_used_s()
+        strain = Strain(late_ns=self._late_ns, cpu_s=used_s - self._used_s)
+        self._late_ns, self._used_s = 0, used_s
+        return strain
+
+    def _now_used_s(self) -> float:
+        return 0.0 if self._cpu_s is None else self._cpu_s()
+
+
+class Pulse:
+    """Measures while it runs; ``close`` writes what was measured."""
+
+    def __init__(self, clock: RunClock, cpu_s: Callable[[], float] | None) -> None:
+        """``cpu_s`` tells the seconds of CPU that this process has used."""
+        self._clock, self._measures_cpu = clock, cpu_s is not None
+        self._beat = Beat(clock, cpu_s)
+        self._rows: list[dict[str, Any]] = []
+
+    async def run(self, others: Callable[[], Strain] = Strain) -> None:
+        """Beat until cancelled. ``others`` tells what the processes that drive clients went through
+        since it was last asked; what of it comes late stands in a later row.
+        """
+        self._beat.take()
+        begun_ns = self._clock.now_ns()
+        while True:
+            await self._beat.once()
+            now_ns = self._clock.now_ns()
+            length_ns = now_ns - begun_ns
+            if length_ns < ROW_NS:
+                continue
+            strain = self._beat.take().and_also(others())
+            share = strain.cpu_s * NS_PER_S / length_ns if self._measures_cpu else None
+            self._rows.append(
+                {
+                    "at_ns": begun_ns,
+                    "length_ns": length_ns,
+                    "late_ns": strain.late_ns,
+                    "cpu_share": share,
+                    "resident_bytes": resident_bytes() if self._measures_cpu else None,
+                }
+            )
+            begun_ns = now_ns
+
+    def close(self, run: RunDirectory) -> dict[str, str]:
+        """Write ``run.controller``; its checksum by name. Raises ``HarnessError``."""
+        path = run.controller
+        try:
+            table = pa.Table.from_pylist(self._rows, schema=SCHEMA)
+            pq.write_table(table, path, compression="zstd")
+            return {path.name: sha256(path)}
+        except OSError as error:
+            missing = "nobody can say whether the controller kept up"
+            raise disk_failure("write", path, error, missing) from error
+
+
+def read_pulse(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
+    """``run.controller``; empty where the run's manifest names none.
+
+    What an older run did not measure is null. Raises ``MalformedHistory`` for a file that the
+    manifest names and that is missing or differs.
+    """
+    path = run.controller
+    expected = checksums.get(path.name)
+    if expected is None:
+        return SCHEMA.empty_table()
+    require_checksum(path, expected)
+    require_plausible(path)
+    table = pq.read_table(regular(path))
+    return pa.concat_tables([SCHEMA.empty_table(), table], promote_options="default")

@@ -1,0 +1,234 @@
+"""The layout of a run directory: all that a run leaves behind, all that anything later reads."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+
+from harness.errors import MalformedHistory
+from harness.history.files import what_it_is
+from harness.protocols.faults import FaultKind
+from harness.protocols.promise import Declaration
+
+SCHEMA_VERSION = 1
+
+ENTRIES_MAX = 100_000
+"""Names that one directory of a run may hold: as many chunks are 800 GB of history."""
+
+
+class BankRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bank holds together (what its first read saw, where that is not given), and whether
+    its accounts may be overdrawn.
+    """
+
+    total: int | None = None
+    negative_balances: bool = False
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that a history came from which was not recorded here.
+
+    ``operations`` counts everything in it, ``remarks`` what was of no client (a nemesis),
+    ``incomplete`` the transactions without a completion; ``real_time`` says that the times are the
+    file's own. ``bank`` is what it does not tell of a bank.
+    """
+
+    file: str
+    operations: int
+    remarks: int = 0
+    incomplete: int = 0
+    real_time: bool = True
+    bank: BankRules = BankRules()
+
+
+class LogSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The first ``size_bytes`` of a log and their SHA-256."""
+
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """``manifest.json``. ``state`` is ``running``, ``sealed`` or ``prefix``.
+
+    ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256.
+    ``interrupted`` says that the user ended the run early; ``trouble`` what went wrong around the
+    store (a fault unproven, a quiesce that timed out), each a sentence: any makes the run
+    inconclusive. ``out_of_room`` is set where the disk of the run was full: whatever lies on it, a
+    node's data and logs as well, may have failed for that alone. ``origin`` is unset for what was
+    recorded here, ``arsenal`` (the faults that were possible) for what was recorded elsewhere.
+    ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the nodes' logs to
+    their sums; both are unset in runs of versions that did not record them.
+    """
+
+    schema_version: int
+    run_id: str
+    state: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    declaration: Declaration
+    workload: str
+    checkers: tuple[str, ...]
+    splits: int = 0
+    key_hash: str = "fibonacci-64"
+    phases: tuple[tuple[str, int], ...] = ()
+    cut_ns: int | None = None
+    interrupted: bool = False
+    trouble: tuple[str, ...] = ()
+    checksums: dict[str, str] = {}
+    # Not ``None``: what is unset is not written, so that the digests of older manifests hold.
+    origin: Origin | msgspec.UnsetType = msgspec.UNSET
+    arsenal: tuple[FaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
+    out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
+    streams: int | msgspec.UnsetType = msgspec.UNSET
+    logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET
+
+
+def directory_mark(root: Path) -> str:
+    """What tells the run directory ``root`` from its copies: as the kernel knows it (it may be
+    moved), and by its path. It stands on what a run makes outside of it. Raises ``OSError``.
+    """
+    found = root.stat()
+    return f"{found.st_dev}:{found.st_ino}:{root.resolve()}"
+
+
+def same_directory(one: str, other: str) -> bool:
+    """Whether two marks are of one directory: moved since, or put back in its place."""
+    parts, others = one.split(":", 2), other.split(":", 2)
+    if len(parts) != 3 or len(others) != 3:
+        return False
+    return parts[:2] == others[:2] or parts[2] == others[2]
+
+
+@attrs.frozen
+class RunDirectory:
+    """Paths inside a run directory. Making one touches nothing.
+
+    ``output`` is where an analysis and its report go instead, of a run that can only be read.
+    """
+
+    root: Path
+    output: Path | None = None
+
+    @property
+    def plan(self) -> Path:
+        """The resolved plan: written before anything starts."""
+        return self.root / "plan.toml"
+
+    @property
+    def manifest(self) -> Path:
+        """Versions, machine, checksums, state."""
+        return self.root / "manifest.json"
+
+    @property
+    def chunks(self) -> Path:
+        """The write-ahead chunks; removed once sealed."""
+        return self.root / "chunks"
+
+    @property
+    def history(self) -> Path:
+        """``transactions.parquet`` and ``micro_ops-NNNN.parquet``, split by key hash."""
+        return self.root / "history"
+
+    @property
+    def faults(self) -> Path:
+        """One row a fault."""
+        return self.root / "faults.parquet"
+
+    @property
+    def events(self) -> Path:
+        """One row an event of the store."""
+        return self.root / "events.parquet"
+
+    @property
+    def controller(self) -> Path:
+        """How late the controller's loop ran, and how much CPU it used, second by second."""
+        return self.root / "controller.parquet"
+
+    @property
+    def undo(self) -> Path:
+        """The undo journal and the list of what the run owns outside this directory."""
+        return self.root / "undo"
+
+    @property
+    def kept(self) -> Path:
+        """There while the run's cluster is left up on purpose."""
+        return self.undo / "kept"
+
+    @property
+    def analysis(self) -> Path:
+        """``verdict.json`` and the tables behind it."""
+        return (self.output or self.root) / "analysis"
+
+    @property
+    def verdict(self) -> Path:
+        """The verdict; written last, so its absence means that there is none."""
+        return self.analysis / "verdict.json"
+
+    @property
+    def report(self) -> Path:
+        """The page that a person reads."""
+        return (self.output or self.root) / "report.html"
+
+    def node(self, name: str) -> Path:
+        """Logs and final state of node ``name``."""
+        return self.root / "nodes" / name
+
+
+def require_plain(run: RunDirectory) -> None:
+    """Refuse a run directory in which a name that is used stands for something else than a file or
+    a directory of its own: whoever made it may have meant other files of this machine.
+
+    Every reader of a run calls it first; ``harness.history.files`` opens what stands in these
+    directories. The run may be named by a link, and what programs of nodes made below their own
+    directories is not looked at, since nothing there is read. Raises ``MalformedHistory``.
+    """
+    for entry in _entries(run.root):
+        _require_no_other(entry)
+    for entry in _entries(run.undo):
+        _require_no_other(entry)
+    for directory in (run.history, run.chunks, run.analysis):
+        for entry in _entries(directory):
+            _require_no_other(entry, directory_allowed=False)
+    nodes = run.node("any").parent
+    for node in _entries(nodes):
+        _require_no_other(node)
+        for entry in _entries(nodes / node.name):
+            if entry.name.endswith(".log"):
+                _require_no_other(entry, directory_allowed=False)
+
+
+def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
+    """What stands in ``directory``; nothing where there is no such directory."""
+    try:
+        with os.scandir(directory) as found:
+            for number, entry in enumerate(found):
+                if number >= ENTRIES_MAX:
+                    reason = f"expected at most {ENTRIES_MAX} names in it, found more"
+                    raise MalformedHistory(str(directory), "", reason)
+                yield entry
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        reason = f"it can't be read: {error.strerror}"
+        raise MalformedHistory(str(directory), "", reason) from error
+
+
+def _require_no_other(entry: os.DirEntry[str], *, directory_allowed: bool = True) -> None:
+    try:
+        mode = entry.stat(follow_symlinks=False).st_mode
+    except OSError:
+        return  # it is gone: a run that lives changes
+    found = what_it_is(mode)
+    if not found and stat.S_ISDIR(mode) and not directory_allowed:
+        found = "a directory"
+    if found:
+        expected = "a file or a directory" if directory_allowed else "a file"
+        reason = f"it is {found}, expected {expected} of the run itself"
+        raise MalformedHistory(entry.path, "", reason)

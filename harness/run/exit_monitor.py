@@ -1,0 +1,179 @@
+"""Which nodes end without being told to.
+
+Every verb that ends a program goes through ``Attended``, so that an end that nobody asked for is
+told from a fault, a teardown and a restart, whatever the fault is called and whoever wrote it. What
+is left is recorded as an event of kind ``node-exited``, with what the provider knows of the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from harness.clock import NS_PER_S, RunClock
+from harness.errors import FiredrillError
+from harness.history.records import EventKind, Record, StoreEvent
+from harness.protocols.cluster import NodeStatus, Provider
+from harness.tasks import together
+
+T = TypeVar("T")
+
+LOOK_S = 1.0  # between two looks at all nodes, at least
+SHARE = 20  # a round of looks takes at most this part of the time: in containers each is a process
+LOOK_MOST_S = 15.0  # and however slow a round was, as after a restart of the daemon, at most this
+LOOK_LIMIT_S = 10.0
+# Before a verb that ends a node: a machine that tells nothing must not keep the verb from its work.
+LOOK_BEFORE_LIMIT_S = 3.0
+FRESH_S = 1.0  # a look this young is not taken again: nodes that are struck together stay together
+EXIT_TEXT_CHARS = 2000
+
+
+class Attendance:
+    """What is known of every node: whether it was told to end, and when it was last seen alive.
+
+    A node counts as told to end until it is first started, and from the beginning of any verb that
+    ends it until a start returns, or any look shows what a start brought up that did not return.
+    """
+
+    def __init__(
+        self, provider: Provider, clock: RunClock, write: Callable[[Record], None]
+    ) -> None:
+        self._provider, self._clock, self._write = provider, clock, write
+        self._running: set[str] = set()  # as far as anybody asked for
+        self._verbs: dict[str, int] = {}  # begun and ended, so that a look sees that it was crossed
+        self._boots: dict[str, str | None] = {}  # as last seen
+        self._unsure: dict[str, str | None] = {}  # by node whose start raised: the boot before
+        self._alive_ns: dict[str, int] = {}
+
+    async def run(self, nodes: tuple[str, ...]) -> None:
+        """Look at ``nodes`` again and again, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            await self.look(nodes)
+            pause_s = SHARE * (loop.time() - began_s)
+            await asyncio.sleep(min(max(LOOK_S, pause_s), LOOK_MOST_S))
+
+    async def look(self, nodes: Iterable[str]) -> None:
+        """One look at each of ``nodes``; what can't be looked at now shows nothing."""
+        await together(self._look(node) for node in nodes)
+
+    async def probe(self, node: str) -> NodeStatus:
+        """What the provider sees of ``node``; taken for a look, too."""
+        verbs, asked_ns = self._verbs.get(node, 0), self._clock.now_ns()
+        status = await self._provider.probe(node)
+        if self._verbs.get(node, 0) == verbs:
+            self._take(status, asked_ns)
+        return status
+
+    async def _look(self, node: str, limit_s: float = LOOK_LIMIT_S) -> None:
+        if node not in self._running and node not in self._unsure:
+            return
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.probe(node)
+        except (TimeoutError, FiredrillError):
+            return
+
+    def _take(self, status: NodeStatus, asked_ns: int) -> None:
+        """What a look showed that was asked for at ``asked_ns`` and that no verb crossed."""
+        node, now_ns = status.node, self._clock.now_ns()
+        if status.running:
+            self._alive_ns[node], self._boots[node] = asked_ns, status.boot
+            # The boot from before the start may yet be ended by a verb that nobody awaits any more.
+            if node in self._unsure and status.boot != self._unsure[node]:
+                self._started(node)
+            return
+        if node not in self._running:
+            return
+        self._running.discard(node)
+        why = status.end[:EXIT_TEXT_CHARS] or "how is not known"
+        self._write(
+            StoreEvent(
+                kind=EventKind.NODE_EXITED,
+                node=node,
+                wall_ns=self._clock.wall_ns(),
+                boot=status.boot or "",
+                at_ns=now_ns,
+                uncertainty_ns=now_ns - self._alive_ns.get(node, now_ns),
+                text=f"ended without being told to: {why}",
+            )
+        )
+
+    async def ending(self, node: str, verb: Callable[[], Awaitable[T]]) -> T:
+        """Await a verb that ends ``node``; first a look whether it ended before, by itself."""
+        if self._clock.now_ns() - self._alive_ns.get(node, 0) > FRESH_S * NS_PER_S:
+            await self._look(node, LOOK_BEFORE_LIMIT_S)
+        self._running.discard(node)
+        self._unsure.pop(node, None)
+        return await self._crossing(node, verb)
+
+    async def starting(self, node: str, verb: Callable[[], Awaitable[NodeStatus]]) -> NodeStatus:
+        """Await a verb that starts ``node``; first a look at how it ended, if nobody did it."""
+        await self._look(node)
+        try:
+            status = await self._crossing(node, verb)
+        except BaseException:  # too late, perhaps, for who asked, and it comes up all the same
+            if node not in self._running:
+                self._unsure.setdefault(node, self._boots.get(node))
+            raise
+        self._started(node)
+        self._alive_ns[node], self._boots[node] = self._clock.now_ns(), status.boot
+        return status
+
+    def _started(self, node: str) -> None:
+        self._running.add(node)
+        self._unsure.pop(node, None)
+
+    async def _crossing(self, node: str, verb: Callable[[], Awaitable[T]]) -> T:
+        self._verbs[node] = self._verbs.get(node, 0) + 1
+        try:
+            return await verb()
+        finally:
+            self._verbs[node] += 1
+
+
+class Attended:
+    """A provider whose verbs that end and start programs are told to an ``Attendance``; all else
+    is the provider's own.
+    """
+
+    def __init__(self, provider: Provider, attendance: Attendance) -> None:
+        self._provider, self._attendance = provider, attendance
+        for name in dir(type(provider)):
+            # As attributes of its own: from Python 3.12 on ``isinstance`` of a protocol, by which
+            # faults ask for what only some providers have, sees no others.
+            if not name.startswith("_") and not hasattr(type(self), name):
+                verb = getattr(type(provider), name)
+                if callable(verb):
+                    setattr(self, name, getattr(provider, name))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever the protocol has)
+        return getattr(self._provider, name)
+
+    async def probe(self, node: str) -> NodeStatus:
+        """See ``Provider``."""
+        return await self._attendance.probe(node)
+
+    async def start(self, node: str) -> NodeStatus:
+        """See ``Provider``."""
+        return await self._attendance.starting(node, partial(self._provider.start, node))
+
+    async def stop(self, node: str) -> NodeStatus:
+        """See ``Provider``."""
+        return await self._attendance.ending(node, partial(self._provider.stop, node))
+
+    async def kill(self, node: str) -> NodeStatus:
+        """See ``Provider``."""
+        return await self._attendance.ending(node, partial(self._provider.kill, node))
+
+    async def lose(self, node: str) -> NodeStatus:
+        """See ``Provider``."""
+        return await self._attendance.ending(node, partial(self._provider.lose, node))
+
+
+def attended(provider: Provider, attendance: Attendance) -> Provider:
+    """``provider`` with its ends and starts attended."""
+    return cast(Provider, Attended(provider, attendance))

@@ -1,0 +1,504 @@
+"""A run while it lives: from the first machine to the last, with everything that goes on beside it.
+
+provision -> set up -> drive and break -> heal -> quiesce -> final reads -> collect
+
+What fails on the way is a sentence of ``trouble``; what was brought up is removed all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+import msgspec
+
+from harness.clock import NS_PER_S, RunClock, cpu_s
+from harness.driving.driver import Driver
+from harness.driving.driver_pool import Crew
+from harness.driving.load import Load, OwnLoad
+from harness.errors import FiredrillError, HarnessError
+from harness.history.chunks import ChunkWriter, OpenHistory
+from harness.history.files import sha256, write_atomically
+from harness.history.manifest import RUNNING, write_manifest
+from harness.history.records import Heartbeat, OpType, PhaseMark, Record
+from harness.history.seal import seal
+from harness.plan.plan import Plan, dumps
+from harness.protocols.cluster import (
+    Cluster,
+    LeasesFaults,
+    LogsEvents,
+    Provider,
+    System,
+    TellsVersions,
+)
+from harness.protocols.faults import FaultKind, Nemesis, Scene
+from harness.protocols.states import TellsStates
+from harness.protocols.workload import Workload
+from harness.run.controller_health import Pulse
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
+from harness.run.disk_budget import over_cap
+from harness.run.exit_monitor import Attendance, attended
+from harness.run.progress import Progress
+from harness.run.state_log import QUIET_LIMIT_S, StateLog
+from harness.run.stop import SETTLE_LIMIT_S, Stop, end
+from harness.tasks import together, within
+
+
+class Guard(Protocol):
+    """Who heals when this process is gone. See ``cli.guard``."""
+
+    def release(self) -> None:
+        """Nothing is left to heal."""
+
+
+@attrs.frozen(kw_only=True)
+class Parts:
+    """What the wiring puts together for ``execute``: the four plugins of a run.
+
+    ``make_nemesis`` gets the sink of the history, since faults are recorded in it. ``wall_ns`` is
+    the wall clock where that is virtual too; the machine's by default. ``open_history`` opens the
+    run's stream of records in a directory. ``keep``, where it is given,
+    is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
+    argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
+    left up on purpose. ``arsenal`` is what faults were possible here.
+    ``driver_command`` starts a driver process (``harness.driving.protocol``), for plans that ask for several.
+    """
+
+    provider: Provider
+    system: System
+    workload: Workload
+    make_nemesis: Callable[[Callable[[Record], None]], Nemesis]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    wall_ns: Callable[[], int] | None = None
+    open_history: OpenHistory = ChunkWriter
+    keep: Callable[[bool], Awaitable[bool]] | None = None
+    guard: Guard | None = None
+    driver_command: tuple[str, ...] = ()
+    arsenal: tuple[FaultKind, ...] = ()
+
+
+HEARTBEAT_S = 0.25  # of a run that dies beside its driver processes no more than this is cut off
+EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
+POLL_LIMIT_S = 30.0  # nodes that don't answer are skipped well before
+ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
+HEAL_LIMIT_S = 90.0
+COLLECT_LIMIT_S = 30.0  # per node; a frozen node must not hold the run
+TEARDOWN_LIMIT_S = 60.0
+KEEP_LIMIT_S = 30.0
+
+
+class Life:
+    """One run while it lives: the parts, the clock, the open history, and what went wrong."""
+
+    def __init__(
+        self, *, plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
+    ) -> None:
+        self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
+        self.driver_command = parts.driver_command
+        self.keep, self.guard = parts.keep, parts.guard
+        self.broke_off = self.ended = False
+        self.system, self.workload = parts.system, parts.workload
+        loop = asyncio.get_running_loop()
+        self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
+        self.writer = parts.open_history(run.chunks, run_id=run.root.name)
+        self.nemesis = parts.make_nemesis(self.writer.append)
+        self.attendance = Attendance(parts.provider, self.clock, self.writer.append)
+        self.provider = attended(parts.provider, self.attendance)
+        # Where time is virtual nothing is late.
+        self.pulse = None if parts.wall_ns else Pulse(self.clock, cpu_s)
+        self.states: StateLog | None = None
+        if isinstance(parts.system, TellsStates):
+            self.states = StateLog(run, parts.system, self.clock)
+        self.checksums: dict[str, str] = {}
+        self.trouble: list[str] = []
+        self.errors: Counter[str] = Counter()  # of operations, in this phase
+
+    def enter(self, phase: str) -> None:
+        """Begin ``phase``, in the history and on the display."""
+        self.writer.append(PhaseMark(name=phase, at_ns=self.clock.now_ns()))
+        self.progress.phase(phase)
+        self.errors.clear()
+
+    def completed(self, type: OpType, error: str | None) -> None:
+        """One operation ended so."""
+        self.progress.completed(type, error)
+        if error is not None:
+            self.errors[error] += 1
+
+    def finish(self) -> None:
+        """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
+        acts: tuple[Callable[[], None], ...] = (
+            self._close_states,
+            self._close_pulse,
+            lambda: self.enter("seal"),
+            self.writer.close,
+        )
+        for act in acts:
+            try:
+                act()
+            except FiredrillError as error:
+                self.trouble.append(f"ending the history: {error}")
+
+    def _close_states(self) -> None:
+        if self.states is not None:
+            self.checksums |= self.states.close()
+
+    def _close_pulse(self) -> None:
+        if self.pulse is not None:
+            self.checksums |= self.pulse.close(self.run)
+
+    @contextlib.contextmanager
+    def within_budget(self) -> Iterator[None]:
+        """Ask for the end when the run's time is over."""
+        if self.stop.budget_s is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        alarm = loop.call_later(self.stop.budget_s, self.stop.ask, self.stop.budget_text)
+        try:
+            yield
+        finally:
+            alarm.cancel()
+
+    async def live(self) -> None:
+        """Everything between the first container and the last; what was brought up is removed,
+        unless it may be kept.
+        """
+        try:
+            cluster = await self.stop.unless(self._bring_up())
+            if cluster is not None:
+                await self._exercise(cluster)
+        finally:
+            if self.keep is None:
+                await self._tear_down()
+
+    async def leave_or_tear_down(self) -> None:
+        """End what ``live`` left up, now that the history is sealed: or leave it for good."""
+        if self.ended:
+            return
+        known = len(self.trouble)
+        try:
+            if self.keep is not None and await self.keep(self.broke_off):
+                with contextlib.suppress(OSError):  # only a mark for who prunes
+                    self.run.kept.touch()
+                self.ended = await self._attempt("keeping", KEEP_LIMIT_S, self.provider.leave())
+                if self.ended and self.guard:
+                    self.guard.release()
+        finally:
+            if not self.ended:
+                self.run.kept.unlink(missing_ok=True)
+                await self._tear_down()
+            for text in self.trouble[known:]:  # the manifest is written
+                self.progress.note(text)
+
+    async def _tear_down(self) -> None:
+        """Remove what was brought up. Where that fails the guard is not released, and goes on."""
+        self.ended = True
+        done = await self._attempt("teardown", TEARDOWN_LIMIT_S, self.provider.teardown())
+        if done and self.guard:
+            self.guard.release()
+
+    async def _bring_up(self) -> Cluster:
+        """Machines, programs, a cluster that serves."""
+        self.enter("provision")
+        self.writer.sync()
+        names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
+        cluster = await self.provider.provision(names, self.system.ports)
+        try:
+            await self._set_up(cluster)
+        except FiredrillError:  # why it does not serve stands in the nodes' logs
+            await self._collect_logs(cluster)
+            raise
+        return cluster
+
+    async def _set_up(self, cluster: Cluster) -> None:
+        for_node = self.system.program
+        await together(self.provider.install(n, for_node(n, cluster)) for n in cluster.nodes)
+        self.enter("set-up")
+        await self.system.set_up(cluster, self.provider, self._deadline(self.plan.limits.ready_s))
+
+    async def _exercise(self, cluster: Cluster) -> None:
+        """Drive and break, then heal; final reads once the cluster is quiet; collect in any
+        case.
+        """
+        scene = Scene(provider=self.provider, system=self.system, cluster=cluster, clock=self.clock)
+        load = self._load(cluster)
+        watches = {
+            "watching the store": asyncio.ensure_future(self._watch(cluster)),
+            "watching the room": asyncio.ensure_future(self._watch_room()),
+            "watching the nodes": asyncio.ensure_future(self.attendance.run(cluster.nodes)),
+        }
+        if self.plan.drive.drivers > 1:
+            watches["telling that it lives"] = asyncio.ensure_future(self._beat())
+        if self.pulse is not None:
+            watches["watching the controller"] = asyncio.ensure_future(self.pulse.run(load.strain))
+        try:
+            try:
+                await self._drive_and_break(scene, load)
+            finally:
+                self.enter("heal")
+                await self._attempt("heal", HEAL_LIMIT_S, self.nemesis.heal_all(scene))
+            if not self.stop.skips() and not load.trouble:
+                await self._read_the_rest(scene, load)
+        finally:
+            self.stop.over = True
+            for what, watch in watches.items():
+                await self._end(what, watch)
+            await self._attempt("ending the load", COLLECT_LIMIT_S, load.close())
+            self.trouble.extend(load.trouble)
+            self.enter("collect")
+            looks = self.attendance.look(cluster.nodes)
+            await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
+            if isinstance(self.provider, LeasesFaults):
+                self.trouble.extend(self.provider.lapsed())
+            await self._collect(cluster)
+
+    def _load(self, cluster: Cluster) -> Load:
+        """Who drives: this process, or as many as the plan asks for."""
+        drive = self.plan.drive
+        if drive.drivers > 1:
+            return Crew(
+                command=self.driver_command,
+                count=drive.drivers,
+                plan=self.run.plan,
+                chunks=self.run.chunks,
+                cluster=cluster,
+                clock=self.clock,
+                op_deadline_s=drive.op_deadline_s,
+                observe=self.completed,
+                run_id=self.run.root.name,
+            )
+        driver = Driver(
+            clock=self.clock,
+            system=self.system,
+            cluster=cluster,
+            workload=self.workload,
+            write=self.writer.extend,
+            concurrency=drive.concurrency,
+            op_deadline_s=drive.op_deadline_s,
+            observe=lambda done: self.completed(done.type, done.error),
+        )
+        return OwnLoad(self.plan, self.workload, driver)
+
+    async def _drive_and_break(self, scene: Scene, load: Load) -> None:
+        """The drive phase: clients and nemesis side by side, for the plan's duration."""
+        await self.stop.unless(load.enlist())
+        if self.stop.skips():
+            return
+        self.enter("drive")
+        started_ns = self.clock.now_ns()
+        until_ns = started_ns + int(self.plan.drive.duration_s * NS_PER_S)
+        breaking = asyncio.ensure_future(self.nemesis.run(scene, started_ns))
+        try:
+            await self.stop.unless(load.drive(until_ns))
+        finally:
+            if not (breaking.done() or self.stop.asked or load.trouble):
+                self.trouble.append("the fault schedule was not over when the drive phase ended")
+            await self._end("the nemesis", breaking)
+
+    async def _read_the_rest(self, scene: Scene, load: Load) -> None:
+        """Wait until the cluster is whole and quiet, then read every key that was touched."""
+        self.enter("quiesce")
+        limit_s = self.plan.limits.quiesce_s
+        deadline_s = self._deadline(limit_s)
+        work = self.system.recover(scene.cluster, self.provider, deadline_s)
+        await self._attempt("quiesce", limit_s + SETTLE_LIMIT_S, work)
+        if self.stop.skips():
+            return
+        self.enter("final-reads")
+        until_ns = self.clock.now_ns() + int(self.plan.limits.final_reads_s * NS_PER_S)
+        done = await self.stop.unless(load.read_all(until_ns))
+        if not done and not self.stop.asked:
+            limit_s = self.plan.limits.final_reads_s
+            why = ", ".join(f"{count} x {error}" for error, count in self.errors.most_common(2))
+            text = f"final reads: not every key was read within {limit_s:g} s"
+            self.trouble.append(f"{text} ({why})" if why else text)
+
+    async def _watch(self, cluster: Cluster) -> None:
+        """Fetch the store's events, sample its states and show the active faults, until cancelled.
+        What fails or hangs once is trouble once, and asked for again.
+        """
+        polls = {"fetching events": partial(self._fetch_events, cluster)}
+        if self.states is not None:
+            polls["sampling states"] = partial(self.states.sample, cluster)
+        failed: dict[str, None] = {}
+        while True:
+            for what, poll in polls.items():
+                if not await self._attempt(what, POLL_LIMIT_S, poll(), tell=what not in failed):
+                    failed[what] = None
+            self.progress.faults(self.nemesis.active())
+            await asyncio.sleep(EVENT_POLL_S)
+
+    async def _watch_room(self) -> None:
+        """End a run that outgrows its directory. A walk over some hundred files takes a few
+        milliseconds.
+        """
+        while True:
+            await asyncio.sleep(ROOM_POLL_S)
+            if full := over_cap(self.plan, self.run.root):
+                self.progress.note(full)
+                self.stop.ask(full)
+
+    async def _beat(self) -> None:
+        """Bound, beside driver processes, what this stream lacks if it is cut off: faults above
+        all, without which what the clients saw would accuse the store.
+        """
+        while True:
+            self.writer.append(Heartbeat(at_ns=self.clock.now_ns()))
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _fetch_events(self, cluster: Cluster) -> None:
+        for event in await self.system.events(cluster, self.clock):
+            self.writer.append(event)
+
+    async def _collect(self, cluster: Cluster) -> None:
+        """Last events and every node's logs; a node that does not give them is trouble, no more."""
+        await self._attempt("collect events", COLLECT_LIMIT_S, self._fetch_events(cluster))
+        if self.states is not None:
+            # What a client left open may hold its locks up to the deadline of its transaction.
+            quiet_s = QUIET_LIMIT_S + self.plan.drive.op_deadline_s
+            states = self.states.finish(cluster, 0.0 if self.stop.asked else quiet_s)
+            await self._attempt("collect states", quiet_s + COLLECT_LIMIT_S, states)
+        await self._collect_logs(cluster)
+        if isinstance(self.system, LogsEvents):
+            work = self._read_events(self.system, cluster)
+            await self._attempt("read events from logs", COLLECT_LIMIT_S, work)
+
+    async def _read_events(self, system: LogsEvents, cluster: Cluster) -> None:
+        for node in cluster.nodes:
+            for event in await system.logged_events(node, self.run.node(node)):
+                self.writer.append(event)
+
+    async def _collect_logs(self, cluster: Cluster) -> None:
+        await together(
+            self._attempt(
+                f"collect logs of {node}",
+                COLLECT_LIMIT_S,
+                self.provider.collect(node, self.run.node(node)),
+            )
+            for node in cluster.nodes
+        )
+
+    async def _end(self, what: str, task: asyncio.Future[None]) -> None:
+        """End what went on beside the run; that it failed before, or goes on, is trouble."""
+        await end(task)
+        if not task.done():
+            self.trouble.append(f"{what}: went on {SETTLE_LIMIT_S:g} s after it was told to end")
+        elif not task.cancelled() and (error := task.exception()):
+            self.trouble.append(f"{what} broke off: {error}")
+
+    async def _attempt(
+        self, what: str, limit_s: float, work: Coroutine[Any, Any, None], *, tell: bool = True
+    ) -> bool:
+        """Await ``work``; when it fails or outlasts its limit, that is trouble (unless it is not to
+        be told), and the run goes on. Whether it was done.
+        """
+        try:
+            await within(limit_s, work)
+            return True
+        except TimeoutError as error:
+            text = f"{what}: it raised TimeoutError: {error}"
+        except FiredrillError as error:
+            text = f"{what}: {error}"
+        if tell:
+            self.trouble.append(text)
+        return False
+
+    def _deadline(self, limit_s: float) -> float:
+        return asyncio.get_running_loop().time() + limit_s
+
+
+__all__ = ["Guard", "Parts", "Stop", "execute"]
+
+
+async def execute(
+    plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
+) -> Manifest:
+    """Run ``plan`` into ``run`` and return the sealed manifest.
+
+    ``run.root`` exists and is empty. Raises ``HarnessError`` when the environment failed; the
+    history up to then is sealed all the same, and the manifest says what went wrong.
+    """
+    manifest, life = _begin(plan, run, parts, progress, stop)
+    try:
+        return await _recorded(life, manifest, parts)
+    except BaseException:
+        life.broke_off = True
+        raise
+    finally:
+        await life.leave_or_tear_down()
+
+
+async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
+    """Live, and seal what was recorded, however that went."""
+    stop = life.stop
+    try:
+        with life.within_budget():
+            await life.live()
+    except BaseException as error:  # cancelled as well: what is sealed then is no whole run
+        life.trouble.append(f"the run broke off: {str(error) or type(error).__name__}")
+        raise
+    finally:
+        life.finish()
+        if stop.cut_short and stop.reason:
+            life.trouble.append(stop.reason)
+        vouched = manifest.checksums | life.checksums
+        manifest = msgspec.structs.replace(manifest, checksums=vouched)
+        manifest = msgspec.structs.replace(
+            manifest,
+            interrupted=stop.cut_short and not stop.reason,
+            trouble=(*life.trouble, *life.nemesis.trouble),
+            out_of_room=life.writer.out_of_room or msgspec.UNSET,
+        )
+        write_manifest(life.run, manifest)
+        manifest = seal(life.run, partition_of=parts.system.partition_of)
+    return manifest
+
+
+def _begin(
+    plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
+) -> tuple[Manifest, Life]:
+    """Plan, manifest and an open history, or nothing of them: a disk that has no room for these
+    has none for a run.
+    """
+    try:
+        write_atomically(run.plan, dumps(plan).encode())
+        manifest = _first_manifest(plan, run, parts)
+        write_manifest(run, manifest)
+        life = Life(plan=plan, run=run, parts=parts, progress=progress, stop=stop)
+    except HarnessError:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(run.chunks, ignore_errors=True)
+            run.manifest.unlink(missing_ok=True)
+            run.plan.unlink(missing_ok=True)
+        if parts.guard:
+            parts.guard.release()
+        raise
+    return manifest, life
+
+
+def _first_manifest(plan: Plan, run: RunDirectory, parts: Parts) -> Manifest:
+    drivers = plan.drive.drivers
+    provider = parts.provider
+    machines = provider.versions() if isinstance(provider, TellsVersions) else {}
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        run_id=run.root.name,
+        state=RUNNING,
+        versions=parts.versions | machines | parts.system.versions(),
+        machine=parts.machine,
+        declaration=parts.system.declaration,
+        workload=parts.workload.name,
+        checkers=parts.workload.checkers,
+        # A verdict depends on the plan (how much is enough): it is vouched for like a table.
+        checksums={run.plan.name: sha256(run.plan)},
+        arsenal=parts.arsenal,
+        streams=1 + drivers if drivers > 1 else 1,
+    )

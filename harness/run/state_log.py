@@ -1,0 +1,215 @@
+"""Writes down what replicas tell: samples while a run lives, whole states at its end.
+
+``states.parquet`` has one row a replica and question, ``logs.parquet`` one row an entry of a log at
+the end. What was asked at ``asked_ns`` and answered at ``answered_ns`` was so at some moment
+between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.clock import RunClock
+from harness.history.checksums import require_checksum
+from harness.history.files import disk_failure, regular, sha256
+from harness.history.footer import require_plausible
+from harness.protocols.cluster import Cluster
+from harness.protocols.states import ReplicaState, TellsStates
+from harness.run.directory import RunDirectory
+from harness.tasks import together
+
+SAMPLE_S = 1.0
+PIECE_ROWS = 4096  # kept in memory before they are written
+QUIET_POLL_S = 0.25
+QUIET_LIMIT_S = 15.0  # for locks and transactions in doubt to go once nobody drives any more
+
+STATES_FILE = "states.parquet"
+LOGS_FILE = "logs.parquet"
+STATES = pa.schema(
+    [
+        ("asked_ns", pa.int64()),
+        ("answered_ns", pa.int64()),
+        ("final", pa.bool_()),
+        ("node", pa.string()),
+        ("life", pa.string()),
+        ("boot", pa.string()),
+        ("group", pa.string()),
+        ("partition", pa.int32()),
+        ("leading", pa.bool_()),
+        ("voter", pa.bool_()),
+        ("voters", pa.int32()),
+        ("term", pa.int64()),
+        ("vote", pa.string()),
+        ("applied_index", pa.int64()),
+        ("applied_term", pa.int64()),
+        ("commit_index", pa.int64()),
+        ("last_index", pa.int64()),
+        ("recovered_term", pa.int64()),
+        ("recovered_vote", pa.string()),
+        ("recovered_index", pa.int64()),
+        ("epoch", pa.int64()),
+        ("acting", pa.bool_()),
+        ("locks", pa.int64()),
+        ("prepared", pa.int64()),
+        ("content", pa.int64()),
+    ]
+)
+LOGS = pa.schema(
+    [
+        ("node", pa.string()),
+        ("life", pa.string()),
+        ("group", pa.string()),
+        ("partition", pa.int32()),
+        ("index", pa.int64()),
+        ("term", pa.int64()),
+        ("digest", pa.int64()),
+    ]
+)
+
+
+@attrs.frozen(kw_only=True)
+class Told:
+    """One node's answer, and between which moments it was so."""
+
+    asked_ns: int
+    answered_ns: int
+    replicas: tuple[ReplicaState, ...]
+
+
+class StateLog:
+    """The state files of a run that lives. ``close`` is called once, whatever happened."""
+
+    def __init__(self, run: RunDirectory, system: TellsStates, clock: RunClock) -> None:
+        self._run, self._system, self._clock = run, system, clock
+        self._writer: pq.ParquetWriter | None = None
+        self._rows: list[dict[str, Any]] = []
+        self._due_ns = 0
+
+    async def sample(self, cluster: Cluster) -> None:
+        """Ask every node, if the last time is ``SAMPLE_S`` ago. Raises ``HarnessError``."""
+        if self._clock.now_ns() < self._due_ns:
+            return
+        self._due_ns = self._clock.now_ns() + int(SAMPLE_S * 1e9)
+        self._keep(await self._ask(cluster, whole=False), final=False)
+
+    async def finish(self, cluster: Cluster, limit_s: float) -> None:
+        """The states at the end, whole: once nothing is held any more and replicas have applied the
+        same, or at the latest after ``limit_s``. Raises ``HarnessError``.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + limit_s
+        while True:
+            told = await self._ask(cluster, whole=False)
+            if _quiet(told) or loop.time() >= give_up_s:
+                break
+            await asyncio.sleep(QUIET_POLL_S)
+        told = await self._ask(cluster, whole=True)
+        self._keep(told, final=True)
+        path = self._run.root / LOGS_FILE
+        try:
+            pq.write_table(_logs(told), path, compression="zstd")
+        except OSError as error:
+            raise disk_failure("write", path, error, "logs were not compared") from error
+
+    def close(self) -> dict[str, str]:
+        """Write what is left; the checksums of the files. Raises ``HarnessError``."""
+        self._flush()
+        path = self._run.root / STATES_FILE
+        try:
+            if self._writer is not None:
+                self._writer.close()
+            files = [path, self._run.root / LOGS_FILE]
+            return {file.name: sha256(file) for file in files if file.exists()}
+        except OSError as error:
+            raise disk_failure("write", path, error, "states were not compared") from error
+
+    async def _ask(self, cluster: Cluster, *, whole: bool) -> tuple[Told, ...]:
+        async def one(node: str) -> Told | None:
+            asked_ns = self._clock.now_ns()
+            replicas = await self._system.states(cluster, node, whole=whole)
+            if replicas is None:
+                return None
+            return Told(asked_ns=asked_ns, answered_ns=self._clock.now_ns(), replicas=replicas)
+
+        answers = await together(one(node) for node in cluster.nodes)
+        return tuple(answer for answer in answers if answer is not None)
+
+    def _keep(self, told: tuple[Told, ...], *, final: bool) -> None:
+        self._rows += [_row(answer, state, final) for answer in told for state in answer.replicas]
+        if len(self._rows) >= PIECE_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        if not rows:
+            return
+        path = self._run.root / STATES_FILE
+        try:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(str(path), STATES, compression="zstd")
+            self._writer.write_table(pa.Table.from_pylist(rows, schema=STATES))
+        except OSError as error:
+            raise disk_failure("write", path, error, "states were not compared") from error
+
+
+def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
+    """``states`` and ``logs`` of the run in ``root``; empty where its manifest names none.
+
+    Raises ``MalformedHistory`` for a file that the manifest names and that is missing or differs.
+    """
+    found = {}
+    for name, like in ((STATES_FILE, STATES), (LOGS_FILE, LOGS)):
+        path = root / name
+        if name in checksums:
+            require_checksum(path, checksums[name])
+            require_plausible(path)
+            found[path.stem] = pq.read_table(regular(path))
+        else:
+            found[path.stem] = like.empty_table()
+    return found
+
+
+def _quiet(told: tuple[Told, ...]) -> bool:
+    """Nothing is held, and every replica of a partition has applied the same."""
+    applied: dict[str, set[int]] = {}
+    for state in (state for answer in told for state in answer.replicas):
+        if state.locks or state.prepared:
+            return False
+        if state.partition is not None:
+            applied.setdefault(state.group, set()).update((state.applied_index, state.commit_index))
+    return all(len(indices) == 1 for indices in applied.values())
+
+
+def _row(told: Told, state: ReplicaState, final: bool) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.structs.asdict(state)
+    recovered: dict[str, Any] = msgspec.structs.asdict(state.recovered)
+    recovered["index"] = recovered["last_index"]
+    return row | {
+        "asked_ns": told.asked_ns,
+        "answered_ns": told.answered_ns,
+        "final": final,
+        **{f"recovered_{name}": recovered[name] for name in ("term", "vote", "index")},
+    }
+
+
+def _logs(told: tuple[Told, ...]) -> pa.Table:
+    states = [state for answer in told for state in answer.replicas]
+    rows = [
+        {
+            "node": state.node,
+            "life": state.life,
+            "group": state.group,
+            "partition": state.partition,
+            **msgspec.structs.asdict(mark),
+        }
+        for state in states
+        for mark in state.log
+    ]
+    return pa.Table.from_pylist(rows, schema=LOGS)

@@ -1,0 +1,98 @@
+"""What is in force: the faults that may be, what they cut and shape together, and how much of one
+can be seen beside the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from harness.protocols.cluster import Capability, Grudge, LinkShape
+from harness.protocols.faults import Fault, PlannedFault, Victims
+from nemesis import grudges
+
+# What these do to a machine, its links can't be tried.
+_SILENCING = frozenset({Capability.FREEZE, Capability.HOST_LOSS})
+
+
+@attrs.define(kw_only=True)
+class Active:
+    """A fault that may be in force: from before its injection until its heal is proven.
+
+    ``mending``: its heal has begun, so its links are no longer to be cut or shaped. ``struck``: its
+    injection has begun. ``gone_ns``: since when looks at its heal have shown that nothing is left
+    of it, though its victims do not serve.
+    """
+
+    number: int
+    planned: PlannedFault
+    fault: Fault
+    victims: Victims
+    mending: bool = False
+    struck: bool = False
+    gone_ns: int | None = None
+
+    @property
+    def destroys(self) -> bool:
+        """Whether it takes from nodes what they had promised to keep."""
+        return bool(getattr(self.fault, "destroys", False))
+
+
+def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:
+    """Nodes that faults other than ``one`` destroy, from their strikes to their proven heals."""
+    others = [other for other in active if other is not one and other.struck and other.destroys]
+    return tuple(sorted({node for other in others for node in other.victims.nodes}))
+
+
+def grudge(active: Iterable[Active]) -> Grudge:
+    """Every link that is to be cut now."""
+    return grudges.union(one.victims.grudge for one in active if not one.mending)
+
+
+def shapes(active: Iterable[Active]) -> tuple[LinkShape, ...]:
+    """Every shape that is to be in force now, at most one a link."""
+    return grudges.strongest(s for one in active if not one.mending for s in one.victims.shapes)
+
+
+def in_sight(one: Active, active: Iterable[Active]) -> Victims:
+    """The victims of ``one`` without the links that can't be tried: those of machines that another
+    fault silences, and shaped ones that another fault cuts.
+    """
+    others = [other for other in active if other is not one]
+    silenced = [
+        node for other in others if other.fault.needs & _SILENCING for node in other.victims.nodes
+    ]
+    cut = _both_ways(grudge(others))
+    return attrs.evolve(
+        one.victims,
+        grudge=tuple(
+            link for link in one.victims.grudge if not any(node in silenced for node in link)
+        ),
+        shapes=tuple(
+            shape
+            for shape in one.victims.shapes
+            if shape.link not in cut and not any(node in silenced for node in shape.link)
+        ),
+    )
+
+
+def own(one: Active, active: Iterable[Active]) -> Victims:
+    """The victims of ``one`` with only the links that can be seen to heal: in sight, and held by no
+    other fault.
+    """
+    every = tuple(active)
+    others = [other for other in every if other is not one]
+    shaped = _both_ways(shape.link for shape in shapes(others))
+    seen = in_sight(one, every)
+    return attrs.evolve(
+        seen,
+        grudge=grudges.difference(seen.grudge, (*grudge(others), *shaped)),
+        shapes=tuple(shape for shape in seen.shapes if shape.link not in shaped),
+    )
+
+
+def _both_ways(links: Iterable[tuple[str, str]]) -> Grudge:
+    """A round trip needs both directions."""
+    given = tuple(links)
+    return grudges.union((given, tuple((b, a) for a, b in given)))

@@ -1,0 +1,158 @@
+"""Disks that are slow, full, failing, damaged or empty."""
+
+from __future__ import annotations
+
+import attrs
+
+from harness.protocols.cluster import Capability
+from harness.protocols.faults import Proof
+from harness.protocols.hardware import DiskTrouble
+from nemesis.hardware import HardwareFault, Hit
+from nemesis.node_faults import start_stopped
+
+MS_PER_S = 1000
+_DISK = frozenset({Capability.DISK})
+_DISK_AND_KILL = frozenset({Capability.DISK, Capability.KILL})
+_USUAL_SLOW_MS = 100.0
+
+
+def disk_slow() -> HardwareFault:
+    """Every call of the disk takes longer: ``n1 at 100 ms``."""
+    return HardwareFault(
+        kind="disk-slow", needs=_DISK, verbs=Slow(), unit="ms", usual=_USUAL_SLOW_MS
+    )
+
+
+def disk_full() -> HardwareFault:
+    """No space is left (ENOSPC), until the heal makes room and starts what stopped for it."""
+    trouble = DiskTrouble(full=True)
+    return HardwareFault(kind="disk-full", needs=_DISK, verbs=Refusing(trouble), may_end=True)
+
+
+def disk_error() -> HardwareFault:
+    """Reads, writes and syncs fail (EIO), until the heal; it starts what stopped for it."""
+    trouble = DiskTrouble(failing=True)
+    return HardwareFault(kind="disk-error", needs=_DISK, verbs=Refusing(trouble), may_end=True)
+
+
+def bit_flip() -> HardwareFault:
+    """kill -9, a bit of old data flips, and a start; the heal replaces the disk by an empty one."""
+    return HardwareFault(
+        kind="bit-flip", needs=_DISK_AND_KILL, verbs=Flipped(), destroys=True, may_end=True
+    )
+
+
+def wipe() -> HardwareFault:
+    """kill -9 and an empty disk; the heal starts the program on it."""
+    return HardwareFault(kind="wipe", needs=_DISK_AND_KILL, verbs=Wiped(), destroys=True)
+
+
+class Slow:
+    """``nemesis.hardware.Verbs``."""
+
+    async def strike(self, hit: Hit) -> None:
+        """Slow every call down."""
+        await hit.hardware.set_disk(hit.node, DiskTrouble(slow_s=hit.strength / MS_PER_S))
+
+    async def effect(self, hit: Hit) -> Proof:
+        """A write takes as long."""
+        return await self._look(hit, slow=True)
+
+    async def undo(self, hit: Hit) -> None:
+        """As before."""
+        await hit.hardware.set_disk(hit.node, DiskTrouble())
+
+    async def mended(self, hit: Hit) -> Proof:
+        """A write takes less."""
+        return await self._look(hit, slow=False)
+
+    async def _look(self, hit: Hit, *, slow: bool) -> Proof:
+        look = await hit.hardware.try_disk(hit.node)
+        text = f"a write on {hit.node} took {look.took_s * MS_PER_S:.1f} ms"
+        return Proof(holds=(look.took_s * MS_PER_S >= hit.strength) is slow, text=text)
+
+
+@attrs.frozen
+class Refusing:
+    """``nemesis.hardware.Verbs`` for a disk that refuses, as ``trouble`` says."""
+
+    trouble: DiskTrouble
+
+    async def strike(self, hit: Hit) -> None:
+        """Let it refuse."""
+        await hit.hardware.set_disk(hit.node, self.trouble)
+
+    async def effect(self, hit: Hit) -> Proof:
+        """A write is refused."""
+        look = await hit.hardware.try_disk(hit.node)
+        return Proof(
+            holds=bool(look.error), text=f"on {hit.node}: {look.error or 'a write passes'}"
+        )
+
+    async def undo(self, hit: Hit) -> None:
+        """Let it work, and start what stopped for it."""
+        await hit.hardware.set_disk(hit.node, DiskTrouble())
+        await start_stopped(hit.scene.provider, hit.node)
+
+    async def mended(self, hit: Hit) -> Proof:
+        """A write passes."""
+        look = await hit.hardware.try_disk(hit.node)
+        return Proof(holds=not look.error, text=f"on {hit.node}: {look.error or 'a write passes'}")
+
+
+class Flipped:
+    """``nemesis.hardware.Verbs``."""
+
+    async def strike(self, hit: Hit) -> None:
+        """Kill, flip, start."""
+        await hit.scene.provider.kill(hit.node)
+        await hit.hardware.flip(hit.node, hit.draw)
+        await hit.scene.provider.start(hit.node)
+
+    async def effect(self, hit: Hit) -> Proof:
+        """A bit is not what was written, and what the program makes of it."""
+        look = await hit.hardware.try_disk(hit.node)
+        status = await hit.scene.provider.probe(hit.node)
+        runs = "runs" if status.running else f"does not run ({status.end})"
+        text = f"{look.flipped_bits} bits on {hit.node} are not what was written; it {runs}"
+        return Proof(holds=look.flipped_bits > 0, text=text)
+
+    async def undo(self, hit: Hit) -> None:
+        """Replace the disk while it is damaged, and start."""
+        if (await hit.hardware.try_disk(hit.node)).flipped_bits:
+            await hit.scene.provider.kill(hit.node)
+            await hit.hardware.wipe(hit.node)
+        await start_stopped(hit.scene.provider, hit.node)
+
+    async def mended(self, hit: Hit) -> Proof:
+        """No bit is wrong."""
+        look = await hit.hardware.try_disk(hit.node)
+        text = f"{look.flipped_bits} bits on {hit.node} are not what was written"
+        return Proof(holds=look.flipped_bits == 0, text=text)
+
+
+class Wiped:
+    """``nemesis.hardware.Verbs``."""
+
+    async def strike(self, hit: Hit) -> None:
+        """Kill and wipe."""
+        await hit.scene.provider.kill(hit.node)
+        await hit.hardware.wipe(hit.node)
+
+    async def effect(self, hit: Hit) -> Proof:
+        """Nothing is on the disk, and nothing runs."""
+        look = await hit.hardware.try_disk(hit.node)
+        status = await hit.scene.provider.probe(hit.node)
+        runs = "runs" if status.running else "does not run"
+        text = f"{look.size_bytes} bytes are on the disk of {hit.node}, which {runs}"
+        return Proof(holds=look.size_bytes == 0 and not status.running, text=text)
+
+    async def undo(self, hit: Hit) -> None:
+        """Start on the empty disk."""
+        await start_stopped(hit.scene.provider, hit.node)
+
+    async def mended(self, hit: Hit) -> Proof:
+        """Something is on the disk again."""
+        look = await hit.hardware.try_disk(hit.node)
+        text = f"{look.size_bytes} bytes are on the disk of {hit.node}"
+        return Proof(holds=look.size_bytes > 0, text=text)

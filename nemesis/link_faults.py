@@ -1,0 +1,173 @@
+"""What faults on links have in common: they say what is cut, and prove it by sending."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+
+from harness.errors import PlanError
+from harness.protocols.cluster import Capability, Grudge, Link, Roles
+from harness.protocols.faults import Proof, Scene, Victims
+from nemesis import grudges, targets
+
+# A proof names a few links; the grudge itself follows from the nodes and the kind.
+_NAMED_LINKS = 4
+WHOLE = "all"
+
+
+Cut = Callable[[tuple[str, ...], tuple[str, ...], int], Grudge]
+"""The links to cut when the first are the target among the second; the number decides what is
+random. No links where there is nothing to cut.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class LinkFault:
+    """A ``Fault`` that cuts the links that ``cuts`` says; the nemesis keeps the
+    union of all grudges in force.
+
+    ``ring_of``: it takes the cluster as a whole, of at least so many nodes; 0 for any target.
+    """
+
+    kind: str
+    needs: frozenset[Capability]
+    cuts: Cut
+    ring_of: int = 0
+
+    @property
+    def aims(self) -> tuple[str, ...]:
+        """See ``Fault``."""
+        return (WHOLE,) if self.ring_of else ()
+
+    def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
+        """Refuse what is no target here, and one with a strength: these kinds have none."""
+        if self.ring_of and " ".join(target.split()) != WHOLE:
+            raise PlanError(path, f"fault {self.kind!r} takes target 'all' only (got {target!r})")
+        if len(nodes) < self.ring_of:
+            at_least = f"needs at least {self.ring_of} nodes (got {len(nodes)})"
+            raise PlanError(path, f"fault {self.kind!r} {at_least}")
+        targets.checked(target, "", nodes, partitions, path)
+
+    def resolve(
+        self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
+    ) -> Victims | None:
+        """The nodes that ``target`` means now, and the links that are cut around them."""
+        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        if hit is None:
+            return None
+        grudge = self.cuts(hit.nodes, nodes, draw)
+        return Victims(nodes=hit.nodes, roles=hit.roles, grudge=grudge) if grudge else None
+
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Nothing: the nemesis puts the union of all grudges in force."""
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """Nothing that is sent over a cut link arrives."""
+        return await _every_link(scene, victims, carries=False)
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Nothing: the nemesis takes the grudge out of the union."""
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """What is sent over every link that was cut arrives again."""
+        if not victims.grudge:
+            return Proof(holds=True, text="other faults hold all of its links")
+        return await _every_link(scene, victims, carries=True)
+
+
+async def _every_link(scene: Scene, victims: Victims, *, carries: bool) -> Proof:
+    """Whether all links of the grudge carry what is sent, or all don't, by sending.
+
+    An effect is shown by the links that can be asked, a heal only by every link.
+    """
+    seen = await scene.provider.probe_links(victims.grudge)
+    asked = [link for link in victims.grudge if link in seen]
+    unasked = [link for link in victims.grudge if link not in seen]
+    wrong = [link for link in asked if seen[link] is not carries]
+    if wrong:
+        opposite = "does not carry" if carries else "still carries"
+        return Proof(holds=False, text=f"{opposite} what is sent: {_named(wrong)}")
+    if not asked:
+        return Proof(holds=None, text="no cut link is between machines that can be asked")
+    if unasked and carries:
+        return Proof(holds=None, text=f"can't be asked: {_named(unasked)}")
+    share = f"{len(asked)} of {len(victims.grudge)}" if unasked else f"all {len(asked)}"
+    return Proof(holds=True, text=f"{share} links {'carry' if carries else 'drop'} what is sent")
+
+
+def _named(links: list[Link]) -> str:
+    named = ", ".join(f"{source} to {destination}" for source, destination in links[:_NAMED_LINKS])
+    return named + (f" and {len(links) - _NAMED_LINKS} more" if len(links) > _NAMED_LINKS else "")
+
+
+def partition() -> LinkFault:
+    """Cut the targets off from the rest, in both directions; clients still reach every node.
+
+    The target is the shape: ``one`` isolates a node, ``half`` makes random halves, ``first half``
+    the same halves every time, ``minority`` and ``majority`` what they say, ``all`` takes every
+    link.
+    """
+    needs = frozenset({Capability.PARTITION})
+    return LinkFault(kind="partition", needs=needs, cuts=around)
+
+
+def around(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
+    """Every link between ``hit`` and the rest."""
+    return grudges.split(hit, nodes)
+
+
+def bridge() -> LinkFault:
+    """Split the rest into two random halves; the targets are the bridge and lose no link.
+
+    Both halves find a quorum together with the bridge, so that two leaders compete for one voter.
+    """
+    needs = frozenset({Capability.PARTITION})
+    return LinkFault(kind="bridge", needs=needs, cuts=beside)
+
+
+def beside(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
+    """The links between two halves of the rest; none where that is only one node."""
+    others = sorted(grudges.rest(hit, nodes))
+    random.Random(draw).shuffle(others)
+    return grudges.halves(tuple(others))
+
+
+NODES_MIN = 4  # of three in a ring everybody hears everybody
+
+
+def majorities_ring() -> LinkFault:
+    """Put all nodes in a ring at random; each hears only its neighbours, a majority with itself."""
+    needs = frozenset({Capability.PARTITION})
+    return LinkFault(kind="majorities-ring", needs=needs, cuts=far_apart, ring_of=NODES_MIN)
+
+
+def far_apart(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
+    """The links between nodes that are not near each other in the ring."""
+    ring = sorted(nodes)
+    random.Random(draw).shuffle(ring)
+    return grudges.majorities_ring(tuple(ring))
+
+
+_NEEDS = frozenset({Capability.ONE_WAY_PARTITION})
+
+
+def one_way() -> LinkFault:
+    """Nothing that the targets send reaches the rest; they still hear everybody."""
+    return LinkFault(kind="one-way", needs=_NEEDS, cuts=out_of)
+
+
+def one_way_in() -> LinkFault:
+    """Nothing that the rest sends reaches the targets; everybody still hears them."""
+    return LinkFault(kind="one-way-in", needs=_NEEDS, cuts=into)
+
+
+def out_of(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
+    """The links from ``hit`` to the rest."""
+    return grudges.one_way(hit, grudges.rest(hit, nodes))
+
+
+def into(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
+    """The links from the rest to ``hit``."""
+    return grudges.one_way(grudges.rest(hit, nodes), hit)

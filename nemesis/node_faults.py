@@ -1,0 +1,292 @@
+"""What faults on nodes have in common; a kind adds no more than its ``Verbs``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+import attrs
+import msgspec
+
+from harness.errors import FiredrillError, HarnessError
+from harness.protocols.cluster import Capability, NodeStatus, Provider, Roles
+from harness.protocols.faults import Proof, Scene, Victims
+from harness.tasks import together
+from nemesis import targets
+
+LOOK_LIMIT_S = 3.0  # before a strike, which has to come in time all the same
+
+
+class Verbs(Protocol):
+    """What a kind of fault on nodes is: a verb of the provider, what undoes it, what shows it."""
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """Break ``node``."""
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Mend ``node``. Idempotent."""
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether ``look`` shows the node broken."""
+
+
+@attrs.frozen(kw_only=True)
+class NodeFault:
+    """A ``Fault`` that acts on nodes, on all targets at once: one after the other
+    would let the store react in between.
+
+    ``silences``: the proof of its effect asks the targets, too, and none may answer. ``ends``: it
+    ends programs, and has no effect where none ran.
+    """
+
+    kind: str
+    needs: frozenset[Capability]
+    verbs: Verbs
+    aims: tuple[str, ...] = ()
+    silences: bool = False
+    ends: bool = False
+
+    def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
+        """Refuse what is no target here, and one with a strength: these kinds have none."""
+        targets.checked(target, "", nodes, partitions, path)
+
+    def resolve(
+        self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
+    ) -> Victims | None:
+        """The nodes that ``target`` means now."""
+        hit = targets.resolve(targets.parse(target), roles, nodes, draw)
+        return None if hit is None else Victims(nodes=hit.nodes, roles=hit.roles)
+
+    async def inject(self, scene: Scene, victims: Victims) -> None:
+        """Break all targets. Raises ``HarnessError`` where the kind ends programs and one had
+        ended before.
+        """
+        dead: list[str] = []
+        if self.ends:  # all are looked at before the first is struck: they are struck together
+            dead = await together(_dead(scene.provider, node) for node in victims.nodes)
+        await together(self.verbs.strike(scene.provider, node) for node in victims.nodes)
+        if any(dead):
+            raise HarnessError("; ".join(filter(None, dead)))
+
+    async def prove(self, scene: Scene, victims: Victims) -> Proof:
+        """A probe shows every target broken, and none answers where the kind silences."""
+        looks = await probe(scene, victims)
+        shown = _all(map(self.verbs.effect, looks))
+        if shown.holds and self.silences:
+            shown = _all((shown, await _prove_silent(scene, victims)))
+        boots = {look.node: look.boot for look in looks if look.boot and not look.running}
+        return msgspec.structs.replace(shown, boots=boots)
+
+    async def heal(self, scene: Scene, victims: Victims) -> None:
+        """Mend all targets."""
+        await together(self.verbs.undo(scene.provider, node) for node in victims.nodes)
+
+    async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
+        """Every target runs, as another boot than one that was seen dead, is neither paused nor
+        frozen, and answers.
+        """
+        return await prove_runs(scene, victims)
+
+
+async def prove_runs(scene: Scene, victims: Victims) -> Proof:
+    """Whether every target runs, as another boot than one that was seen dead, is neither paused nor
+    frozen, and answers.
+    """
+    looks = await probe(scene, victims)
+    held = [why for look in looks if (why := _why_not(look, victims.boots.get(look.node)))]
+    if held:
+        return Proof(holds=False, text="; ".join(held))
+    if silent := await _silent(scene, victims):
+        text = f"{', '.join(silent)} runs but tells no roles"
+        return Proof(holds=False, text=text, gone=True)
+    boots = (f"{look.node} runs (boot {look.boot}) and tells roles" for look in looks)
+    return Proof(holds=True, text="; ".join(boots))
+
+
+def down(look: NodeStatus) -> Proof:
+    """Whether no program runs on the node. Its log's last line is left out: who was killed did not
+    end of what it wrote before.
+    """
+    if look.running:
+        return Proof(holds=False, text=f"{look.node} still runs (pid {look.pid})")
+    ended = f" ({look.exit_text})" if look.exit_text else ""
+    return Proof(holds=True, text=f"{look.node} does not run{ended}")
+
+
+async def start_stopped(provider: Provider, node: str) -> None:
+    """Start the program unless it runs."""
+    if not (await provider.probe(node)).running:
+        await provider.start(node)
+
+
+async def _dead(provider: Provider, node: str) -> str:
+    """That the program of ``node`` is seen not to run; empty where it runs, or a look fails."""
+    try:
+        async with asyncio.timeout(LOOK_LIMIT_S):
+            look = await provider.probe(node)
+    except (TimeoutError, FiredrillError):
+        return ""
+    return "" if look.running else f"{node} was dead before {look.end}".rstrip()
+
+
+async def probe(scene: Scene, victims: Victims) -> list[NodeStatus]:
+    """What the provider sees of every victim, in their order."""
+    return await together(scene.provider.probe(node) for node in victims.nodes)
+
+
+def _all(proofs: Iterable[Proof]) -> Proof:
+    """One proof of several: where some don't hold, of what these say."""
+    every = tuple(proofs)
+    wrong = tuple(proof for proof in every if not proof.holds)
+    return Proof(holds=not wrong, text="; ".join(proof.text for proof in wrong or every))
+
+
+async def _prove_silent(scene: Scene, victims: Victims) -> Proof:
+    """Whether no victim answers."""
+    silent = await _silent(scene, victims)
+    talking = [node for node in victims.nodes if node not in silent]
+    if talking:
+        return Proof(holds=False, text=f"{', '.join(talking)} still answers")
+    return Proof(holds=True, text=f"no answer from {', '.join(silent)}")
+
+
+def _why_not(look: NodeStatus, dead: str | None) -> str:
+    """What keeps the node from serving; empty where nothing does. Boot ``dead`` can't serve."""
+    if not look.running:
+        return f"{look.node} does not run {look.end}".rstrip()
+    if dead is not None and look.boot == dead:
+        return f"{look.node} runs as the boot that was seen dead ({dead})"
+    if look.frozen:
+        return f"{look.node} is frozen"
+    return f"{look.node} is paused (pid {look.pid})" if look.paused else ""
+
+
+async def _silent(scene: Scene, victims: Victims) -> list[str]:
+    answers = await together(_answers(scene, node) for node in victims.nodes)
+    return [node for node, told in zip(victims.nodes, answers, strict=True) if not told]
+
+
+async def _answers(scene: Scene, node: str) -> bool:
+    """Whether ``node`` itself tells any role: it is asked as if it were the whole cluster."""
+    alone = attrs.evolve(scene.cluster, nodes=(node,))
+    return await scene.system.roles(alone) != Roles()
+
+
+def kill() -> NodeFault:
+    """SIGKILL the program on the targets; healing starts it again."""
+    needs = frozenset({Capability.KILL})
+    return NodeFault(kind="kill", needs=needs, verbs=Kill(), ends=True)
+
+
+class Kill:
+    """``nemesis.node_faults.Verbs``."""
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """SIGKILL."""
+        return await provider.kill(node)
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Start it."""
+        await start_stopped(provider, node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether it is down."""
+        return down(look)
+
+
+def pause() -> NodeFault:
+    """SIGSTOP the program on the targets; healing sends SIGCONT."""
+    needs = frozenset({Capability.PAUSE})
+    return NodeFault(kind="pause", needs=needs, verbs=Pause(), silences=True)
+
+
+class Pause:
+    """``nemesis.node_faults.Verbs``."""
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """SIGSTOP."""
+        return await provider.pause(node)
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """SIGCONT, where it is paused."""
+        if (await provider.probe(node)).paused:
+            await provider.resume(node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether the program is stopped by a signal."""
+        paused = f"is paused (pid {look.pid})" if look.paused else "is not paused"
+        return Proof(holds=look.paused, text=f"{look.node} {paused}")
+
+
+def restart() -> NodeFault:
+    """SIGTERM the program on the targets and wait for its end; healing starts it again.
+
+    It stays down for as long as the fault holds.
+    """
+    needs = frozenset({Capability.KILL})
+    return NodeFault(kind="restart", needs=needs, verbs=Restart(), ends=True)
+
+
+class Restart:
+    """``nemesis.node_faults.Verbs``."""
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """SIGTERM, and the end."""
+        return await provider.stop(node)
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Start it."""
+        await start_stopped(provider, node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether it is down."""
+        return down(look)
+
+
+def freeze() -> NodeFault:
+    """Freeze the targets' machines; healing lets them go on."""
+    needs = frozenset({Capability.FREEZE})
+    return NodeFault(kind="freeze", needs=needs, verbs=Freeze(), silences=True)
+
+
+class Freeze:
+    """``nemesis.node_faults.Verbs``."""
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """Freeze the machine."""
+        return await provider.freeze(node)
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Let the machine go on."""
+        await provider.thaw(node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether the machine stands still."""
+        frozen = "is frozen" if look.frozen else "is not frozen"
+        return Proof(holds=look.frozen, text=f"{look.node} {frozen}")
+
+
+def host_loss() -> NodeFault:
+    """Take the targets' machines away; healing brings them back, disks as they were, and starts the
+    program.
+    """
+    needs = frozenset({Capability.HOST_LOSS})
+    return NodeFault(kind="host-loss", needs=needs, verbs=HostLoss(), silences=True, ends=True)
+
+
+class HostLoss:
+    """``nemesis.node_faults.Verbs``."""
+
+    async def strike(self, provider: Provider, node: str) -> object:
+        """Take the machine away."""
+        return await provider.lose(node)
+
+    async def undo(self, provider: Provider, node: str) -> None:
+        """Bring the machine back, then start what does not run on it."""
+        await provider.restore(node)
+        await start_stopped(provider, node)
+
+    def effect(self, look: NodeStatus) -> Proof:
+        """Whether nothing runs there."""
+        return down(look)

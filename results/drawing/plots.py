@@ -1,0 +1,333 @@
+"""The picture of a run: faults, latency and rate over one time axis, as an inline SVG.
+
+matplotlib is imported when a plot is drawn: the command line starts without it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+
+from harness.history.records import OpType
+from harness.text import inert
+from results.drawing import role_lanes, series
+from results.drawing.axis import SECONDS, Scale
+from results.drawing.roles import RolesOverTime
+from results.drawing.series import Outcomes
+from results.drawing.svg import inline
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart without red and green, and by shape as well.
+COLOURS = {OpType.OK: "#0072B2", OpType.INFO: "#E69F00", OpType.FAIL: "#CC79A7"}
+MARKERS = {OpType.OK: ".", OpType.INFO: "^", OpType.FAIL: "x"}
+FAULT_COLOURS = ("#5B6770", "#8C6D46", "#4E7A6B", "#6F5C8C", "#8C4F4F", "#4C6E91")
+QUANTILE_STYLES = {0.5: "-", 0.95: "--", 0.99: ":"}
+INK, FAINT, GRID = "#1B1F23", "#6A737D", "#E3E6E9"
+PALE = "#FFFFFF"
+
+POINTS_MAX = 30_000  # drawn of each type; past it every n-th, and the page says so
+MARKS_MAX = 400  # of one type drawn large; more are a cloud
+VECTOR_POINTS_MAX = 1_500  # as vectors; more become one picture inside the SVG
+FAULTS_VECTOR_MAX = 150  # as vectors, like points; a night has thousands
+LANES_MAX = 4  # bars above each other in the strip of faults
+WIDTH_IN, DOTS_PER_IN = 11.0, 144
+SALT = "firedrill"  # identifiers in the SVG follow from it: equal runs draw equal bytes
+LABEL_CHARS = 40
+MILLISECONDS = Scale("ms", 1_000_000)
+UNIT_NAMES = {"s": "second", "ms": "millisecond", "µs": "microsecond", "ns": "nanosecond"}
+CHARS_ACROSS = 150  # about how many characters of a label fit over the whole width
+
+
+@attrs.frozen(kw_only=True)
+class FaultWindow:
+    """A fault as the plot shows it; ``number`` is its row in the table. In the stretches
+    ``unsure`` its effect or its healing was not proven yet.
+    """
+
+    number: int
+    kind: str
+    label: str
+    start_s: float
+    end_s: float
+    unsure: tuple[tuple[float, float], ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Picture:
+    """An SVG for the page, and what must be said beside it."""
+
+    svg: str
+    notes: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Scene:
+    """What is drawn: operations by type, fault windows, and (name, start) of the phases."""
+
+    operations: dict[OpType, Outcomes]
+    faults: tuple[FaultWindow, ...]
+    phases: tuple[tuple[str, float], ...]
+    scale: Scale = SECONDS
+    since: str = "the run began"
+    roles: RolesOverTime | None = None
+
+    @property
+    def per_s(self) -> float:
+        """Units of the time axis in a second."""
+        return SECONDS.per_unit / self.scale.per_unit
+
+    def span_s(self) -> tuple[float, float]:
+        """From the first operation or fault to the last, with a little air."""
+        starts = [o.invoke_s.min() for o in self.operations.values() if o.invoke_s.size]
+        ends = [o.complete_s.max() for o in self.operations.values() if o.complete_s.size]
+        starts += [fault.start_s for fault in self.faults]
+        ends += [fault.end_s for fault in self.faults]
+        starts += [at_s for name, at_s in self.phases if name == "drive"]
+        start, end = float(min(starts, default=0.0)), float(max(ends, default=1.0))
+        return start, max(end, start + 1.0 / self.per_s)
+
+
+def latency_scale(scale: Scale) -> Scale:
+    """What latencies are told in: milliseconds, or less where the history's times are less."""
+    return scale if scale.per_unit < MILLISECONDS.per_unit else MILLISECONDS
+
+
+def draw(scene: Scene) -> Picture:
+    """Faults, latency and rate over the run's time."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    lanes = _lanes(scene.faults)
+    strip_in = 0.2 + 0.2 * max(1, max(lanes, default=0) + 1)
+    with matplotlib.rc_context(_style()):
+        heights = [strip_in, 3.2, 2.0]
+        if scene.roles is not None and scene.roles.told:
+            heights.append(role_lanes.height_in(scene.roles))
+        size = (WIDTH_IN, sum(heights) + 0.4)
+        figure = Figure(figsize=size, dpi=DOTS_PER_IN, layout="constrained")
+        FigureCanvasSVG(figure)
+        strip, latency, rate, *nodes = figure.subplots(
+            len(heights), 1, sharex=True, height_ratios=heights
+        )
+        start, end = scene.span_s()
+        for axes in (latency, rate):
+            _shade(axes, scene.faults)
+        _draw_strip(strip, scene, lanes, end - start)
+        notes = _draw_latency(latency, scene, start, end)
+        _draw_rate(rate, scene, start, end)
+        _mark_phases((latency, rate), scene.phases, start, end)
+        label = "Faults, latency and rate over time"
+        if nodes and scene.roles is not None:
+            notes += role_lanes.draw(nodes[0], scene.roles, start, end)
+            label = "Faults, latency, rate and the nodes' roles over time"
+        lowest = nodes[0] if nodes else rate
+        lowest.set_xlim(start - 0.01 * (end - start), end + 0.01 * (end - start))
+        lowest.xaxis.set_major_formatter(lambda value, _: f"{value * scene.per_s:,.10g}")
+        lowest.set_xlabel(f"{UNIT_NAMES[scene.scale.unit]}s since {scene.since}")
+        return Picture(svg=_svg(figure, label), notes=notes)
+
+
+def _style() -> Any:  # noqa: ANN401 (matplotlib's stubs name three hundred literal keys)
+    return {
+        "svg.fonttype": "none",
+        "figure.facecolor": "none",  # the page's own shows through, in any theme
+        "axes.facecolor": "none",
+        "svg.hashsalt": SALT,
+        "text.parse_math": False,  # a dollar sign in a node's name is a dollar sign
+        "font.size": 9,
+        "axes.edgecolor": FAINT,
+        "axes.labelcolor": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.6,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "text.color": INK,
+        "grid.color": GRID,
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+    }
+
+
+def _svg(figure: Figure, label: str) -> str:
+    buffer = io.StringIO()
+    # Neither date nor versions: an equal run draws equal bytes.
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return inline(buffer.getvalue(), label)
+
+
+def _colours(faults: Sequence[FaultWindow]) -> dict[str, str]:
+    kinds = sorted({fault.kind for fault in faults})
+    return {kind: FAULT_COLOURS[i % len(FAULT_COLOURS)] for i, kind in enumerate(kinds)}
+
+
+def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
+    """A collection a kind: a night has thousands of faults."""
+    for kind, colour in _colours(faults).items():
+        axes.broken_barh(
+            [(f.start_s, f.end_s - f.start_s) for f in faults if f.kind == kind],
+            (0.0, 1.0),
+            transform=axes.get_xaxis_transform(),
+            color=colour,
+            alpha=0.13,
+            linewidth=0,
+            zorder=0,
+            rasterized=len(faults) > FAULTS_VECTOR_MAX,
+        )
+
+
+def _lanes(faults: Sequence[FaultWindow]) -> list[int]:
+    """For each fault the lowest lane that is free when it starts; the last one takes the rest."""
+    free_s: list[float] = []
+    chosen = []
+    for fault in faults:
+        lane = next((i for i, end_s in enumerate(free_s) if end_s <= fault.start_s), len(free_s))
+        lane = min(lane, LANES_MAX - 1)
+        if lane == len(free_s):
+            free_s.append(fault.end_s)
+        free_s[lane] = max(free_s[lane], fault.end_s)
+        chosen.append(lane)
+    return chosen
+
+
+def _unsure(
+    faults: Sequence[FaultWindow], lanes: Sequence[int]
+) -> dict[int, list[tuple[float, float]]]:
+    """By lane the stretches in which nothing was proven yet: begin and length."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for fault, lane in zip(faults, lanes, strict=True):
+        spans = [(start_s, end_s - start_s) for start_s, end_s in fault.unsure]
+        if spans:
+            found.setdefault(lane, []).extend(spans)
+    return found
+
+
+def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> None:
+    colours = _colours(scene.faults)
+    bars: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    for fault, lane in zip(scene.faults, lanes, strict=True):
+        width_s = max(fault.end_s - fault.start_s, span_s / 400)
+        bars.setdefault((fault.kind, lane), []).append((fault.start_s, width_s))
+        label = f"{fault.number} {inert(fault.label, LABEL_CHARS)}"
+        room = int(CHARS_ACROSS * width_s / span_s)
+        shown = label if len(label) <= room else f"{fault.number}"
+        if len(shown) <= room:
+            axes.text(
+                fault.start_s + width_s / 2, -lane, shown, color="white",
+                fontsize=8, ha="center", va="center_baseline", clip_on=True,
+            )  # fmt: skip
+    many = len(scene.faults) > FAULTS_VECTOR_MAX
+    for (kind, lane), spans in bars.items():
+        height = (-lane - 0.42, 0.84)
+        axes.broken_barh(spans, height, color=colours[kind], linewidth=0, rasterized=many)
+    for lane, spans in _unsure(scene.faults, lanes).items():
+        axes.broken_barh(
+            spans, (-lane - 0.42, 0.84), facecolor="none", edgecolor=PALE, alpha=0.6,
+            hatch="//////", linewidth=0, rasterized=many,
+        )  # fmt: skip
+    axes.set_ylim(-max(lanes, default=0) - 0.6, 0.6)
+    axes.set_ylabel("faults", rotation=0, ha="right", va="center")
+    axes.set_yticks([])
+    axes.tick_params(axis="x", length=0, labelbottom=False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    if not scene.faults:
+        axes.text(0.5, 0.5, "no faults", color=FAINT, ha="center", transform=axes.transAxes)
+
+
+def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:
+    """Raw points by type, and quantile lines of what was ok; what was left out is returned."""
+    axes.set_yscale("log")
+    scale = latency_scale(scene.scale)
+    per_s = SECONDS.per_unit / scale.per_unit
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")  # 1, 10, 100: not powers of ten
+    axes.yaxis.set_minor_formatter(lambda _value, _: "")
+    axes.set_ylabel(f"latency ({scale.unit})")
+    axes.grid(axis="y")
+    total = sum(outcomes.invoke_s.size for outcomes in scene.operations.values())
+    ok = scene.operations[OpType.OK]
+    notes = []
+    for kind, outcomes in scene.operations.items():
+        every = max(1, -(-outcomes.invoke_s.size // POINTS_MAX))
+        if every > 1:
+            notes.append(f"Of the {kind} operations one in {every} is drawn; the lines count all.")
+        _points(axes, kind, outcomes, every, per_s, rasterized=total > VECTOR_POINTS_MAX)
+    for quantile, line in series.quantiles(ok, start, end).items():
+        style = QUANTILE_STYLES[quantile]
+        label = f"p{quantile * 100:g} of ok"
+        axes.plot(line.at_s, line.value * per_s, style, color=INK, linewidth=1.0, label=label)
+    if total:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, markerscale=1.6)
+    else:
+        axes.text(0.5, 0.5, "no operations", color=FAINT, ha="center", transform=axes.transAxes)
+    return tuple(notes)
+
+
+def _points(
+    axes: Axes, kind: OpType, outcomes: Outcomes, every: int, per_s: float, *, rasterized: bool
+) -> None:
+    """Smaller and paler where there are many, so that one type does not bury the others."""
+    size = outcomes.invoke_s.size
+    few = size <= MARKS_MAX
+    large, small = (2.6, 2.6) if kind is OpType.OK else (4.5, 2.4)
+    axes.plot(
+        outcomes.invoke_s[::every],
+        outcomes.latency_s[::every] * per_s,
+        MARKERS[kind],
+        color=COLOURS[kind],
+        markersize=large if few else small,
+        markeredgewidth=0.0 if kind is OpType.OK else 0.8 if few else 0.5,
+        alpha=0.9 if few else 0.5,
+        label=f"{kind.value} ({size:,})",
+        rasterized=rasterized,
+        zorder=2 if kind is OpType.OK or not few else 3,
+    )
+
+
+def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:
+    for kind in (OpType.OK, OpType.FAIL, OpType.INFO):
+        line = series.rate(scene.operations[kind], start, end)
+        if kind is OpType.OK:
+            axes.fill_between(
+                line.at_s,
+                line.value / scene.per_s,
+                step="mid",
+                color=COLOURS[kind],
+                alpha=0.15,
+                linewidth=0,
+            )
+        if np.any(line.value):
+            axes.step(
+                line.at_s, line.value / scene.per_s, where="mid", color=COLOURS[kind],
+                linewidth=1.2, label=kind.value,
+            )  # fmt: skip
+    axes.set_ylabel(f"completions per {UNIT_NAMES[scene.scale.unit]}")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, markerscale=1.6)
+
+
+def _mark_phases(
+    every: Sequence[Axes], phases: Sequence[tuple[str, float]], start: float, end: float
+) -> None:
+    """A line where a phase begins, its name beside it where the next one leaves room."""
+    inside = [(name, at_s) for name, at_s in phases if start - 1e-3 <= at_s <= end]
+    nexts = [at_s for _, at_s in inside[1:]] + [end]
+    for (name, at_s), next_s in zip(inside, nexts, strict=False):  # maybe there is no phase at all
+        for axes in every:
+            axes.axvline(at_s, color=FAINT, linewidth=0.6, linestyle=(0, (2, 2)), zorder=1)
+        if len(name) <= CHARS_ACROSS * (next_s - at_s) / (end - start):
+            every[-1].annotate(
+                inert(name, LABEL_CHARS), (at_s, 1.0), (3, -2), color=FAINT, fontsize=7.5,
+                xycoords=("data", "axes fraction"), textcoords="offset points", va="top",
+            )  # fmt: skip

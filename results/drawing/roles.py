@@ -1,0 +1,236 @@
+"""Who held what, node by node, over the time of a run: from the store's events and the faults.
+
+Events are in mapped time and a node that dies takes the last of its own with it: what is drawn from
+them explains, and proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from harness.history.records import EventKind
+from harness.protocols.fault_spans import fault_spans
+
+NS = 1e9
+DOWN, PAUSED, OTHER = "down", "paused or frozen", "under another fault"
+_STATE_OF = {
+    "kill": DOWN,
+    "restart": DOWN,
+    "host-loss": DOWN,
+    "wipe": DOWN,
+    "pause": PAUSED,
+    "freeze": PAUSED,
+}
+"""What a node is while a kind of fault is in force on it; any other kind is ``OTHER``."""
+_OF_PARTITION = " of partition "
+_COLUMNS = ("kind", "node", "at_ns", "partition")
+
+Row = Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Stretch:
+    """A time in which a node was in ``state``; ``unsure`` where that was not proven yet, or its
+    healing was under way.
+    """
+
+    start_s: float
+    end_s: float
+    state: str
+    unsure: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class NodeRoles:
+    """One node: from each of ``at_s`` on it held as many partitions as ``held`` says; ``leads``
+    are the times in which it led the metastorage.
+    """
+
+    node: str
+    at_s: tuple[float, ...]
+    held: tuple[int, ...]
+    leads: tuple[tuple[float, float], ...]
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def most(self) -> int:
+        """The most partitions that it held at once."""
+        return max(self.held, default=0)
+
+
+@attrs.frozen(kw_only=True)
+class RolesOverTime:
+    """Every node, by name. ``role`` is what the counted partitions were to a node."""
+
+    nodes: tuple[NodeRoles, ...]
+    role: str
+
+    @property
+    def told(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(lane.most or lane.leads or lane.stretches for lane in self.nodes)
+
+
+def roles_over_time(
+    events: pa.Table, faults: Iterable[Row], nodes: Iterable[str], end_ns: int
+) -> RolesOverTime:
+    """Primaries per node, where the store tells of leases, else leaders of partitions.
+
+    ``nodes`` are those to show; ``end_ns`` is when the run ended.
+    """
+    rows = sorted(events.select(list(_COLUMNS)).to_pylist(), key=lambda row: row["at_ns"])
+    leased = any(r["kind"] == EventKind.LEASE_GRANTED and r["partition"] is not None for r in rows)
+    stretches = _stretches(rows, faults, end_ns)
+    holding = _Holding(EventKind.LEASE_GRANTED if leased else EventKind.LEADER_ELECTED)
+    starts = [
+        (int(s.start_s * NS), n)
+        for n, ss in stretches.items()
+        for s in ss
+        if s.state == DOWN and not s.unsure
+    ]
+    for at_ns, act, what in sorted(
+        [(row["at_ns"], 1, row) for row in rows] + [(at, 0, node) for at, node in starts],
+        key=lambda item: item[:2],
+    ):
+        if act:
+            holding.take(what)
+        else:
+            holding.fall(what, at_ns)
+    holding.close(end_ns)
+    return RolesOverTime(
+        nodes=tuple(_lane(node, holding, stretches.get(node, [])) for node in nodes),
+        role="primary" if leased else "leader",
+    )
+
+
+def briefly(roles: Iterable[str]) -> str:
+    """Roles as a fault recorded them, those of many partitions together: ``leader of partitions 1,
+    2; metastorage leader``.
+    """
+    of: dict[str, list[str]] = {}
+    for role in roles:
+        what, found, number = role.partition(_OF_PARTITION)
+        of.setdefault(what, []).extend([number] if found else [])
+    told = (
+        f"{what}{_OF_PARTITION.rstrip()}{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
+        if numbers
+        else what
+        for what, numbers in of.items()
+    )
+    return "; ".join(told)
+
+
+class _Holding:
+    """Who holds which partition now, and what that came to before."""
+
+    def __init__(self, gained: EventKind) -> None:
+        self._gained = gained
+        self._lost = (
+            EventKind.LEASE_LOST if gained is EventKind.LEASE_GRANTED else EventKind.LEADER_LOST
+        )
+        self._holder: dict[int, str] = {}
+        self._asleep: set[str] = set()  # their own lease ran out
+        self._leader: tuple[str, int] | None = None
+        self.steps: dict[str, list[tuple[int, int]]] = {}
+        self.leads: dict[str, list[tuple[int, int]]] = {}
+
+    def take(self, row: Row) -> None:
+        """The next event."""
+        kind, node, partition, at_ns = row["kind"], row["node"], row["partition"], row["at_ns"]
+        if kind == EventKind.NODE_STARTED:
+            self.fall(node, at_ns)
+        elif partition is None:
+            self._of_node(kind, node, at_ns)
+        elif kind == self._gained:
+            before = self._holder.get(partition)
+            self._holder[partition] = node
+            self._asleep.discard(node)
+            self._note(at_ns, node, *([before] if before else []))
+        elif kind == self._lost and self._holder.get(partition) == node:
+            del self._holder[partition]
+            self._note(at_ns, node)
+
+    def _of_node(self, kind: str, node: str, at_ns: int) -> None:
+        if kind == EventKind.LEADER_ELECTED:
+            self._lead(node, at_ns)
+        elif kind == EventKind.LEADER_LOST and self._leader and self._leader[0] == node:
+            self._lead(None, at_ns)
+        elif kind == EventKind.LEASE_LOST:
+            self._asleep.add(node)
+            self._note(at_ns, node)
+        elif kind == EventKind.LEASE_GRANTED and node in self._asleep:
+            self._asleep.discard(node)
+            self._note(at_ns, node)
+
+    def fall(self, node: str, at_ns: int) -> None:
+        """The node is down: it holds nothing."""
+        self._holder = {p: n for p, n in self._holder.items() if n != node}
+        self._note(at_ns, node)
+        if self._leader and self._leader[0] == node:
+            self._lead(None, at_ns)
+
+    def close(self, at_ns: int) -> None:
+        """The end of the run."""
+        self._lead(None, at_ns)
+
+    def _lead(self, node: str | None, at_ns: int) -> None:
+        if self._leader:
+            before, since_ns = self._leader
+            self.leads.setdefault(before, []).append((since_ns, at_ns))
+        self._leader = (node, at_ns) if node else None
+
+    def _note(self, at_ns: int, *nodes: str) -> None:
+        for node in dict.fromkeys(nodes):
+            awake = node not in self._asleep
+            count = sum(1 for holder in self._holder.values() if holder == node) if awake else 0
+            steps = self.steps.setdefault(node, [])
+            if not steps or steps[-1][1] != count:
+                steps.append((at_ns, count))
+
+
+def _stretches(rows: list[Row], faults: Iterable[Row], end_ns: int) -> dict[str, list[Stretch]]:
+    """By node when it was down, paused or under another fault."""
+    found: dict[str, list[Stretch]] = {}
+    for span in fault_spans(faults):
+        if span.effective_ns is None:
+            continue
+        state, sure = _STATE_OF.get(span.kind, OTHER), span.in_force(end_ns)
+        told = [_stretch(*times, state, unsure=True) for times in span.unsure(end_ns)]
+        told += [_stretch(*sure, state)] if sure else []
+        for node in span.nodes:
+            found.setdefault(node, []).extend(told)
+    for node, at_ns, until_ns in _exits(rows, end_ns):
+        found.setdefault(node, []).append(_stretch(at_ns, until_ns, DOWN))
+    return found
+
+
+def _exits(rows: list[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
+    """(node, since, until) of every end that nobody asked for."""
+    for place, row in enumerate(rows):
+        if row["kind"] == EventKind.NODE_EXITED:
+            later = (
+                other["at_ns"]
+                for other in rows[place + 1 :]
+                if other["node"] == row["node"] and other["kind"] == EventKind.NODE_STARTED
+            )
+            yield row["node"], row["at_ns"], next(later, max(end_ns, row["at_ns"]))
+
+
+def _stretch(start_ns: int, end_ns: int, state: str, *, unsure: bool = False) -> Stretch:
+    end_s = max(start_ns, end_ns) / NS
+    return Stretch(start_s=start_ns / NS, end_s=end_s, state=state, unsure=unsure)
+
+
+def _lane(node: str, holding: _Holding, stretches: list[Stretch]) -> NodeRoles:
+    steps = holding.steps.get(node, [])
+    return NodeRoles(
+        node=node,
+        at_s=tuple(at_ns / NS for at_ns, _ in steps),
+        held=tuple(count for _, count in steps),
+        leads=tuple((a / NS, b / NS) for a, b in holding.leads.get(node, [])),
+        stretches=tuple(sorted(stretches, key=lambda stretch: stretch.start_s)),
+    )

@@ -1,0 +1,447 @@
+"""The space-time diagram of a traced run: a lane a node, an arrow a message, a mark a disk sync.
+
+Time runs to the right. Lamport's picture (1978), as papers on replication draw it: faults are
+shaded, what the store did is flagged, and the operations that prove a failure are marked on the
+lane of the clients.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import escape
+
+import attrs
+
+from harness.text import inert
+from results.drawing.axis import GAP_PX, Span, laid_out
+
+Row = Mapping[str, Any]
+"""A row of a trace: ``at_s``, ``from_s``, ``node``, ``did``, ``what``, ``to``, ``error``."""
+
+
+@attrs.frozen
+class Family:
+    """Messages of one colour. ``starts`` are beginnings of what they are called."""
+
+    name: str
+    colour: str
+    starts: tuple[str, ...] = ()
+    named: bool = False  # each of them, however many there are
+
+
+WATCH = "observer"
+PING = "ping"
+DISK = "disk"
+_WATCHED = ("AskStatus", "NodeReport", "AskEvents", "EventBatch", "AskStates", "StateReport")
+# The first that fits; colours that also the colour-blind tell apart (Okabe and Ito).
+FAMILIES = (
+    Family(PING, "#9aa3ab", ("Ping", "Pong", "Hello", "an empty batch")),
+    Family(WATCH, "#c9ced3", tuple(f"client {body}" for body in _WATCHED)),
+    Family("client", "#d55e00", ("client ",)),
+    Family("lease", "#b8860b", ("PeerRequest Renew", "PeerRequest Meta", "PeerReply Invoked")),
+    Family("transaction", "#009e73", ("PeerRequest", "PeerReply")),
+    Family("vote", "#cc79a7", (), named=True),
+    Family("raft", "#0072b2"),
+)
+USUAL = ("client", "lease", "transaction", "vote", "raft", DISK)
+CHOICES = (*(family.name for family in FAMILIES), DISK)
+
+
+def family_of(row: Row) -> Family:
+    """The family of a row of a trace."""
+    if not row.get("to"):
+        return Family(DISK, "#3b4046")
+    what = row.get("what", "")
+    for family in FAMILIES:
+        if any(what.startswith(start) for start in family.starts):
+            return family
+    return FAMILIES[-2] if "Vote" in what else FAMILIES[-1]
+
+
+MAX_DRAWN = 3000  # messages and disk operations; a browser is slow with more
+LABELLED_MAX = 45  # arrows of a span that are all named; of more only what is rare
+LEFT_PX, WIDTH_PX, RIGHT_PX = 92, 1500, 20
+TOP_PX, LANE_PX, FOOT_PX = 118, 112, 78
+LABEL_CHARS, TITLE_CHARS, OPERATION_CHARS = 160, 175, 60
+CHAR_PX = 5.4  # of a label's font, about: where another one has room
+LOST_SHARE = 0.3  # of the way, drawn of a message that never came
+
+
+_LOST, _SYNC, _ERROR, _FAULT, _PROOF = "#cc0000", "#3b4046", "#cc0000", "#f6d5c3", "#fff3b0"
+_UNSURE = (
+    '<pattern id="unsure" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="3" height="6" fill="white"/></pattern>'
+)
+CLIENTS = "clients"
+# Arrows must not make words unreadable.
+_HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
+
+
+@attrs.frozen(kw_only=True)
+class Stretch:
+    """A fault: it lasted, on some nodes; in the stretches ``unsure`` of that nothing was proven
+    (see ``harness.protocols.fault_spans``).
+    """
+
+    start_s: float
+    end_s: float
+    nodes: tuple[str, ...]
+    text: str
+    unsure: tuple[tuple[float, float], ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Operation:
+    """A transaction of a client, which proves something."""
+
+    start_s: float
+    end_s: float
+    node: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Happening:
+    """What the store said that it did; the lower its ``rank``, the more it tells of a failure."""
+
+    at_s: float
+    node: str
+    text: str
+    rank: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Story:
+    """What is drawn beside the trace; ``title`` are lines."""
+
+    title: tuple[str, ...] = ()
+    faults: tuple[Stretch, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    happenings: tuple[Happening, ...] = ()
+    controller: str = ""  # the name that clients have in the trace
+
+
+@attrs.frozen
+class _Figure:
+    """Where things are. ``taken`` are the places of labels: x, y, width."""
+
+    spans: tuple[Span, ...]
+    lanes: tuple[str, ...]
+    story: Story
+    taken: list[tuple[float, float, float]] = attrs.field(factory=list)
+
+    @property
+    def bottom(self) -> float:
+        return TOP_PX + LANE_PX * len(self.lanes)
+
+    def lane(self, node: str) -> str:
+        return CLIENTS if node == self.story.controller else node
+
+    def y(self, node: str) -> float:
+        return TOP_PX + LANE_PX * (self.lanes.index(self.lane(node)) + 0.62)
+
+    def room(self, x: float, y: float, text: str) -> bool:
+        """Whether a label may stand there; then it does."""
+        width = len(text) * CHAR_PX + 4
+        for other_x, other_y, other_width in self.taken:
+            if abs(other_y - y) < 10 and x < other_x + other_width and other_x < x + width:
+                return False
+        self.taken.append((x, y, width))
+        return True
+
+
+def draw(
+    rows: Iterable[Row],
+    story: Story,
+    stretches: Sequence[tuple[float, float]],
+    *,
+    nodes: Sequence[str] = (),
+    show: Sequence[str] = USUAL,
+) -> tuple[str, int]:
+    """The diagram of ``stretches`` (in order, apart) as SVG, and how many rows of them there was no
+    room for. ``nodes`` leaves other lanes out, ``show`` other families of messages.
+    """
+    spans = laid_out(stretches, LEFT_PX, WIDTH_PX)
+    within = [row for row in rows if any(s.touches(row["from_s"], row["at_s"]) for s in spans)]
+    hosts = {host for row in within for host in (row["node"], row.get("to")) if host}
+    hosts |= {node for fault in story.faults for node in fault.nodes}
+    lanes = sorted(host for host in hosts - {story.controller} if not nodes or host in nodes)
+    figure = _Figure(spans, (CLIENTS, *lanes), story)
+    known = [row for row in within if _on_lanes(figure, row)]
+    hidden = Counter(name for row in known if (name := family_of(row).name) not in show)
+    shown = [row for row in known if family_of(row).name in show]
+    parts = [
+        *_ground(figure),
+        *(part for span in spans for part in _faults(figure, span)),
+        *(part for span in spans for part in _operations(figure, span)),
+        *(part for span in spans for part in _fault_names(figure, span)),
+        *_lanes(figure),
+        *(part for span in spans for part in _rows(figure, span, shown[:MAX_DRAWN])),
+        *(part for span in spans for part in _happenings(figure, span)),
+        *_legend(figure, show, hidden),
+    ]
+    return _document(figure, parts), max(0, len(shown) - MAX_DRAWN)
+
+
+def _on_lanes(figure: _Figure, row: Row) -> bool:
+    hosts = (row["node"], row["to"]) if row.get("to") else (row["node"],)
+    return all(figure.lane(host) in figure.lanes for host in hosts)
+
+
+def _document(figure: _Figure, parts: Iterable[str]) -> str:
+    width, height = LEFT_PX + WIDTH_PX + RIGHT_PX, round(figure.bottom + FOOT_PX)
+    clips = "".join(
+        f'<clipPath id="span{number}"><rect x="{span.left}" y="{TOP_PX - 20}" '
+        f'width="{span.width}" height="{figure.bottom - TOP_PX + 20}"/></clipPath>'
+        for number, span in enumerate(figure.spans)
+    )
+    heads = "".join(_arrow_head(family) for family in FAMILIES)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" font-family="Helvetica, Arial, sans-serif" '
+            'font-size="11">',
+            f"<defs>{clips}{heads}{_UNSURE}</defs>"
+            f'<rect width="{width}" height="{height}" fill="white"/>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def _arrow_head(family: Family) -> str:
+    return (
+        f'<marker id="to-{family.name}" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" '
+        f'markerHeight="6" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{family.colour}"/>'
+        "</marker>"
+    )
+
+
+def _text(
+    x: float, y: float, text: str, most: int = LABEL_CHARS, *, halo: bool = False, **more: str
+) -> str:
+    given = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
+    given += _HALO if halo else ""
+    return f'<text x="{x}" y="{y}"{given}>{escape(_cut(text, most))}</text>'
+
+
+def _cut(text: str, most: int) -> str:
+    """``text`` without control characters, and its end where there is no room for it."""
+    whole = inert(text, 4 * TITLE_CHARS)
+    return whole if len(whole) <= most else f"{whole[: most - 1].rstrip()}…"
+
+
+def _ground(figure: _Figure) -> Iterator[str]:
+    """Title, ticks, and where the axis is broken."""
+    for number, line in enumerate(figure.story.title[:3]):
+        weight = "bold" if number == 0 else "normal"
+        yield _text(10, 20 + 18 * number, line, TITLE_CHARS, font_weight=weight, font_size="14")
+    for before, span in zip((None, *figure.spans), figure.spans, strict=False):
+        for at_s, text in span.ticks():
+            x = span.x(at_s)
+            yield (f'<line x1="{x}" y1="{TOP_PX}" x2="{x}" y2="{figure.bottom}" stroke="#eceef0"/>')
+            if span.left + 12 <= x <= span.right - 12:
+                yield _text(x, TOP_PX - 26, f"{text} s", text_anchor="middle", fill="#57606a")
+        if before is not None:
+            x = before.right + GAP_PX / 2
+            skipped_s = span.start_s - before.end_s
+            yield _text(x, TOP_PX - 8, f"{skipped_s:.3g} s", text_anchor="middle", fill="#8c959f",
+                        font_size="9")  # fmt: skip
+            for side in (-3, 3):
+                top, low = TOP_PX, figure.bottom
+                yield (
+                    f'<line x1="{x + side}" y1="{top}" x2="{x + side}" y2="{low}" '
+                    'stroke="#b1bac4" stroke-dasharray="3 3"/>'
+                )
+
+
+def _lanes(figure: _Figure) -> Iterator[str]:
+    for node in figure.lanes:
+        y = figure.y(node)
+        yield _text(10, y + 4, node, 16, font_size="13", font_weight="bold")
+        for span in figure.spans:
+            yield (
+                f'<line x1="{span.left}" y1="{y}" x2="{span.right}" y2="{y}" stroke="#57606a" '
+                'stroke-width="1.2"/>'
+            )
+
+
+def _faults(figure: _Figure, span: Span) -> Iterator[str]:
+    """Shaded where and as long as they were in force."""
+    for fault, node, left, right in _in_force(figure, span):
+        top = figure.y(node) - 0.56 * LANE_PX
+        yield (
+            f'<rect x="{left}" y="{top:.1f}" width="{max(1.0, right - left):.1f}" '
+            f'height="{LANE_PX - 8}" fill="{_FAULT}"><title>{_escaped(fault.text)}</title></rect>'
+        )
+        for start_s, end_s in fault.unsure:
+            if span.touches(start_s, end_s):
+                left, right = span.clipped(start_s), span.clipped(end_s)
+                yield (
+                    f'<rect x="{left}" y="{top:.1f}" width="{max(1.0, right - left):.1f}" '
+                    f'height="{LANE_PX - 8}" fill="url(#unsure)"/>'
+                )
+
+
+def _fault_names(figure: _Figure, span: Span) -> Iterator[str]:
+    """What is shaded, below the lane; in brackets where it began before."""
+    for fault, node, left, right in _in_force(figure, span):
+        begins = span.start_s <= fault.start_s <= span.end_s
+        fits = int((right - left) / CHAR_PX)
+        text = _cut(fault.text if begins else f"({fault.text})", fits)
+        y = figure.y(node) + 0.44 * LANE_PX - 14
+        if fits >= 8 and figure.room(left + 3, y, text):
+            yield _text(left + 3, y, text, fill="#9a3412")
+
+
+def _in_force(figure: _Figure, span: Span) -> Iterator[tuple[Stretch, str, float, float]]:
+    for fault in figure.story.faults:
+        if span.touches(fault.start_s, fault.end_s):
+            for node in fault.nodes:
+                if node in figure.lanes:
+                    left, right = span.clipped(fault.start_s), span.clipped(fault.end_s)
+                    yield fault, node, left, right
+
+
+def _operations(figure: _Figure, span: Span) -> Iterator[str]:
+    """The operations that prove the failure: a bar on the clients' lane, a band over all."""
+    for operation in figure.story.operations:
+        if not span.touches(operation.start_s, operation.end_s):
+            continue
+        left, right = span.clipped(operation.start_s), span.clipped(operation.end_s)
+        width, y = max(3.0, right - left), figure.y(CLIENTS)
+        title = f"<title>{_escaped(operation.text)}</title>"
+        yield (
+            f'<rect x="{left}" y="{TOP_PX}" width="{width:.1f}" '
+            f'height="{figure.bottom - TOP_PX}" fill="{_PROOF}" fill-opacity="0.6">'
+            f"{title}</rect>"
+        )
+        yield (
+            f'<rect x="{left}" y="{y - 5:.1f}" width="{width:.1f}" height="10" rx="3" '
+            f'fill="#111111">{title}</rect>'
+        )
+        for level in range(3):
+            at = y - 14 - 12 * level
+            text = _cut(operation.text, OPERATION_CHARS)
+            x = min(left, LEFT_PX + WIDTH_PX - len(text) * CHAR_PX * 1.1)
+            if figure.room(x, at, text):
+                yield _text(round(x, 1), at, text, font_weight="bold", halo=True)
+                break
+
+
+def _happenings(figure: _Figure, span: Span) -> Iterator[str]:
+    """Flags above the lane, each with its words where there is room."""
+    for happening in figure.story.happenings:
+        if not span.touches(happening.at_s, happening.at_s) or happening.node not in figure.lanes:
+            continue
+        x, y = span.x(happening.at_s), figure.y(happening.node)
+        yield (
+            f'<path d="M{x},{y} L{x - 4},{y - 8} L{x + 4},{y - 8} z" fill="#6f42c1">'
+            f"<title>{_escaped(f'{happening.at_s:.4f} s: {happening.text}')}</title></path>"
+        )
+        text = _cut(happening.text, OPERATION_CHARS)
+        left = min(x + 6, LEFT_PX + WIDTH_PX - len(text) * CHAR_PX)
+        for level in range(4):
+            at = y - 9 - 11 * level
+            if figure.room(left, at, text):
+                yield _text(round(left, 1), at, text, fill="#6f42c1", font_size="10", halo=True)
+                break
+
+
+def _rows(figure: _Figure, span: Span, rows: Sequence[Row]) -> Iterator[str]:
+    inside = [row for row in rows if span.touches(row["from_s"], row["at_s"])]
+    few = sum(bool(row.get("to")) for row in inside) <= LABELLED_MAX
+    yield f'<g clip-path="url(#span{figure.spans.index(span)})">'
+    for row in inside:
+        yield from _message(figure, span, row, few) if row.get("to") else _disk(figure, span, row)
+    yield "</g>"
+
+
+def _message(figure: _Figure, span: Span, row: Row, few: bool) -> Iterator[str]:
+    family, lost = family_of(row), row["did"] not in ("message", "copy")
+    x1, y1 = span.x(row["from_s"]), figure.y(row["node"])
+    x2, y2 = span.x(row["at_s"]), figure.y(row["to"])
+    colour, head = family.colour, f' marker-end="url(#to-{family.name})"'
+    if lost:  # it never came: a piece of the way, and a cross
+        x2, y2 = x1 + 14, y1 + (y2 - y1) * LOST_SHARE
+        colour, head = _LOST, ' stroke-dasharray="3 2"'
+    title = f"<title>{_escaped(_said(row))}</title>"
+    yield (
+        f'<line x1="{x1}" y1="{y1:.1f}" x2="{x2}" y2="{y2:.1f}" stroke="{colour}" '
+        f'stroke-width="1.3"{head}>{title}</line>'
+    )
+    if lost:
+        yield (
+            f'<path d="M{x2 - 3},{y2 - 3:.1f} l6,6 m0,-6 l-6,6" stroke="{_LOST}" '
+            f'stroke-width="1.5">{title}</path>'
+        )
+    name = _short(row.get("what") or row["did"])  # a reset carries nothing
+    x, y = round((x1 + x2) / 2 + 3, 1), round((y1 + y2) / 2, 1)
+    if (few or family.named) and span.left <= x <= span.right and figure.room(x, y, name):
+        yield _text(x, y, name, fill=colour, font_size="9", halo=True)
+
+
+def _disk(figure: _Figure, span: Span, row: Row) -> Iterator[str]:
+    x, y = span.x(row["from_s"]), figure.y(row["node"])
+    width = max(1.5, span.x(row["at_s"]) - x)
+    colour = _ERROR if row.get("error") else _SYNC
+    height = 8 if row["did"] == "sync" else 4
+    yield (
+        f'<rect x="{x}" y="{y - height / 2}" width="{width:.1f}" height="{height}" '
+        f'fill="{colour}" opacity="0.75"><title>{_escaped(_said(row))}</title></rect>'
+    )
+
+
+def _legend(figure: _Figure, show: Sequence[str], hidden: Mapping[str, int]) -> Iterator[str]:
+    x, y = float(LEFT_PX), figure.bottom + 24
+    for family in FAMILIES:
+        if family.name in show:
+            yield (
+                f'<line x1="{x}" y1="{y - 4}" x2="{x + 26}" y2="{y - 4}" '
+                f'stroke="{family.colour}" stroke-width="1.5" marker-end="url(#to-{family.name})"/>'
+            )
+            yield _text(x + 32, y, family.name)
+            x += 46 + 6.5 * len(family.name)
+    marks = (
+        (f'<line x1="0" y1="0" x2="22" y2="0" stroke="{_LOST}" stroke-dasharray="3 2"/>', "lost"),
+        (f'<rect y="-4" width="10" height="8" fill="{_SYNC}" opacity="0.75"/>', "disk, synced"),
+        (f'<rect y="-6" width="16" height="12" fill="{_FAULT}"/>', "fault in force"),
+        (
+            f'<rect y="-6" width="16" height="12" fill="{_FAULT}"/>'
+            '<rect y="-6" width="16" height="12" fill="url(#unsure)"/>',
+            "not proven yet",
+        ),
+        (f'<rect y="-6" width="16" height="12" fill="{_PROOF}"/>', "operation that proves it"),
+        ('<path d="M5,4 L1,-4 L9,-4 z" fill="#6f42c1"/>', "what the store said"),
+    )
+    for mark, text in marks:
+        yield f'<g transform="translate({x:.0f},{y - 4:.0f})">{mark}</g>'
+        yield _text(round(x + 28), y, text)
+        x += 42 + 6.2 * len(text)
+    told = ", ".join(f"{count} of {name}" for name, count in sorted(hidden.items()))
+    if told:
+        yield _text(LEFT_PX, y + 24, f"not drawn: {told}", fill="#57606a")
+
+
+def _short(what: str) -> str:
+    """A message's name without what its colour says already."""
+    for start in ("client ", "PeerRequest ", "PeerReply "):
+        what = what.removeprefix(start)
+    return _cut(what, 24)
+
+
+def _escaped(text: str) -> str:
+    return escape(_cut(text, LABEL_CHARS))
+
+
+def _said(row: Row) -> str:
+    between = f"{row['node']} to {row['to']}: " if row.get("to") else f"{row['node']}: "
+    took_ms = (row["at_s"] - row["from_s"]) * 1000
+    size = f", {row['size_bytes']} bytes" if row.get("size_bytes") else ""
+    error = f", {row['error']}" if row.get("error") else ""
+    return (
+        f"{between}{row['did']} {row.get('what', '')}{size}, "
+        f"at {row['from_s']:.6f} s, took {took_ms:.3f} ms{error}"
+    )

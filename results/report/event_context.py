@@ -1,0 +1,86 @@
+"""Which events of the store stand beside an anomaly: those near it, and those it goes back to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.history.records import EventKind
+from results.report.run_data import Material
+
+AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
+RESETS = ("reset", "under_reset")  # of an explanation: what took a write away, and who was left
+LEADING = (EventKind.RESET.value, EventKind.NODE_STARTED.value)
+
+
+def rarest(events: pa.Table, limit: int, causes_ns: Collection[int] = ()) -> pa.Table:
+    """At most ``limit`` of ``events``, in their order: those that led to what happened, at
+    ``causes_ns``, then all of the rarest kinds, since these are what a reader looks for, and of the
+    first kind that has too many those that came first.
+    """
+    led = _leading(events, causes_ns).to_pylist()
+    kinds = Counter(
+        k for k, first in zip(events["kind"].to_pylist(), led, strict=True) if not first
+    )
+    room, whole, part = limit - sum(led), set[str](), ""
+    for kind, count in sorted(kinds.items(), key=lambda item: (item[1], item[0])):
+        if count > room:
+            part = kind
+            break
+        whole.add(kind)
+        room -= count
+    kept = []
+    for row, kind in enumerate(events["kind"].to_pylist()):
+        if led[row] or kind in whole:
+            kept.append(row)
+        elif kind == part and room > 0:
+            kept.append(row)
+            room -= 1
+    return events.take(pa.array(kept, pa.int64()))
+
+
+def events(
+    material: Material,
+    operations: Sequence[Mapping[str, Any]],
+    at_ns: object = None,
+    causes_ns: Collection[int] = (),
+) -> pa.Table:
+    """What the store did from just before the first operation to just after the last, in the
+    partitions that they touch or in none in particular; around ``at_ns`` where there are none. Of
+    ``causes_ns`` the resets, and the starts that led to them, too, however long before.
+    """
+    told = material.events
+    if not operations and not isinstance(at_ns, int):
+        return told.slice(0, 0)
+    moments = [row["invoke_ns"] for row in operations] + [row["complete_ns"] for row in operations]
+    moments += [at_ns] if not operations and isinstance(at_ns, int) else []
+    start, end = min(moments) - AROUND_NS, max(moments) + AROUND_NS
+    touched = sorted(
+        {s["partition"] for row in operations for s in row["ops"] if s["partition"] is not None}
+    )
+    near = pc.and_(pc.greater_equal(told["at_ns"], start), pc.less_equal(told["at_ns"], end))
+    here = pc.is_in(told["partition"], value_set=pa.array(touched, pa.int32()))
+    nowhere = pc.is_null(told["partition"])
+    led = _leading(told, causes_ns)
+    return told.filter(pc.and_(pc.or_(near, led), pc.or_(here, nowhere)))
+
+
+def _leading(events: pa.Table, causes_ns: Collection[int]) -> pa.ChunkedArray:
+    """Of each event whether it is a reset, or the start that led to one, at ``causes_ns``."""
+    return pc.and_(
+        pc.is_in(events["kind"].cast(pa.string()), value_set=pa.array(LEADING, pa.string())),
+        pc.is_in(events["at_ns"], value_set=pa.array(sorted(causes_ns), pa.int64())),
+    )
+
+
+def moments_of_resets(example: Mapping[str, Any]) -> set[int]:
+    """When the resets were that explain the example, and the starts of who forced them."""
+    explained = example.get("explained_by")
+    resets = [explained.get(name) for name in RESETS] if isinstance(explained, Mapping) else []
+    told = [reset for reset in resets if isinstance(reset, Mapping)]
+    moments = {reset.get(name) for reset in told for name in ("at_ns", "started_ns")}
+    return {at_ns for at_ns in moments if isinstance(at_ns, int)}

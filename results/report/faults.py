@@ -1,0 +1,144 @@
+"""The table of faults: what was hit, what it met, who took over, and what proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from harness.history.records import FaultState
+from harness.protocols.fault_spans import fault_spans
+from results.drawing.roles import briefly
+from results.report import harness_actions
+from results.report.cards import NS, seconds
+from results.report.run_data import Material
+from results.report.tabulate import DASH, cell
+
+FAULTS_MAX = 300
+NOBODY = "nobody"
+
+
+@attrs.frozen(kw_only=True)
+class FaultRow:
+    """A fault as the table shows it. ``met``: transactions open when it struck, at least;
+    ``taken_over``: when the last of the roles that its targets held had somebody else.
+    """
+
+    number: int
+    kind: str
+    target: str
+    hit: str
+    roles: str
+    state: str
+    proven: bool
+    planned: str
+    begun: str
+    effective: str
+    healing: str
+    healed: str
+    met: str
+    taken_over: str
+    proofs: tuple[tuple[str, str], ...]
+
+
+def rows(material: Material) -> tuple[FaultRow, ...]:
+    """A row a fault, ``FAULTS_MAX`` at most. It was planned for an offset into the drive phase;
+    faults count from 0 in the order of the schedule.
+    """
+    drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
+    nemesis = material.plan.get("nemesis")
+    schedule = nemesis.get("schedule", []) if isinstance(nemesis, Mapping) else []
+    effects, besides = _effects(material), harness_actions.of_faults(material)
+    begun = {span.fault: span for span in fault_spans(material.faults)}
+    found = []
+    for row in material.faults[:FAULTS_MAX]:
+        number = row["fault"]
+        planned_ns = None
+        if drive_ns is not None and 0 <= number < len(schedule):
+            planned_ns = drive_ns + int(schedule[number]["at_s"] * NS)
+        effect, done = effects.get(number, {}), besides.get(number, "")
+        span = begun.get(number)
+        begun_ns = None if span is None else span.begin_ns
+        tell = seconds if material.scale.timed else _untimed
+        found.append(_row(row, seconds(planned_ns), begun_ns, effect, done, tell))
+    return tuple(found)
+
+
+def _effects(material: Material) -> dict[int, Mapping[str, Any]]:
+    """What the verdict says of each fault, by its number; nothing, where it was never injected or
+    the verdict has another shape.
+    """
+    windows = material.verdict.availability.get("windows") if material.verdict else None
+    if not isinstance(windows, list | tuple):
+        return {}
+    found = [window for window in windows if isinstance(window, Mapping)]
+    return {w["fault"]: w for w in found if isinstance(w.get("fault"), int)}
+
+
+def _row(
+    row: dict[str, Any],
+    planned: str,
+    begun_ns: int | None,
+    effect: Mapping[str, Any],
+    done: str,
+    tell: Callable[[int | None], str],
+) -> FaultRow:
+    takeovers = list(_takeovers(effect))
+    proofs = (
+        ("effect", row["proof"]),
+        ("healing", row["heal_proof"]),
+        (f"{harness_actions.HARNESS} noted", done),
+        ("reason", row["reason"]),
+        ("taken over", "; ".join(_told(takeovers))),
+    )
+    return FaultRow(
+        number=row["fault"],
+        kind=row["kind"],
+        target=row["target"],
+        hit=", ".join(row["nodes"] or ()),
+        roles=briefly(row["roles"] or ()),
+        state=row["state"],
+        proven=row["state"] == FaultState.HEALED,
+        planned=planned,
+        begun=tell(begun_ns),
+        effective=tell(row["effective_ns"]),
+        healing=tell(row["healing_ns"]),
+        healed=tell(row["healed_ns"]),
+        met=cell("open", effect.get("open_at_injection")),
+        taken_over=_last(takeovers),
+        proofs=tuple((name, text) for name, text in proofs if text),
+    )
+
+
+def _untimed(_at_ns: int | None) -> str:
+    """Of a history without times: the nanoseconds are only an order."""
+    return DASH
+
+
+def _takeovers(effect: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    told = effect.get("takeovers")
+    for takeover in told if isinstance(told, list | tuple) else ():
+        if isinstance(takeover, Mapping):
+            yield takeover
+
+
+def _told(takeovers: list[Mapping[str, Any]]) -> Iterator[str]:
+    """A clause for each node that took something over, then for what nobody did."""
+    takers = dict.fromkeys(str(takeover.get("node") or "") for takeover in takeovers)
+    for taker in sorted(takers, key=lambda name: (not name, name)):
+        mine = [row for row in takeovers if str(row.get("node") or "") == taker]
+        roles = briefly([str(row.get("role")) for row in mine]).replace("; ", " and ")
+        if not taker:
+            yield f"{roles} by {NOBODY} while it was in force"
+            continue
+        most = "at most " if len(mine) > 1 else ""
+        yield f"{roles} by {taker} after {most}{_last(mine)} s"
+
+
+def _last(takeovers: list[Mapping[str, Any]]) -> str:
+    if not takeovers:
+        return DASH
+    waits = [takeover.get("after_ns") for takeover in takeovers]
+    known = [wait for wait in waits if isinstance(wait, int)]
+    return cell("after_ns", max(known)) if len(known) == len(waits) else NOBODY

@@ -1,0 +1,91 @@
+"""What the harness itself did and met beside its faults, from the notes of the history.
+
+A node that firedrill restarted is none that the store restarted, and a process of clients that died
+is no store's failure: a reader has to see both where the errors and events are that they caused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from results.report.cards import seconds
+from results.report.run_data import Material
+
+OWN_MAX = 40  # rows of what the harness noted itself
+MET_MAX = 12  # rows of what its clients noted: notes alike make one
+NOTES_MAX = 100_000  # of clients, looked at: a store that is down for an hour makes a million
+ALIKE_CHARS = 160  # of a note, its numbers left out, that make it like another
+HARNESS = "firedrill"
+_OF_FAULT = re.compile(r"fault (\d+)(?: \([^)]*\))?:? (.*)", re.DOTALL)  # as the nemesis writes
+_NUMBERS = re.compile(r"\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?")
+
+
+@attrs.frozen(kw_only=True)
+class Doing:
+    """A note, or ``times`` notes alike of which ``text`` is the first."""
+
+    first: str
+    last: str
+    times: str
+    who: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Doings:
+    """Rows for the page, and how many more notes of the harness and kinds of notes there are."""
+
+    rows: tuple[Doing, ...] = ()
+    more: int = 0
+
+
+def doings(material: Material) -> Doings:
+    """The harness' own notes in the order of time, then those of its clients, the rarest first: a
+    connection that was lost says less than what happened once. Nothing of an imported history.
+    """
+    if material.origin is not None:
+        return Doings()
+    notes = material.history.notes()
+    own = [_own(row) for row in notes.filter(pc.is_null(notes["process"])).to_pylist()]
+    met = list(_met(notes.filter(pc.is_valid(notes["process"])).slice(0, NOTES_MAX)))
+    rows = (*own[:OWN_MAX], *met[:MET_MAX])
+    return Doings(rows=rows, more=len(own) + len(met) - len(rows))
+
+
+def of_faults(material: Material) -> dict[int, str]:
+    """By a fault's number what the harness did about it, with the time."""
+    if material.origin is not None:
+        return {}
+    notes = material.history.notes()
+    told: dict[int, list[str]] = {}
+    for row in notes.filter(pc.is_null(notes["process"])).to_pylist():
+        if found := _OF_FAULT.fullmatch(row["text"]):
+            text = f"{found[2]} (at {seconds(row['at_ns'])} s)"
+            told.setdefault(int(found[1]), []).append(text)
+    return {number: "; ".join(texts) for number, texts in told.items()}
+
+
+def _own(row: Mapping[str, Any]) -> Doing:
+    at = seconds(row["at_ns"])
+    return Doing(first=at, last=at, times="1", who=HARNESS, text=row["text"])
+
+
+def _met(notes: pa.Table) -> Iterator[Doing]:
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for row in notes.to_pylist():
+        alike.setdefault(_NUMBERS.sub("#", row["text"])[:ALIKE_CHARS], []).append(row)
+    for rows in sorted(alike.values(), key=len):  # stable: of equally many the earlier first
+        processes = {row["process"] for row in rows}
+        yield Doing(
+            first=seconds(rows[0]["at_ns"]),
+            last=seconds(rows[-1]["at_ns"]),
+            times=f"{len(rows):,}",
+            who=f"client {processes.pop()}" if len(processes) == 1 else f"{len(processes)} clients",
+            text=rows[0]["text"],
+        )

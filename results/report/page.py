@@ -1,0 +1,346 @@
+"""The page about a run as values: every text, row and number that the template shows."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from string import hexdigits
+from typing import Any
+
+import attrs
+import pyarrow.compute as pc
+from markupsafe import Markup
+
+from harness.history.records import FaultState, OpType
+from harness.outcome import Outcome
+from harness.protocols.verdict import Verdict
+from harness.run.directory import Origin
+from harness.text import inert
+from results.drawing import plots, series
+from results.drawing.roles import RolesOverTime, roles_over_time
+from results.report import cards, event_context, faults, harness_actions, sections, tabulate
+from results.report.cards import Card, Event
+from results.report.faults import FaultRow
+from results.report.harness_actions import Doings
+from results.report.run_data import Material, NodeFiles
+from results.report.tabulate import Grid
+
+EVENTS_MAX = 150
+REASONS_MAX = 12
+REASON_CHARS = 320  # in the banner; what is longer stands below in full
+HEADLINE_CHARS = 560  # of an anomaly: the promise, the fault and the chain of resets behind it
+KINDS_SHOWN = 8  # acts of an imported history's nemesis, in the head
+PLAN_LINES_MAX = 600
+HASH_CHARS = 16  # of a version in the head; the table of versions has all of it
+MARKS = {
+    Outcome.VIOLATION: "✕",
+    Outcome.HARNESS_ERROR: "!",
+    Outcome.UNKNOWN: "?",
+    Outcome.REGRESSION: "↓",
+    Outcome.VALID: "✓",
+}
+HEADINGS = {
+    "transactions": "transactions",
+    "f": "micro-operations by f",
+    "error": "transactions by error",
+    "node": "transactions by node",
+    "kind": "transactions by kind",
+}
+UNJUDGED = "this run was not analyzed yet; check it to get a verdict"
+UNPROVEN = frozenset({FaultState.UNPROVEN, FaultState.SKIPPED})
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """Everything on the page."""
+
+    run_id: str
+    under_test: str
+    unit: str
+    clock: str
+    imported: bool
+    again: str
+    outcome: str
+    mark: str
+    meaning: str
+    tested: tuple[str, ...]
+    reasons: tuple[str, ...]
+    model: str
+    ruled_out: tuple[str, ...]
+    ruled_out_too: tuple[str, ...]
+    cards: tuple[Card, ...]
+    picture: Markup | None
+    picture_notes: tuple[str, ...]
+    latency: Grid | None
+    faults: tuple[FaultRow, ...]
+    faults_more: int
+    doings: Doings
+    coverage: sections.Coverage | None
+    availability: tuple[Grid, ...]
+    statistics: tuple[Grid, ...]
+    events: tuple[Event, ...]
+    events_more: int
+    event_kinds: tuple[tuple[str, int], ...]
+    nodes: tuple[NodeFiles, ...]
+    logs: tuple[sections.LogRow, ...]
+    controller: str
+    plan_lines: tuple[str, ...]
+    plan_more: int
+    versions: Grid
+    machine: Grid
+    commands: tuple[tuple[str, str], ...]
+
+
+def page(material: Material) -> Page:
+    """The page about ``material``; a picture that can't be drawn becomes a sentence in its
+    place.
+    """
+    verdict, manifest = material.verdict, material.manifest
+    outcome = verdict.outcome if verdict else None
+    picture, notes = _picture(material)
+    events, _ = cards.event_rows(event_context.rarest(material.events, EVENTS_MAX), EVENTS_MAX)
+    kinds = Counter(material.events["kind"].to_pylist())
+    lines = material.plan_text.splitlines()
+    return Page(
+        run_id=manifest.run_id,
+        under_test=_under_test(material),
+        unit=material.scale.unit,
+        clock=_clock(material),
+        imported=material.origin is not None,
+        again="Run it again" if material.plan_text else "Judge it again",
+        outcome=outcome.value if outcome else "no verdict",
+        mark=MARKS[outcome] if outcome else tabulate.DASH,
+        meaning=outcome.meaning if outcome else UNJUDGED,
+        tested=_tested(material),
+        reasons=banner(verdict) if verdict else (),
+        model=verdict.model if verdict else "",
+        ruled_out=verdict.not_ if verdict else (),
+        ruled_out_too=verdict.also_not if verdict else (),
+        cards=cards.cards(material),
+        picture=picture,
+        picture_notes=notes,
+        latency=_latency(material),
+        faults=faults.rows(material),
+        faults_more=max(0, len(material.faults) - faults.FAULTS_MAX),
+        doings=harness_actions.doings(material),
+        coverage=sections.coverage(verdict),
+        availability=sections.grids(verdict.availability) if verdict else (),
+        statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
+        events=events,
+        events_more=material.events.num_rows - len(events),
+        event_kinds=tuple(sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
+        nodes=material.nodes,
+        logs=sections.logs(verdict),
+        controller=sections.controller(verdict),
+        plan_lines=tuple(lines[:PLAN_LINES_MAX]),
+        plan_more=max(0, len(lines) - PLAN_LINES_MAX),
+        versions=_pairs("Versions", manifest.versions),
+        machine=_pairs("Machine", manifest.machine),
+        commands=_commands(material),
+    )
+
+
+def banner(verdict: Verdict) -> tuple[str, ...]:
+    """Why the outcome is what it is: the anomalies in short, then everything else."""
+    found = [inert(told, HEADLINE_CHARS) for told in cards.headlines(verdict.anomalies)]
+    others = cards.other_reasons(verdict.reasons, verdict.anomalies)
+    found += [inert(reason, REASON_CHARS) for reason in others]
+    more = len(found) - REASONS_MAX
+    rest = [f"and {more} more reasons, in analysis/verdict.json"] if more > 0 else []
+    return (*found[:REASONS_MAX], *rest)
+
+
+def _under_test(material: Material) -> str:
+    """What exactly was tested: the versions and content hashes that the system told."""
+    system = material.manifest.declaration.system
+    told = sorted(material.manifest.versions.items())
+    return ", ".join(f"{name} {_shorter(text)}" for name, text in told if name.startswith(system))
+
+
+def _shorter(version: str) -> str:
+    """A long hash by its beginning; any other version as it is."""
+    hashed = len(version) > HASH_CHARS and not set(version) - set(hexdigits)
+    return version[:HASH_CHARS] if hashed else version
+
+
+def _tested(material: Material) -> tuple[str, ...]:
+    """In two lines: what ran on what, and how much of it happened."""
+    if material.origin is not None:
+        return _imported(material, material.origin), _happened(material)
+    plan, manifest = material.plan, material.manifest
+    cluster, drive = _table(plan, "cluster"), _table(plan, "drive")
+    declared = manifest.declaration
+    promised = ", ".join(sorted({promise.model for promise in declared.promises})) or "nothing"
+    where = f"{cluster.get('nodes', len(material.nodes))} nodes ({cluster.get('provider', '?')})"
+    load = f"{drive.get('concurrency', '?')} clients for {_plain(drive.get('duration_s'))} s"
+    first = (
+        f"{manifest.workload} against {declared.system} in mode {declared.mode}, which promises"
+        f" {promised}: {where}, {load}."
+    )
+    return first, f"{_happened(material)} {_broken(material)}"
+
+
+def _plain(number: object) -> str:
+    """A number of a plan as a person would write it."""
+    return f"{number:g}" if isinstance(number, int | float) else "?"
+
+
+def _clock(material: Material) -> str:
+    """What the times on the page are."""
+    if not material.scale.timed:
+        return "Places are indices of the imported history, whose times are missing or go back."
+    if material.origin is not None:
+        return "Times are the imported history's own, moved apart by nanoseconds where they tie."
+    return (
+        "Times are seconds since the run began, on the controller's monotonic clock. Times of store"
+        " events are mapped from the nodes' wall clocks: they explain, and prove nothing."
+    )
+
+
+def _imported(material: Material, origin: Origin) -> str:
+    """What a history is that was recorded elsewhere."""
+    rest = [f"{origin.incomplete:,} of them without a completion"] if origin.incomplete else []
+    rest += (
+        [f"{origin.remarks:,} of a nemesis or another that is no client"] if origin.remarks else []
+    )
+    count = f"{origin.operations:,} records{''.join(f', {part}' for part in rest)}"
+    times = (
+        "" if origin.real_time else " Its times are missing or go back: what counts is the index."
+    )
+    recorder = material.manifest.declaration.system.capitalize()
+    return (
+        f"{material.manifest.workload}, recorded by {recorder} and imported from {origin.file}:"
+        f" {count}.{times}{_recorded(material)}"
+    )
+
+
+def _recorded(material: Material) -> str:
+    """What the nemesis of an imported history did."""
+    kinds = sorted(Counter(row["kind"] for row in material.faults).items())
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds[:KINDS_SHOWN])
+    more = ", ..." if len(kinds) > KINDS_SHOWN else ""
+    return f" Its nemesis recorded {named}{more}; nobody proved the effects." if named else ""
+
+
+def _happened(material: Material) -> str:
+    counts = Counter(material.transactions["type"].to_pylist())
+    total = material.transactions.num_rows
+    final = _final_reads(material)
+    told = {kind: f"{counts[kind.value]:,} {kind.value}" for kind in OpType}
+    if final:
+        told[OpType.OK] += f" ({final:,} of them final reads)"
+    return f"{total:,} transactions: {', '.join(told.values())}."
+
+
+def _final_reads(material: Material) -> int:
+    """The ok transactions from the phase of final reads on: no load, and no evidence of one."""
+    since_ns = dict(material.manifest.phases).get("final-reads")
+    if since_ns is None:
+        return 0
+    late = pc.greater_equal(material.transactions["invoke_ns"], since_ns)
+    good = pc.equal(material.transactions["type"].cast("string"), OpType.OK.value)
+    return int(pc.sum(pc.and_(late, good)).as_py() or 0)
+
+
+def _broken(material: Material) -> str:
+    if not material.faults:
+        return "No faults were injected."
+    kinds = Counter(row["kind"] for row in material.faults)
+    named = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+    bad = [row for row in material.faults if row["state"] != FaultState.HEALED]
+    proven = (
+        "all proven effective and healed" if not bad else f"{len(bad)} not proven or not healed"
+    )
+    return f"{len(material.faults)} faults ({named}), {proven}."
+
+
+def _picture(material: Material) -> tuple[Markup | None, tuple[str, ...]]:
+    """The plot, or why there is none: a broken plot must never cost a verdict."""
+    if not material.scale.timed:
+        return None, ("The history tells no times: there is nothing to plot over them.",)
+    try:
+        scene = plots.Scene(
+            operations=series.by_type(material.transactions),
+            faults=tuple(_windows(material)),
+            phases=tuple((name, at_ns / cards.NS) for name, at_ns in material.manifest.phases),
+            scale=material.scale,
+            since="the run began" if material.origin is None else "the history's own zero",
+            roles=_roles(material),
+        )
+        drawn = plots.draw(scene)
+    except Exception as error:
+        return None, (f"The plot could not be drawn ({type(error).__name__}: {error}).",)
+    return Markup(drawn.svg), drawn.notes  # noqa: S704 (our own SVG; texts in it are escaped)
+
+
+def _roles(material: Material) -> RolesOverTime | None:
+    """The roles of the nodes of a run of ours."""
+    if material.origin is not None or not material.nodes:
+        return None
+    names = [node.name for node in material.nodes]
+    return roles_over_time(material.events, material.faults, names, material.last_ns)
+
+
+def _windows(material: Material) -> list[plots.FaultWindow]:
+    kinds = {row["fault"]: row["kind"] for row in material.faults}
+    return [
+        plots.FaultWindow(
+            number=window.number,
+            kind=kinds[window.number],
+            label=window.label,
+            start_s=window.start / cards.NS,
+            end_s=window.end / cards.NS,
+            unsure=tuple((a / cards.NS, b / cards.NS) for a, b in window.unsure),
+        )
+        for window in material.windows()
+    ]
+
+
+def _latency(material: Material) -> Grid | None:
+    if not material.scale.timed:
+        return None
+    rows = []
+    scale = plots.latency_scale(material.scale)
+    per_s = cards.NS / scale.per_unit
+    for kind, outcomes in series.by_type(material.transactions).items():
+        found = series.overall(outcomes)
+        if found:
+            values = (f"{value * per_s:,.1f}" for value in found.values())
+            rows.append((kind.value, f"{outcomes.invoke_s.size:,}", *values))
+    if not rows:
+        return None
+    columns = (
+        "",
+        "operations",
+        *(f"p{q * 100:g} ({scale.unit})" for q in series.QUANTILES),
+        f"longest ({scale.unit})",
+    )
+    title = "Latency" if material.origin else "Latency from the intended start"
+    return Grid(title=title, columns=columns, rows=tuple(rows))
+
+
+def _headed(statistics: dict[str, Any]) -> dict[str, Any]:
+    """The checkers' short names as headings, those that everybody looks for first."""
+    known = {title: statistics[name] for name, title in HEADINGS.items() if name in statistics}
+    return known | {name: value for name, value in statistics.items() if name not in HEADINGS}
+
+
+def _pairs(title: str, data: dict[str, Any]) -> Grid:
+    rows = tuple((name, tabulate.cell("", value)) for name, value in sorted(data.items()))
+    return Grid(title=title, columns=("", ""), rows=rows)
+
+
+def _commands(material: Material) -> tuple[tuple[str, str], ...]:
+    """A run directory can be moved: commands are for its parent, wherever that is."""
+    name = shlex.quote(material.manifest.run_id)
+    again = ("Run the same plan again", f"firedrill run {name}/plan.toml")
+    return (
+        *((again,) if material.plan_text else ()),
+        ("Judge this history again", f"firedrill check ./{name}"),
+        ("Write this page again", f"firedrill report ./{name}"),
+    )
+
+
+def _table(plan: dict[str, Any], name: str) -> dict[str, Any]:
+    found = plan.get(name)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,121 @@
+"""The report of a run: one HTML file that needs nothing else, and in which nothing is active.
+
+There is no script in it. Its content security policy forbids everything but its one style sheet (by
+hash) and pictures that are inside it, and every text passes ``harness.text.inert`` and is escaped,
+so that what a node wrote is shown and never obeyed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+import attrs
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.errors import FiredrillError, MalformedHistory
+from harness.history.files import write_atomically
+from harness.run.directory import RunDirectory
+from harness.text import inert
+from results.report.page import Page, page
+from results.report.run_data import gather
+
+LIMIT_BYTES = 2_000_000  # a page that opens at once, and that goes into a mail
+LEAN_FAULTS, LEAN_EXAMPLES, LEAN_LINES = 60, 1, 20
+CELL_CHARS = 600  # of any one text; what a checker or a node says in more is in the files
+
+
+def write_report(run: RunDirectory) -> Path:
+    """Write ``run.report`` from the run directory, in one step, and return its path.
+
+    Raises ``MalformedHistory`` where the run holds no sealed or recovered history, or no page can
+    be made of what it holds.
+    """
+    material = gather(run)
+    try:
+        encoded = _encoded(page(material))
+    except FiredrillError:
+        raise
+    except Exception as error:  # a verdict and tables that no run of ours wrote may hold anything
+        anew = "where its verdict is not ours, 'firedrill check' makes one"
+        reason = f"no page can be made of it: {type(error).__name__}: {error} ({anew})"
+        raise MalformedHistory(str(run.root), "", reason) from error
+    write_atomically(run.report, encoded)
+    return run.report
+
+
+def _encoded(content: Page) -> bytes:
+    """The page, as lean as it has to be."""
+    for leaner in (_whole, _fewer_rows, _fewer_drawings, _no_picture, _no_lists):
+        content = leaner(content)
+        encoded = render(content).encode("utf-8", "backslashreplace")
+        if len(encoded) <= LIMIT_BYTES:
+            break
+    return encoded
+
+
+def _whole(content: Page) -> Page:
+    return content
+
+
+def _fewer_rows(content: Page) -> Page:
+    more = content.faults_more + max(0, len(content.faults) - LEAN_FAULTS)
+    return attrs.evolve(content, faults=content.faults[:LEAN_FAULTS], faults_more=more)
+
+
+def _fewer_drawings(content: Page) -> Page:
+    lean = (attrs.evolve(c, examples=c.examples[:LEAN_EXAMPLES]) for c in content.cards)
+    return attrs.evolve(content, cards=tuple(lean))
+
+
+def _no_picture(content: Page) -> Page:
+    told = "The plot is left out: it would make this page larger than a page should be."
+    return attrs.evolve(content, picture=None, picture_notes=(told,))
+
+
+def _no_lists(content: Page) -> Page:
+    """What stands in files beside the page anyhow."""
+    return attrs.evolve(
+        content,
+        plan_lines=content.plan_lines[:LEAN_LINES],
+        plan_more=content.plan_more + len(content.plan_lines[LEAN_LINES:]),
+        events=content.events[:LEAN_LINES],
+        events_more=content.events_more + len(content.events[LEAN_LINES:]),
+        logs=content.logs[:LEAN_LINES],
+        nodes=(),
+    )
+
+
+def render(content: Page) -> str:
+    """The page as HTML."""
+    environment = Environment(
+        loader=PackageLoader("results"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    style = resources.files("results").joinpath("templates", "report.css").read_text("utf-8")
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; img-src data:"
+    return environment.get_template("report.html").render(
+        page=content,
+        style=Markup(style),  # noqa: S704 (our own file)
+        policy=policy,
+    )
+
+
+def _finalize(value: object) -> object:
+    """Every text that the template shows goes through here; our own markup as it is."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return inert(value, CELL_CHARS)
+
+
+def _hash(text: str) -> str:
+    """A source expression of a content security policy for an inline element."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,0 +1,181 @@
+"""What a page about a run is made from: everything in its directory, read once."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.errors import MalformedHistory
+from harness.history.files import is_regular, read_small
+from harness.history.load import History, load
+from harness.history.schema import split_of
+from harness.plan.planfile import MAX_PLAN_BYTES
+from harness.protocols.fault_spans import fault_spans
+from harness.protocols.verdict import Verdict, read_verdict
+from harness.run.directory import Manifest, Origin, RunDirectory
+from results.drawing.axis import PLACES, SECONDS, Scale, scale_of
+from results.drawing.lanes import Window
+from results.report.missed import Missed, first_missed
+from results.report.steps import key_names
+
+FILES_MAX = 12  # of one node's directory, listed
+NODES_MAX = 256
+
+
+@attrs.frozen(kw_only=True)
+class NodeFiles:
+    """A node and the files that were collected from it, relative to the run directory."""
+
+    name: str
+    files: tuple[tuple[str, int], ...]
+    more: int = 0
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Material:
+    """A run as read from its directory. ``verdict`` is ``None`` before the first analysis."""
+
+    run: RunDirectory
+    history: History
+    verdict: Verdict | None
+    plan_text: str
+    plan: dict[str, Any]
+    transactions: pa.Table
+    faults: list[dict[str, Any]]
+    events: pa.Table
+    nodes: tuple[NodeFiles, ...]
+    key_names: dict[int, str]
+    scale: Scale
+
+    @property
+    def manifest(self) -> Manifest:
+        """The run's manifest."""
+        return self.history.manifest
+
+    @property
+    def origin(self) -> Origin | None:
+        """The file that the history was imported from; ``None`` for a run of ours."""
+        found = self.manifest.origin
+        return None if isinstance(found, msgspec.UnsetType) else found
+
+    def windows(self) -> list[Window]:
+        """Every fault that was injected, as ``harness.protocols.fault_spans`` tells it; to the end of the run
+        where it was never healed. In the order of their start.
+        """
+        last_ns = self.last_ns
+        return [
+            Window(
+                number=span.fault,
+                label=f"{span.kind} {' '.join(span.nodes or (span.target,))}",
+                start=span.begin_ns,
+                end=span.end_ns(last_ns),
+                unsure=span.unsure(last_ns),
+            )
+            for span in fault_spans(self.faults)
+        ]
+
+    @property
+    def last_ns(self) -> int:
+        """When the run ended: its last phase, or its last operation."""
+        ends = [at_ns for _, at_ns in self.manifest.phases]
+        return max([*ends, pc.max(self.transactions["complete_ns"]).as_py() or 0])
+
+    def operations(self, txns: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """The transactions ``txns`` as rows, each with ``ops``: its micro-operations in order.
+
+        Reads every split once, so ask for all that are wanted together.
+        """
+        wanted = pa.array(sorted(set(txns)), pa.int64())
+        chosen = pc.is_in(self.transactions["txn"], value_set=wanted)
+        found = {
+            row["txn"]: row | {"ops": []} for row in self.transactions.filter(chosen).to_pylist()
+        }
+        for split in range(self.manifest.splits if found else 0):
+            table = self.history.micro_ops(split)
+            for step in table.filter(pc.is_in(table["txn"], value_set=wanted)).to_pylist():
+                found[step["txn"]]["ops"].append(step)
+        for row in found.values():
+            row["ops"].sort(key=lambda step: step["pos"])
+        return found
+
+    def missed(self, key: int, reader: int | None = None) -> Missed | None:
+        """The first transaction (or ``reader`` alone) that missed an acknowledged write of the
+        register ``key``. Reads the key's split.
+        """
+        table = self.history.micro_ops(split_of(key, self.manifest.splits))
+        steps = table.filter(pc.equal(table["key"], key))
+        chosen = pc.is_in(self.transactions["txn"], value_set=steps["txn"].combine_chunks())
+        columns = ["txn", "type", "invoke_index", "complete_index"]
+        rows = self.transactions.filter(chosen).select(columns).to_pylist()
+        return first_missed(key, steps.to_pylist(), {row["txn"]: row for row in rows}, reader)
+
+
+def gather(run: RunDirectory) -> Material:
+    """Read ``run``. Raises ``MalformedHistory`` for what is no sealed or recovered history."""
+    history = load(run)
+    plan_text = _plan_text(run)
+    transactions = history.transactions()
+    return Material(
+        run=run,
+        history=history,
+        verdict=read_verdict(run),
+        plan_text=plan_text,
+        plan=_plan(plan_text),
+        transactions=transactions,
+        faults=history.faults().to_pylist(),
+        events=history.events(),
+        nodes=_nodes(run),
+        key_names=key_names(run, history.manifest),
+        scale=_scale(history.manifest, transactions),
+    )
+
+
+def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
+    """How this history's times are told: seconds where a run of ours made them."""
+    origin = manifest.origin
+    if isinstance(origin, msgspec.UnsetType) or not transactions.num_rows:
+        return SECONDS
+    if not origin.real_time:
+        return PLACES
+    first, last = pc.min(transactions["invoke_ns"]), pc.max(transactions["complete_ns"])
+    return scale_of(last.as_py() - first.as_py())
+
+
+def _plan_text(run: RunDirectory) -> str:
+    try:
+        return read_small(run.plan, MAX_PLAN_BYTES).decode(errors="replace")
+    except FileNotFoundError:  # a history from elsewhere has none
+        return ""
+    except OSError as error:
+        raise MalformedHistory(str(run.plan), "", f"it can't be read: {error.strerror}") from error
+
+
+def _plan(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):  # ValueError: an integer of 5,000 digits as well
+        return {}
+
+
+def _nodes(run: RunDirectory) -> tuple[NodeFiles, ...]:
+    parent = run.node("any").parent
+    if not parent.is_dir():
+        return ()
+    found = []
+    for directory in sorted(path for path in parent.iterdir() if path.is_dir())[:NODES_MAX]:
+        # What lies deeper is the node's own business: code, data.
+        files = sorted(path for path in directory.iterdir() if is_regular(path))
+        listed = tuple(
+            (path.relative_to(run.root).as_posix(), path.lstat().st_size)
+            for path in files[:FILES_MAX]
+        )
+        found.append(
+            NodeFiles(name=directory.name, files=listed, more=max(0, len(files) - FILES_MAX))
+        )
+    return tuple(found)

@@ -1,0 +1,197 @@
+"""The run store: a directory of run directories, named so that a listing is a history.
+
+A run is named by its identifier, any unique beginning of it, ``latest``, or a path; a path may lie
+anywhere, since a run directory stands alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+
+from harness.errors import HarnessError, UsageError
+from harness.run.directory import RunDirectory, require_plain
+
+DEFAULT_ROOT = Path("runs")
+LATEST = "latest"
+NAME_LIMIT = 40  # identifiers become labels, network and file names
+SHOWN_LIMIT = 5  # candidates named in an error
+CREATE_TRIES = 16  # identifiers made in the same second that already exist
+MEND_TRIES = 8  # removals beside each other, each of which mends in its turn
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4}")
+_NOT_NAME = re.compile(r"[^a-z0-9]+")
+
+
+class UnknownRun(UsageError):
+    """No run answers to the name that was given, or several do."""
+
+
+def run_id(name: str, wall_ns: int, entropy: bytes) -> str:
+    """``YYYYMMDD-HHMMSS-name-xxxx`` (UTC) from wall time in ns and two bytes of entropy."""
+    moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
+    slug = _NOT_NAME.sub("-", name.lower()).strip("-")[:NAME_LIMIT].strip("-") or "run"
+    return f"{moment:%Y%m%d-%H%M%S}-{slug}-{entropy[:2].hex():0>4}"
+
+
+@attrs.frozen
+class RunStore:
+    """The runs below ``root``. Making one touches nothing."""
+
+    root: Path = DEFAULT_ROOT
+
+    def create(self, name: str, wall_ns: int, entropy: bytes) -> RunDirectory:
+        """A new empty run directory, which ``latest`` now means.
+
+        ``entropy`` (two bytes) tells runs of one second apart; where it does not, the next free
+        identifier is taken. Raises ``HarnessError`` where the store can't be written.
+        """
+        start = int.from_bytes(entropy[:2], "big")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            for step in range(CREATE_TRIES):
+                tail = ((start + step) % 0x10000).to_bytes(2, "big")
+                path = self.root / run_id(name, wall_ns, tail)
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                self._point_latest(path)
+                return RunDirectory(path)
+        except OSError as error:
+            raise HarnessError(f"run store {self.root}: {error.strerror or error}") from error
+        raise HarnessError(f"run store {self.root}: no free identifier after {CREATE_TRIES} tries")
+
+    def forget(self, run: RunDirectory) -> None:
+        """Undo ``create`` for a run that was refused: its directory goes where nothing was written,
+        and ``latest`` means the newest that is left. What holds anything stays.
+        """
+        with contextlib.suppress(OSError):
+            run.undo.rmdir()
+        with contextlib.suppress(OSError):
+            run.root.rmdir()
+            (self.root / LATEST).unlink(missing_ok=True)
+            if left := self.runs():
+                self._point_latest(left[-1].root)
+
+    def remove(self, run: RunDirectory) -> None:
+        """Delete ``run`` with all that is in it; ``latest`` then means the newest that is left.
+
+        Its name goes first, so that a deletion that is broken off leaves no half run. Raises
+        ``HarnessError``.
+        """
+        doomed = self.root / f".{run.root.name}.removing"
+        try:
+            run.root.rename(doomed)
+            shutil.rmtree(doomed, onerror=_unless_gone)
+            self.mend_latest()
+        except (OSError, RecursionError) as error:
+            raise HarnessError(f"cannot remove run {run.root}: {_why(error)}") from error
+
+    def mend_latest(self) -> None:
+        """Where ``latest`` leads nowhere, let it mean the newest run that is left, or be gone.
+
+        Others may remove that run at the same time, and mend as well: each looks again. Raises
+        ``OSError``.
+        """
+        link = self.root / LATEST
+        for _ in range(MEND_TRIES):
+            if not link.is_symlink() or link.exists():
+                return
+            if left := self.runs():
+                self._point_latest(left[-1].root)
+            else:
+                link.unlink(missing_ok=True)
+
+    def broken_off(self) -> tuple[RunDirectory, ...]:
+        """What deletions that were broken off left; ``finish`` is all that can be done with it."""
+        return tuple(RunDirectory(path) for path in sorted(self.root.glob(".*.removing")))
+
+    def finish(self, run: RunDirectory) -> None:
+        """Delete what is left of one of ``broken_off``. Raises ``HarnessError``."""
+        try:
+            shutil.rmtree(run.root, onerror=_unless_gone)
+        except (OSError, RecursionError) as error:
+            raise HarnessError(f"cannot remove {run.root}: {_why(error)}") from error
+
+    def runs(self) -> tuple[RunDirectory, ...]:
+        """Every run of the store, oldest first; nothing where there is no store."""
+        if not self.root.is_dir():
+            return ()
+        names = sorted(p.name for p in self.root.iterdir() if _is_run(p))
+        return tuple(RunDirectory(self.root / name) for name in names)
+
+    def resolve(self, name: str) -> RunDirectory:
+        """The run that a person means by ``name``: a path, an identifier, the beginning of exactly
+        one, or ``latest``. Raises ``UnknownRun``, and ``MalformedHistory`` for a directory that
+        leads elsewhere (``require_plain``).
+        """
+        run = self._named(name)
+        require_plain(run)
+        return run
+
+    def _named(self, name: str) -> RunDirectory:
+        if name == LATEST:
+            return self._latest()
+        path = Path(name)
+        if name and path.is_dir():
+            nameless = path.name in ("", "..") or path.is_symlink()
+            return RunDirectory(path.resolve() if nameless else path)
+        if len(path.parts) > 1 or path.exists():
+            problem = "is not a directory" if path.exists() else "there is no such directory"
+            raise UnknownRun(f"run {name!r}: {problem}")
+        return self._by_prefix(name)
+
+    def _by_prefix(self, name: str) -> RunDirectory:
+        every = self.runs()
+        exact = [run for run in every if run.root.name == name]
+        found = exact or [run for run in every if name and run.root.name.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UnknownRun(
+                f"run {name!r}: means {len(found)} runs of {self.root} ({_some(found)}); say more"
+            )
+        newest = f"newest: {_some(every[::-1])}" if every else "it holds no runs"
+        raise UnknownRun(f"run {name!r}: no such run in {self.root} ({newest})")
+
+    def _latest(self) -> RunDirectory:
+        link = self.root / LATEST
+        if link.is_dir():
+            return RunDirectory(link.resolve())  # its identifier is the directory's name
+        every = self.runs()  # the link may be gone from a store that was copied
+        if not every:
+            raise UnknownRun(f"run {LATEST!r}: {self.root} holds no runs")
+        return every[-1]
+
+    def _point_latest(self, path: Path) -> None:
+        temporary = self.root / f".{LATEST}-{path.name}"
+        temporary.symlink_to(path.name)
+        os.replace(temporary, self.root / LATEST)
+
+
+def _unless_gone(_: object, __: object, failure: tuple[object, BaseException, object]) -> None:
+    """Somebody else may finish the same deletion."""
+    if not isinstance(failure[1], FileNotFoundError):
+        raise failure[1]
+
+
+def _why(error: OSError | RecursionError) -> str:
+    if isinstance(error, RecursionError):
+        return "directories are nested too deeply in it (rm -r removes it)"
+    return error.strerror or str(error)
+
+
+def _is_run(path: Path) -> bool:
+    return _RUN_ID.fullmatch(path.name) is not None and path.is_dir() and not path.is_symlink()
+
+
+def _some(runs: tuple[RunDirectory, ...] | list[RunDirectory]) -> str:
+    names = ", ".join(run.root.name for run in runs[:SHOWN_LIMIT])
+    rest = len(runs) - SHOWN_LIMIT
+    return f"{names} and {rest} more" if rest > 0 else names
