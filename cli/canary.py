@@ -18,7 +18,7 @@ from harness.run.state_log import read_states
 LOST_WRITE, DIVERGED = "lost-write", "diverged-replicas"
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was named in the run as it was, and in the falsified one."""
 
     before: tuple[str, ...]
@@ -31,9 +31,9 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
         return lies <= set(self.after) and not lies & set(self.before)
 
 
-def sing(run: RunDirectory) -> Heard:
+def run_canary(run: RunDirectory) -> CanaryResult:
     """Judge the list-append run ``run`` as it is, and falsified."""
-    return Heard(before=_named(run, lie=False), after=_named(run, lie=True))
+    return CanaryResult(before=_named(run, lie=False), after=_named(run, lie=True))
 
 
 def _named(run: RunDirectory, *, lie: bool) -> tuple[str, ...]:

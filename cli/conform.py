@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from cli.environment import SIMULATED, Ground, prepare
+from cli.environment import SIMULATED, Environment, prepare
 from cli.guard import ReaperGuard
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
@@ -156,7 +156,7 @@ def _run(
     return results, run
 
 
-async def _bench(plan: Plan, ground: Ground) -> Bench:
+async def _bench(plan: Plan, ground: Environment) -> Bench:
     """The machines of a cluster, on which nothing runs yet."""
     from cli.wiring import build_fault, build_system, node_names
     from harness.protocols.models import DECIDED

@@ -36,7 +36,7 @@ class Keep(enum.StrEnum):
 
 
 @attrs.frozen(kw_only=True)
-class Wishes:
+class RunOptions:
     """What is to become of a run beside its verdict."""
 
     report: bool = True
@@ -62,7 +62,7 @@ class Budget:
 
 
 @attrs.frozen(kw_only=True)
-class Ended:
+class DrillResult:
     """A run that is over: what it came to, the exit code for it, whether its cluster is up."""
 
     run: RunDirectory
@@ -72,8 +72,8 @@ class Ended:
 
 
 def one(
-    session: Session, plan: Plan, store: RunStore, wishes: Wishes, budget: Budget | None = None
-) -> Ended:
+    session: Session, plan: Plan, store: RunStore, wishes: RunOptions, budget: Budget | None = None
+) -> DrillResult:
     """Make one run of ``plan`` and say what came of it. Raises ``FiredrillError``."""
     drill = _Drill(session, wishes)
     directory = drill.drive(plan, store, budget.stop() if budget else Stop())
@@ -95,7 +95,7 @@ def one(
         code = outcome.exit_code
     if drill.kept:
         _tell_kept(directory, store)
-    return Ended(run=directory, outcome=outcome, code=code, kept=drill.kept)
+    return DrillResult(run=directory, outcome=outcome, code=code, kept=drill.kept)
 
 
 @attrs.define
@@ -103,7 +103,7 @@ class _Drill:
     """One run on its way. ``judged`` is set where it was judged while its cluster was up."""
 
     session: Session
-    wishes: Wishes
+    wishes: RunOptions
     judged: judging.Judged | None = None
     kept: bool = False
     begun: RunDirectory | None = None

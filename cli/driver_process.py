@@ -1,4 +1,4 @@
-"""A driver process: obeys ``harness.driving.protocol`` on its standard input. Started by runs, not by people.
+"""A driver process: obeys ``harness.driving.protocol`` on its standard input; runs start it.
 
     python -m cli.driver_process
 
@@ -28,12 +28,12 @@ from harness.history.chunks import ChunkWriter
 from harness.history.records import Complete, Heartbeat, OpType
 from harness.plan.plan import loads
 from harness.protocols.workload import Share, Workload
-from harness.run.controller_health import Beat
+from harness.run.controller_health import LoopSampler
 
 TALLY_S = 0.25  # as often as a display is worth drawing
 
 
-class Hand:
+class Worker:
     """One driver, between the run that orders and the store that it drives."""
 
     def __init__(self, enlist: Enlist) -> None:
@@ -47,7 +47,7 @@ class Hand:
         )
         self._writer.append(Heartbeat(at_ns=clock.now_ns()))
         self._writer.sync()
-        self.beat = Beat(clock, cpu_s)
+        self.beat = LoopSampler(clock, cpu_s)
         self._tally: Counter[tuple[OpType, str | None]] = Counter()
         self._driver = Driver(
             clock=clock,
@@ -99,14 +99,14 @@ class Hand:
         return paced(generator, own, self._plan.seed, lane=self._share.number)
 
 
-def say(word: Word) -> None:
+def send(word: Word) -> None:
     """Tell the run. Where it is gone, its end of the input says so too."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.buffer.write(protocol.line(word))
         sys.stdout.buffer.flush()
 
 
-async def hear(reader: asyncio.StreamReader) -> Order:
+async def receive(reader: asyncio.StreamReader) -> Order:
     """The next order; a dismissal where there will be none."""
     text = await reader.readline()
     return protocol.ORDERS.decode(text) if text.endswith(b"\n") else Dismiss()
@@ -117,14 +117,14 @@ async def serve() -> None:
     reader = asyncio.StreamReader(limit=protocol.MAX_LINE_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    enlist = await hear(reader)
+    enlist = await receive(reader)
     if not isinstance(enlist, Enlist):
         return
-    hand = Hand(enlist)
+    hand = Worker(enlist)
     beat = asyncio.ensure_future(hand.beat.run())
     try:
-        say(protocol.Ready())
-        order = await hear(reader)
+        send(protocol.Ready())
+        order = await receive(reader)
         while not isinstance(order, Dismiss):
             order = await one(hand, order, reader)
     finally:
@@ -132,26 +132,26 @@ async def serve() -> None:
         await hand.close()
 
 
-async def one(hand: Hand, order: Order, reader: asyncio.StreamReader) -> Order:
+async def one(hand: Worker, order: Order, reader: asyncio.StreamReader) -> Order:
     """Carry one order out, unless another comes; the next one."""
-    heard = asyncio.ensure_future(hear(reader))
+    heard = asyncio.ensure_future(receive(reader))
     if isinstance(order, First | Main | Read):
         done = await _unless(heard, hand, hand.obey(order))
-        say(hand.tally())
-        say(protocol.Ended(done=done, touched=hand.touched()))
+        send(hand.tally())
+        send(protocol.PhaseResult(done=done, touched=hand.touched()))
     following = await heard
-    return await hear(reader) if isinstance(following, Halt) else following
+    return await receive(reader) if isinstance(following, Halt) else following
 
 
 async def _unless(
-    heard: asyncio.Future[Order], hand: Hand, work: Coroutine[Any, Any, bool]
+    heard: asyncio.Future[Order], hand: Worker, work: Coroutine[Any, Any, bool]
 ) -> bool:
     """Whether ``work`` was done, before anything else was heard. Tells of it all the while."""
     task = asyncio.ensure_future(work)
     either: tuple[asyncio.Future[Any], ...] = (task, heard)
     while not task.done() and not heard.done():
         await asyncio.wait(either, timeout=TALLY_S, return_when=asyncio.FIRST_COMPLETED)
-        say(hand.tally())
+        send(hand.tally())
     if not task.done():
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -165,7 +165,7 @@ def main() -> int:
     try:
         asyncio.run(serve())
     except Exception as error:
-        say(protocol.Broken(text=f"{type(error).__name__}: {error}"))
+        send(protocol.DriverFailure(text=f"{type(error).__name__}: {error}"))
         return 1
     return 0
 

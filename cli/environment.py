@@ -26,7 +26,7 @@ TRACE = "trace.jsonl"  # in the run directory
 
 
 @attrs.frozen(kw_only=True)
-class Ground:
+class Environment:
     """``run`` runs a coroutine to its end on the ground's loop.
 
     ``system_extras`` are keyword arguments for the system's factory (the network that its clients
@@ -42,7 +42,7 @@ class Ground:
     open_history: OpenHistory = ChunkWriter
 
 
-def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Ground:
+def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Environment:
     """The ground for the plan's provider; the run's ``undo`` keeps what a clean-up needs.
 
     ``trace`` writes down every message and disk operation, in a file of the run: simulated only.
@@ -59,10 +59,10 @@ def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Ground:
             build(run.root.name, options, run.undo), run.root / TRACE if trace else None
         )
     provider = build(run.root.name, plan.cluster.options, run.undo)
-    return Ground(provider=provider, run=asyncio.run, journal=FileJournal(run.undo))
+    return Environment(provider=provider, run=asyncio.run, journal=FileJournal(run.undo))
 
 
-def _virtual(provider: Any, trace: Path | None) -> Ground:  # noqa: ANN401 (a SimProvider)
+def _virtual(provider: Any, trace: Path | None) -> Environment:  # noqa: ANN401 (a SimProvider)
     from clusters.providers.sim.loop import simulate
     from clusters.providers.sim.machine import wall_ns
 
@@ -74,7 +74,7 @@ def _virtual(provider: Any, trace: Path | None) -> Ground:  # noqa: ANN401 (a Si
             if trace and recorded:
                 recorded.write(trace)
 
-    return Ground(
+    return Environment(
         provider=provider,
         run=run,
         journal=MemoryJournal(),

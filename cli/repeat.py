@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from cli.campaigns.summary import METHOD, between
-from cli.drill import FAILED, Budget, Wishes, one
+from cli.drill import FAILED, Budget, RunOptions, one
 from cli.duration import words
 from cli.session import Session, say
 from harness.clock import substream
@@ -55,7 +55,9 @@ def seed_of(first: int, number: int) -> int:
     return first if number == 1 else substream(first, "repeat", number).randrange(MAX_SEED)
 
 
-def series(session: Session, plan: Plan, store: RunStore, wishes: Wishes, bounds: Bounds) -> int:
+def series(
+    session: Session, plan: Plan, store: RunStore, wishes: RunOptions, bounds: Bounds
+) -> int:
     """Make runs until a bound is met, print a table of them, and return the worst exit code.
 
     A run that the environment broke is one row; what would refuse every run is raised.
@@ -78,7 +80,7 @@ def _row(
     session: Session,
     plan: Plan,
     store: RunStore,
-    wishes: Wishes,
+    wishes: RunOptions,
     bounds: Bounds,
     number: int,
     seed: int,

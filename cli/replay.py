@@ -6,7 +6,7 @@ import attrs
 import click
 
 from cli import judging
-from cli.drill import Wishes, one
+from cli.drill import RunOptions, one
 from cli.environment import SIMULATED, TRACE
 from cli.session import Session, runs_option, say
 from cli.trace_figure import DIAGRAM, View, draw_figure
@@ -78,7 +78,7 @@ def replay(
     if trace and not simulated:
         raise UsageError(f"--trace needs a simulated run (its provider is {plan.cluster.provider})")
     if not simulated:
-        ended = one(session, plan, store, Wishes(report=not no_report))
+        ended = one(session, plan, store, RunOptions(report=not no_report))
         click.echo(faults_compared(old, ended.run))
         return ended.code
     manifest = read_manifest(old)  # what can't be compared is told before it is simulated

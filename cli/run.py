@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from cli import duration
-from cli.drill import Budget, Keep, Wishes, one
+from cli.drill import Budget, Keep, RunOptions, one
 from cli.repeat import MAX_REPEAT, Bounds, series
 from cli.session import Session, executor_option, runs_option
 from harness.errors import MissingCapability, PlanError
@@ -86,7 +86,7 @@ def run(
     no valid one and not unknown. With --repeat the seeds of later runs follow from the first.
     """
     given = overrides(flags)
-    wishes = Wishes(report=not no_report, keep=Keep(keep))
+    wishes = RunOptions(report=not no_report, keep=Keep(keep))
     with naming_source(plan, given):
         chosen = load(plan, given, seed=secrets.randbelow(MAX_SEED))
         _refuse_without_java(chosen)

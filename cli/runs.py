@@ -17,7 +17,7 @@ from harness.protocols.verdict import read_outcome
 from harness.run.directory import RunDirectory, require_plain
 from harness.run.disk_budget import MIB, used_bytes
 from harness.text import inert
-from results.store.retention import Kept, Rule, to_prune
+from results.store.retention import Rule, RunRecord, to_prune
 from results.store.store import RunStore
 
 FAILED = frozenset({Outcome.VIOLATION.value, Outcome.HARNESS_ERROR.value})
@@ -157,8 +157,8 @@ def held_by(run: RunDirectory) -> str:
     return ON if driven(run) else ""
 
 
-def _known(run: RunDirectory) -> Kept:
-    return Kept(run_id=run.root.name, outcome=outcome_of(run), held=held_by(run))
+def _known(run: RunDirectory) -> RunRecord:
+    return RunRecord(run_id=run.root.name, outcome=outcome_of(run), held=held_by(run))
 
 
 def _show(rows: list[Summary], store: RunStore) -> None:

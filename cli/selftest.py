@@ -31,7 +31,7 @@ CHECKERS = {
 }
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class BugResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one bug. ``tries``: how many seeds each finding took, in their order; ``names``:
     how often which anomaly was named; ``unknown`` seeds showed nothing, ``broken`` ones came to no
     verdict; ``run``: of the first finding.
@@ -56,7 +56,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     that was hardly observed was not found clean.
     """
 
-    bugs: tuple[Found, ...]
+    bugs: tuple[BugResult, ...]
     clean_seeds: int
     clean_outcome: Outcome
     clean_unknown: int
@@ -113,7 +113,9 @@ def selftest(
     return _conclude(summary, store.root)
 
 
-def hunt(bug: str, root: Path, rounds: int, max_seeds: int, first: int, jobs: int | None) -> Found:
+def hunt(
+    bug: str, root: Path, rounds: int, max_seeds: int, first: int, jobs: int | None
+) -> BugResult:
     """Drill seed after seed until ``bug`` was found ``rounds`` times, or not for ``max_seeds``.
 
     Seeds count in their order, however they end; only the run of the first finding is kept.
@@ -147,7 +149,7 @@ def decided(
     return results
 
 
-def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> Found:
+def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> BugResult:
     """The findings among ``results``, each with the seeds since the one before."""
     ordered = sorted(results, key=lambda result: result.seed)
     hits = [result for result in ordered if counted(bug, result)][:rounds]
@@ -156,7 +158,7 @@ def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> 
     for hit in hits:
         for name in counted(bug, hit):
             names[name] = names.get(name, 0) + 1
-    return Found(
+    return BugResult(
         bug=bug,
         seeds=max((result.seed for result in ordered), default=first - 1) - first + 1,
         tries=tuple(later - before for before, later in itertools.pairwise(seeds)),
@@ -200,7 +202,7 @@ def row(*cells: str) -> str:
     return "{:<24} {:>7} {:>6} {:>7}  {:<24} {}".format(*cells).rstrip()
 
 
-def described(found: Found) -> str:
+def described(found: BugResult) -> str:
     """One bug as a line."""
     checkers = dict.fromkeys(checker_of(name) for name in found.names)
     median = "-" if found.median is None else f"{found.median:g}"
@@ -214,16 +216,16 @@ def _canary(root: Path, first: int, jobs: int | None) -> bool:
     with _ground(root) as ground:
         with drilled([plan], ground, jobs, keep=True) as work:
             result = next(work)
-        from cli.canary import sing  # reads tables: not for who asks for help
+        from cli.canary import run_canary  # reads tables: not for who asks for help
 
-        heard = sing(RunDirectory(Path(result.run)))
+        heard = run_canary(RunDirectory(Path(result.run)))
     named = ", ".join(heard.after) or "nothing"
     click.echo(f"canary: a falsified run was reported as {named}")
     return heard.rings
 
 
 def _with_clean(
-    found: Sequence[Found], rings: bool, root: Path, seeds: range, jobs: int | None
+    found: Sequence[BugResult], rings: bool, root: Path, seeds: range, jobs: int | None
 ) -> Summary:
     """Drill the sound node over the plans of all bugs in turn."""
     names = [each.bug for each in found]

@@ -17,6 +17,9 @@ from typing import Any
 
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
 
+COMMAND = "cli.entry:main"
+"""What the command ``firedrill`` runs; another distribution of its name has another."""
+
 GROUPS = ("workloads", "faults", "checkers", "providers", "systems", "doctors")
 
 
@@ -97,7 +100,7 @@ def _own() -> Distribution:
     business (there, ``firedrill`` is another's).
     """
     for command in entry_points(group="console_scripts", name="firedrill"):
-        if command.value.startswith("harness.") and command.dist is not None:
+        if command.value == COMMAND and command.dist is not None:
             return command.dist
     raise HarnessError("firedrill is not installed in this environment: expected its command")
 

@@ -55,7 +55,7 @@ def shapes(active: Iterable[Active]) -> tuple[LinkShape, ...]:
     return grudges.strongest(s for one in active if not one.mending for s in one.victims.shapes)
 
 
-def in_sight(one: Active, active: Iterable[Active]) -> Victims:
+def observable(one: Active, active: Iterable[Active]) -> Victims:
     """The victims of ``one`` without the links that can't be tried: those of machines that another
     fault silences, and shaped ones that another fault cuts.
     """
@@ -77,14 +77,14 @@ def in_sight(one: Active, active: Iterable[Active]) -> Victims:
     )
 
 
-def own(one: Active, active: Iterable[Active]) -> Victims:
+def healable(one: Active, active: Iterable[Active]) -> Victims:
     """The victims of ``one`` with only the links that can be seen to heal: in sight, and held by no
     other fault.
     """
     every = tuple(active)
     others = [other for other in every if other is not one]
     shaped = _both_ways(shape.link for shape in shapes(others))
-    seen = in_sight(one, every)
+    seen = observable(one, every)
     return attrs.evolve(
         seen,
         grudge=grudges.difference(seen.grudge, (*grudge(others), *shaped)),

@@ -43,21 +43,21 @@ def clock_slow() -> HardwareFault:
 class Jump:
     """``nemesis.hardware.Verbs``."""
 
-    async def strike(self, hit: Hit) -> None:
+    async def inject(self, hit: Hit) -> None:
         """Jump ahead."""
         await hit.hardware.set_clock(hit.node, ClockTrouble(jump_s=hit.strength / MS_PER_S))
 
-    async def effect(self, hit: Hit) -> Proof:
+    async def effective(self, hit: Hit) -> Proof:
         """The wall clock is ahead."""
         look = await hit.hardware.look_at_clock(hit.node)
         ahead = look.ahead_s >= hit.strength / MS_PER_S - _RIGHT_S
         return Proof(holds=ahead, text=_said(hit.node, look))
 
-    async def undo(self, hit: Hit) -> None:
+    async def heal(self, hit: Hit) -> None:
         """Jump to where it should be."""
         await _set_right(hit)
 
-    async def mended(self, hit: Hit) -> Proof:
+    async def healed(self, hit: Hit) -> Proof:
         """The wall clock is right."""
         return await _is_right(hit)
 
@@ -68,22 +68,22 @@ class Drift:
 
     sign: int
 
-    async def strike(self, hit: Hit) -> None:
+    async def inject(self, hit: Hit) -> None:
         """Begin to drift."""
         rate = 1 + self.sign * hit.strength / 100
         await hit.hardware.set_clock(hit.node, ClockTrouble(rate=rate))
 
-    async def effect(self, hit: Hit) -> Proof:
+    async def effective(self, hit: Hit) -> Proof:
         """At least half of the drift is seen."""
         look = await hit.hardware.look_at_clock(hit.node)
         seen = self.sign * (look.rate - 1) >= hit.strength / 200
         return Proof(holds=seen, text=_said(hit.node, look))
 
-    async def undo(self, hit: Hit) -> None:
+    async def heal(self, hit: Hit) -> None:
         """Stop drifting, and jump to where it should be."""
         await _set_right(hit)
 
-    async def mended(self, hit: Hit) -> Proof:
+    async def healed(self, hit: Hit) -> Proof:
         """The clock is right and stays so."""
         return await _is_right(hit)
 

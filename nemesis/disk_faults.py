@@ -38,31 +38,31 @@ def disk_error() -> HardwareFault:
 def bit_flip() -> HardwareFault:
     """kill -9, a bit of old data flips, and a start; the heal replaces the disk by an empty one."""
     return HardwareFault(
-        kind="bit-flip", needs=_DISK_AND_KILL, verbs=Flipped(), destroys=True, may_end=True
+        kind="bit-flip", needs=_DISK_AND_KILL, verbs=BitFlip(), destroys=True, may_end=True
     )
 
 
 def wipe() -> HardwareFault:
     """kill -9 and an empty disk; the heal starts the program on it."""
-    return HardwareFault(kind="wipe", needs=_DISK_AND_KILL, verbs=Wiped(), destroys=True)
+    return HardwareFault(kind="wipe", needs=_DISK_AND_KILL, verbs=Wipe(), destroys=True)
 
 
 class Slow:
     """``nemesis.hardware.Verbs``."""
 
-    async def strike(self, hit: Hit) -> None:
+    async def inject(self, hit: Hit) -> None:
         """Slow every call down."""
         await hit.hardware.set_disk(hit.node, DiskTrouble(slow_s=hit.strength / MS_PER_S))
 
-    async def effect(self, hit: Hit) -> Proof:
+    async def effective(self, hit: Hit) -> Proof:
         """A write takes as long."""
         return await self._look(hit, slow=True)
 
-    async def undo(self, hit: Hit) -> None:
+    async def heal(self, hit: Hit) -> None:
         """As before."""
         await hit.hardware.set_disk(hit.node, DiskTrouble())
 
-    async def mended(self, hit: Hit) -> Proof:
+    async def healed(self, hit: Hit) -> Proof:
         """A write takes less."""
         return await self._look(hit, slow=False)
 
@@ -78,38 +78,38 @@ class Refusing:
 
     trouble: DiskTrouble
 
-    async def strike(self, hit: Hit) -> None:
+    async def inject(self, hit: Hit) -> None:
         """Let it refuse."""
         await hit.hardware.set_disk(hit.node, self.trouble)
 
-    async def effect(self, hit: Hit) -> Proof:
+    async def effective(self, hit: Hit) -> Proof:
         """A write is refused."""
         look = await hit.hardware.try_disk(hit.node)
         return Proof(
             holds=bool(look.error), text=f"on {hit.node}: {look.error or 'a write passes'}"
         )
 
-    async def undo(self, hit: Hit) -> None:
+    async def heal(self, hit: Hit) -> None:
         """Let it work, and start what stopped for it."""
         await hit.hardware.set_disk(hit.node, DiskTrouble())
         await start_stopped(hit.scene.provider, hit.node)
 
-    async def mended(self, hit: Hit) -> Proof:
+    async def healed(self, hit: Hit) -> Proof:
         """A write passes."""
         look = await hit.hardware.try_disk(hit.node)
         return Proof(holds=not look.error, text=f"on {hit.node}: {look.error or 'a write passes'}")
 
 
-class Flipped:
+class BitFlip:
     """``nemesis.hardware.Verbs``."""
 
-    async def strike(self, hit: Hit) -> None:
+    async def inject(self, hit: Hit) -> None:
         """Kill, flip, start."""
         await hit.scene.provider.kill(hit.node)
         await hit.hardware.flip(hit.node, hit.draw)
         await hit.scene.provider.start(hit.node)
 
-    async def effect(self, hit: Hit) -> Proof:
+    async def effective(self, hit: Hit) -> Proof:
         """A bit is not what was written, and what the program makes of it."""
         look = await hit.hardware.try_disk(hit.node)
         status = await hit.scene.provider.probe(hit.node)
@@ -117,29 +117,29 @@ class Flipped:
         text = f"{look.flipped_bits} bits on {hit.node} are not what was written; it {runs}"
         return Proof(holds=look.flipped_bits > 0, text=text)
 
-    async def undo(self, hit: Hit) -> None:
+    async def heal(self, hit: Hit) -> None:
         """Replace the disk while it is damaged, and start."""
         if (await hit.hardware.try_disk(hit.node)).flipped_bits:
             await hit.scene.provider.kill(hit.node)
             await hit.hardware.wipe(hit.node)
         await start_stopped(hit.scene.provider, hit.node)
 
-    async def mended(self, hit: Hit) -> Proof:
+    async def healed(self, hit: Hit) -> Proof:
         """No bit is wrong."""
         look = await hit.hardware.try_disk(hit.node)
         text = f"{look.flipped_bits} bits on {hit.node} are not what was written"
         return Proof(holds=look.flipped_bits == 0, text=text)
 
 
-class Wiped:
+class Wipe:
     """``nemesis.hardware.Verbs``."""
 
-    async def strike(self, hit: Hit) -> None:
+    async def inject(self, hit: Hit) -> None:
         """Kill and wipe."""
         await hit.scene.provider.kill(hit.node)
         await hit.hardware.wipe(hit.node)
 
-    async def effect(self, hit: Hit) -> Proof:
+    async def effective(self, hit: Hit) -> Proof:
         """Nothing is on the disk, and nothing runs."""
         look = await hit.hardware.try_disk(hit.node)
         status = await hit.scene.provider.probe(hit.node)
@@ -147,11 +147,11 @@ class Wiped:
         text = f"{look.size_bytes} bytes are on the disk of {hit.node}, which {runs}"
         return Proof(holds=look.size_bytes == 0 and not status.running, text=text)
 
-    async def undo(self, hit: Hit) -> None:
+    async def heal(self, hit: Hit) -> None:
         """Start on the empty disk."""
         await start_stopped(hit.scene.provider, hit.node)
 
-    async def mended(self, hit: Hit) -> Proof:
+    async def healed(self, hit: Hit) -> Proof:
         """Something is on the disk again."""
         look = await hit.hardware.try_disk(hit.node)
         text = f"{look.size_bytes} bytes are on the disk of {hit.node}"

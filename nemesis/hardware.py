@@ -41,16 +41,16 @@ class Hit:
 class Verbs(Protocol):
     """What a kind does to one node."""
 
-    async def strike(self, hit: Hit) -> None:
+    async def inject(self, hit: Hit) -> None:
         """Break it."""
 
-    async def effect(self, hit: Hit) -> Proof:
+    async def effective(self, hit: Hit) -> Proof:
         """Whether a look shows it broken."""
 
-    async def undo(self, hit: Hit) -> None:
+    async def heal(self, hit: Hit) -> None:
         """Mend it. Idempotent."""
 
-    async def mended(self, hit: Hit) -> Proof:
+    async def healed(self, hit: Hit) -> Proof:
         """Whether a look shows it mended; that its program runs is shown apart."""
 
 
@@ -93,23 +93,23 @@ class HardwareFault:
         """Break all targets."""
         if self.destroys:
             await _spare_majorities(scene, victims)
-        await together(map(self.verbs.strike, self._hits(scene, victims)))
+        await together(map(self.verbs.inject, self._hits(scene, victims)))
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """Every target shows the effect."""
         looks = await node_faults.probe(scene, victims)
         boots = {look.node: look.boot for look in looks if look.boot and not look.running}
-        return await self._every(self.verbs.effect, scene, victims, boots)
+        return await self._every(self.verbs.effective, scene, victims, boots)
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Mend all targets."""
-        await together(map(self.verbs.undo, self._hits(scene, victims)))
+        await together(map(self.verbs.heal, self._hits(scene, victims)))
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """Every target is mended, runs and answers; with all its data again, where that was
         destroyed.
         """
-        mended = await self._every(self.verbs.mended, scene, victims, {})
+        mended = await self._every(self.verbs.healed, scene, victims, {})
         runs = await node_faults.prove_runs(scene, victims)
         if self.destroys and mended.holds and runs.holds:
             lacking = await _lacking(scene)

@@ -21,13 +21,13 @@ LOOK_LIMIT_S = 3.0  # before a strike, which has to come in time all the same
 class Verbs(Protocol):
     """What a kind of fault on nodes is: a verb of the provider, what undoes it, what shows it."""
 
-    async def strike(self, provider: Provider, node: str) -> object:
+    async def inject(self, provider: Provider, node: str) -> object:
         """Break ``node``."""
 
-    async def undo(self, provider: Provider, node: str) -> None:
+    async def heal(self, provider: Provider, node: str) -> None:
         """Mend ``node``. Idempotent."""
 
-    def effect(self, look: NodeStatus) -> Proof:
+    def effective(self, look: NodeStatus) -> Proof:
         """Whether ``look`` shows the node broken."""
 
 
@@ -65,14 +65,14 @@ class NodeFault:
         dead: list[str] = []
         if self.ends:  # all are looked at before the first is struck: they are struck together
             dead = await together(_dead(scene.provider, node) for node in victims.nodes)
-        await together(self.verbs.strike(scene.provider, node) for node in victims.nodes)
+        await together(self.verbs.inject(scene.provider, node) for node in victims.nodes)
         if any(dead):
             raise HarnessError("; ".join(filter(None, dead)))
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """A probe shows every target broken, and none answers where the kind silences."""
         looks = await probe(scene, victims)
-        shown = _all(map(self.verbs.effect, looks))
+        shown = _all(map(self.verbs.effective, looks))
         if shown.holds and self.silences:
             shown = _all((shown, await _prove_silent(scene, victims)))
         boots = {look.node: look.boot for look in looks if look.boot and not look.running}
@@ -80,7 +80,7 @@ class NodeFault:
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
         """Mend all targets."""
-        await together(self.verbs.undo(scene.provider, node) for node in victims.nodes)
+        await together(self.verbs.heal(scene.provider, node) for node in victims.nodes)
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """Every target runs, as another boot than one that was seen dead, is neither paused nor
@@ -182,15 +182,15 @@ def kill() -> NodeFault:
 class Kill:
     """``nemesis.node_faults.Verbs``."""
 
-    async def strike(self, provider: Provider, node: str) -> object:
+    async def inject(self, provider: Provider, node: str) -> object:
         """SIGKILL."""
         return await provider.kill(node)
 
-    async def undo(self, provider: Provider, node: str) -> None:
+    async def heal(self, provider: Provider, node: str) -> None:
         """Start it."""
         await start_stopped(provider, node)
 
-    def effect(self, look: NodeStatus) -> Proof:
+    def effective(self, look: NodeStatus) -> Proof:
         """Whether it is down."""
         return down(look)
 
@@ -204,16 +204,16 @@ def pause() -> NodeFault:
 class Pause:
     """``nemesis.node_faults.Verbs``."""
 
-    async def strike(self, provider: Provider, node: str) -> object:
+    async def inject(self, provider: Provider, node: str) -> object:
         """SIGSTOP."""
         return await provider.pause(node)
 
-    async def undo(self, provider: Provider, node: str) -> None:
+    async def heal(self, provider: Provider, node: str) -> None:
         """SIGCONT, where it is paused."""
         if (await provider.probe(node)).paused:
             await provider.resume(node)
 
-    def effect(self, look: NodeStatus) -> Proof:
+    def effective(self, look: NodeStatus) -> Proof:
         """Whether the program is stopped by a signal."""
         paused = f"is paused (pid {look.pid})" if look.paused else "is not paused"
         return Proof(holds=look.paused, text=f"{look.node} {paused}")
@@ -231,15 +231,15 @@ def restart() -> NodeFault:
 class Restart:
     """``nemesis.node_faults.Verbs``."""
 
-    async def strike(self, provider: Provider, node: str) -> object:
+    async def inject(self, provider: Provider, node: str) -> object:
         """SIGTERM, and the end."""
         return await provider.stop(node)
 
-    async def undo(self, provider: Provider, node: str) -> None:
+    async def heal(self, provider: Provider, node: str) -> None:
         """Start it."""
         await start_stopped(provider, node)
 
-    def effect(self, look: NodeStatus) -> Proof:
+    def effective(self, look: NodeStatus) -> Proof:
         """Whether it is down."""
         return down(look)
 
@@ -253,15 +253,15 @@ def freeze() -> NodeFault:
 class Freeze:
     """``nemesis.node_faults.Verbs``."""
 
-    async def strike(self, provider: Provider, node: str) -> object:
+    async def inject(self, provider: Provider, node: str) -> object:
         """Freeze the machine."""
         return await provider.freeze(node)
 
-    async def undo(self, provider: Provider, node: str) -> None:
+    async def heal(self, provider: Provider, node: str) -> None:
         """Let the machine go on."""
         await provider.thaw(node)
 
-    def effect(self, look: NodeStatus) -> Proof:
+    def effective(self, look: NodeStatus) -> Proof:
         """Whether the machine stands still."""
         frozen = "is frozen" if look.frozen else "is not frozen"
         return Proof(holds=look.frozen, text=f"{look.node} {frozen}")
@@ -278,15 +278,15 @@ def host_loss() -> NodeFault:
 class HostLoss:
     """``nemesis.node_faults.Verbs``."""
 
-    async def strike(self, provider: Provider, node: str) -> object:
+    async def inject(self, provider: Provider, node: str) -> object:
         """Take the machine away."""
         return await provider.lose(node)
 
-    async def undo(self, provider: Provider, node: str) -> None:
+    async def heal(self, provider: Provider, node: str) -> None:
         """Bring the machine back, then start what does not run on it."""
         await provider.restore(node)
         await start_stopped(provider, node)
 
-    def effect(self, look: NodeStatus) -> Proof:
+    def effective(self, look: NodeStatus) -> Proof:
         """Whether nothing runs there."""
         return down(look)

@@ -181,7 +181,7 @@ class Nemesis:
         self._note(scene, active, FaultState.INJECTED)
         proof = await until(
             lambda: active.fault.prove(
-                scene, active_faults.in_sight(active, self._active.values())
+                scene, active_faults.observable(active, self._active.values())
             ),
             self._limits.proof_s,
             self._limits,
@@ -248,7 +248,7 @@ class Nemesis:
         return bool(proof.holds)
 
     async def _look_healed(self, scene: Scene, active: Active) -> Proof:
-        victims = active_faults.own(active, self._active.values())
+        victims = active_faults.healable(active, self._active.values())
         proof = await active.fault.prove_healed(scene, victims)
         if not proof.gone:
             active.gone_ns = None

@@ -56,7 +56,7 @@ class Step:
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class TypedCycle:
     """The cycle, ``None`` where there is none, and how many states were looked at for it."""
 
     cycle: tuple[Step, ...] | None
@@ -65,7 +65,7 @@ class Found:
 
 def shortest_cycle(
     core: Core, txns: Transactions, kind: Class, simple_max: int = SIMPLE_MAX
-) -> Found:
+) -> TypedCycle:
     """A shortest cycle of ``kind`` in ``core``, one component, which holds none that means it.
 
     ``simple_max`` bounds the one search that may not find what is there.
@@ -105,13 +105,15 @@ def _readers(core: Core, edges: Edges) -> list[int]:
     return [*sure.tolist(), *readers[~np.isin(readers, sure)].tolist()]
 
 
-def _tangled(core: Core, txns: Transactions, kind: Class, edges: Edges, simple_max: int) -> Found:
+def _tangled(
+    core: Core, txns: Transactions, kind: Class, edges: Edges, simple_max: int
+) -> TypedCycle:
     """A shortest cycle with an rw where there are others without."""
     if kind.base == G_NONADJACENT:
         simple = Simple(edges, simple_max)
         path = simple.shortest(closed_without_adjacent_rw(edges, core.vertices))
         cycle = None if path is None else _told(core, edges, path)
-        return Found(cycle=cycle, states=simple.states)
+        return TypedCycle(cycle=cycle, states=simple.states)
     if kind.base == G_SINGLE:
         starts = _readers(core, edges)
     else:
@@ -148,9 +150,9 @@ class _Search:
         self._finish = np.where(ends, txns.finish[txn], np.iinfo(np.int64).max)
         self._steps = Steps.of(edges)
 
-    def found(self) -> Found:
+    def found(self) -> TypedCycle:
         """What was found so far."""
-        return Found(cycle=self._best, states=self._states)
+        return TypedCycle(cycle=self._best, states=self._states)
 
     def improve(self, start: int) -> bool:
         """Look for a shorter cycle from ``start``; false where there is no point in going on."""

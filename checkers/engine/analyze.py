@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkers.engine import output
-from checkers.engine.output import ENTERING, Given, apply, describe, of
+from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
 from checkers.promises import always_on
 from checkers.promises.permitted_loss import excuse, excused
@@ -54,7 +54,7 @@ OUT_OF_ROOM = "the disk of the run was full, and what lies on it fails for that 
 _TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
 """What parts say apart from anomalies, by the field of part and verdict."""
 
-ByKey = Callable[[Iterable[Kernel], Source, Setting], Given]
+ByKey = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
 
 
 @attrs.frozen(kw_only=True)

@@ -23,14 +23,14 @@ said of which.
 
 
 @attrs.frozen(kw_only=True)
-class Given:
+class KernelOutput:
     """What kernels gave: tables by name, and for each kernel that broke, why."""
 
     tables: Tables
     broken: dict[str, str] = attrs.field(factory=dict)
 
 
-def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Given:
+def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> KernelOutput:
     """Run ``kernels`` one after another, each seeing what those before it gave.
 
     A kernel that raises is broken and gives nothing; the others stand.
@@ -43,10 +43,10 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Given:
             given |= kernel.run({**tables, **given}, setting)
         except Exception as error:  # whatever a plugin raises is that plugin's end, not ours
             broken[kernel.name] = describe(error)
-    return Given(tables=given, broken=broken)
+    return KernelOutput(tables=given, broken=broken)
 
 
-def merge(parts: Iterable[Given]) -> Given:
+def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
     """The results of all splits as one: tables concatenated, the least complaint per kernel.
 
     Least, so that it does not depend on how many splits there were.
@@ -58,14 +58,14 @@ def merge(parts: Iterable[Given]) -> Given:
             pieces.setdefault(name, []).append(table)
         for name, why in part.broken.items():
             broken[name] = min(why, broken.get(name, why))
-    return Given(
+    return KernelOutput(
         tables={name: pa.concat_tables(tables) for name, tables in pieces.items()}, broken=broken
     )
 
 
 def on_split(
     kernels: Sequence[Kernel], source: Source, split: int, setting: Setting, early: Tables
-) -> Given:
+) -> KernelOutput:
     """EARLY or KEY kernels over one split of ``source``, KEY ones with what the EARLY ones gave:
     what a Spark task does, and the process too.
     """
@@ -80,14 +80,14 @@ def on_split(
 def on_all_splits(
     kernels: Iterable[Kernel],
     source: Source,
-    over_splits: Callable[[tuple[Kernel, ...], Tables], Given],
-) -> Given:
+    over_splits: Callable[[tuple[Kernel, ...], Tables], KernelOutput],
+) -> KernelOutput:
     """The EARLY and then the KEY kernels, by an executor's ``over_splits(kernels, early)``."""
     kernels = tuple(kernels)
     first = [k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions)]
-    early = over_splits(tuple(first), {}) if first else Given(tables={})
+    early = over_splits(tuple(first), {}) if first else KernelOutput(tables={})
     given = over_splits(of(kernels, Exchange.KEY), early.tables)
-    return Given(tables={**early.tables, **given.tables}, broken=early.broken | given.broken)
+    return KernelOutput(tables={**early.tables, **given.tables}, broken=early.broken | given.broken)
 
 
 def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
@@ -108,10 +108,10 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({where(error)})"
 
 
-def run_by_key(kernels: Iterable[Kernel], source: Source, setting: Setting) -> Given:
+def run_by_key(kernels: Iterable[Kernel], source: Source, setting: Setting) -> KernelOutput:
     """The EARLY and KEY kernels over every split of ``source``, one in memory at a time."""
 
-    def over_splits(chain: tuple[Kernel, ...], early: Tables) -> Given:
+    def over_splits(chain: tuple[Kernel, ...], early: Tables) -> KernelOutput:
         every = range(source.splits)
         return merge(on_split(chain, source, split, setting, early) for split in every)
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from checkers.engine import gateway
 from checkers.engine.java import find_java, java_binary
-from checkers.engine.output import Given, merge, on_all_splits, on_split
+from checkers.engine.output import KernelOutput, merge, on_all_splits, on_split
 from checkers.engine.source import Source
 from harness.errors import AnalysisLost, HarnessError
 from harness.protocols.checker import KEY_COLUMNS, Kernel, Setting, Tables
@@ -47,7 +47,7 @@ _FIELDS = pa.schema(
 
 def run_by_key(
     kernels: Iterable[Kernel], source: Source, setting: Setting, master: str | None = None
-) -> Given:
+) -> KernelOutput:
     """The EARLY and KEY kernels over every split of ``source`` on Spark (``master``: ``local[*]``).
 
     Raises ``HarnessError`` where Spark can't be started or a task is lost for good.
@@ -58,7 +58,7 @@ def run_by_key(
         session(master or "local[*]", Path(scratch)) as spark,
     ):
 
-        def over_splits(chain: tuple[Kernel, ...], early: Tables) -> Given:
+        def over_splits(chain: tuple[Kernel, ...], early: Tables) -> KernelOutput:
             known = _written(Path(scratch), early)
             work = _task(chain, files.paths(), msgspec.json.encode(setting), known)
             splits = spark.range(0, files.splits, 1, numPartitions=files.splits)
@@ -95,7 +95,7 @@ def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes, early: dict
     return work
 
 
-def _packed(split: int, given: Given) -> Iterator[pa.RecordBatch]:
+def _packed(split: int, given: KernelOutput) -> Iterator[pa.RecordBatch]:
     for name, why in given.broken.items():
         yield _row(split, name, "", why, b"")
     for name, table in given.tables.items():
@@ -112,16 +112,16 @@ def _row(split: int, kernel: str, output: str, broken: str, payload: bytes) -> p
     return pa.record_batch([pa.array([v], f.type) for f, v in columns], schema=_FIELDS)
 
 
-def _unpacked(rows: pa.Table) -> Iterator[Given]:
+def _unpacked(rows: pa.Table) -> Iterator[KernelOutput]:
     """Envelopes in the order of their splits, whatever order Spark collected them in."""
     for batch in rows.sort_by("split").to_batches():
         for row in range(batch.num_rows):
             _, kernel, output, broken = (batch.column(i)[row].as_py() for i in range(4))
             if kernel:
-                yield Given(tables={}, broken={kernel: broken})
+                yield KernelOutput(tables={}, broken={kernel: broken})
             else:
                 payload = batch.column(4)[row].as_buffer()
-                yield Given(tables={output: pa.ipc.open_stream(payload).read_all()})
+                yield KernelOutput(tables={output: pa.ipc.open_stream(payload).read_all()})
 
 
 @contextmanager

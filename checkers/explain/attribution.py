@@ -1,7 +1,7 @@
 """Which fault explains what went wrong: by time, and by whom it hit.
 
 A fault counts as in force from the moment when its injection begins until it is proven healed
-(``harness.protocols.fault_spans``). A loss is tried against every fault that was injected before the read
+(``fault_spans``). A loss is tried against every fault that was injected before the read
 that shows it; a fault that hit the leader or the primary of the very partition within ``NEAR_NS``
 of the acknowledgement is preferred, then one in force at it, then the nearest.
 """

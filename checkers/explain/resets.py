@@ -34,7 +34,7 @@ Found = TypeVar("Found")
 
 
 @attrs.frozen(kw_only=True)
-class Forced:
+class ForcedReset:
     """A reset, the start of its node before it, if any was seen, and the fault before that."""
 
     reset: Row
@@ -63,8 +63,8 @@ class Forced:
 class Cause:
     """The reset that took a write away, and the last one before its acknowledgement, if any."""
 
-    taken: Forced
-    under: Forced | None
+    taken: ForcedReset
+    under: ForcedReset | None
 
     def told(self, explained: Row, ack_ns: int) -> dict[str, Any]:
         """``explained`` (an example's ``explained_by``) with the chain of resets."""
@@ -132,7 +132,7 @@ def _between(reset: Row, row: Row) -> bool:
     )
 
 
-def _forced(reset: Row, starts: Iterable[Row], known: Sequence[Row]) -> Forced:
+def _forced(reset: Row, starts: Iterable[Row], known: Sequence[Row]) -> ForcedReset:
     """``starts`` and ``known`` ascend."""
     start = _last(
         row for row in starts if row["node"] == reset["node"] and row["at_ns"] <= reset["at_ns"]
@@ -146,7 +146,7 @@ def _forced(reset: Row, starts: Iterable[Row], known: Sequence[Row]) -> Forced:
             and window["start_ns"] <= start["at_ns"]
             and (window["end_ns"] is None or start["at_ns"] <= window["end_ns"])
         )
-    return Forced(reset=reset, start=start, fault=fault)
+    return ForcedReset(reset=reset, start=start, fault=fault)
 
 
 def _last(rows: Iterable[Found]) -> Found | None:

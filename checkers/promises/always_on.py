@@ -9,7 +9,7 @@ from checkers.promises import controller, coverage, liveness, stays_up
 from harness.history.load import History
 from harness.protocols.checker import Checker
 from harness.protocols.faults import FaultKind
-from harness.run.controller_health import read_pulse
+from harness.run.controller_health import read_controller_health
 from harness.run.directory import Manifest
 
 CHECKERS: tuple[Checker, ...] = (
@@ -26,7 +26,7 @@ def tables(history: History) -> dict[str, pa.Table]:
     patterns = stays_up.patterns_of(manifest.declaration) or ()
     return {
         "log_lines": stays_up.scan(history, patterns),
-        "controller": read_pulse(history.run, manifest.checksums),
+        "controller": read_controller_health(history.run, manifest.checksums),
     }
 
 

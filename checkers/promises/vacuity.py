@@ -23,7 +23,7 @@ ERRORS_SHOWN = 3
 
 
 @attrs.frozen
-class Evidence:
+class Vacuity:
     """Makes a run ``unknown`` that shows too little, with every reason there is."""
 
     name: str = "evidence"
@@ -123,4 +123,4 @@ def _unproven(tables: Tables) -> Iterator[str]:
             yield f"{what} is gone, and who was hit never served again{why}"
 
 
-CHECKER = Evidence()
+CHECKER = Vacuity()

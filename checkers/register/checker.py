@@ -23,7 +23,7 @@ from checkers.register.ops import (
     register_ops,
     searched_keys,
 )
-from checkers.register.search import CONFIGURATIONS_EACH, Contradicted, Op, Undecided, search
+from checkers.register.search import CONFIGURATIONS_EACH, Contradiction, Op, SearchExhausted, search
 from checkers.register.words import of_finding
 from checkers.register.zones import judge_by_zones
 from harness.outcome import Outcome
@@ -53,9 +53,9 @@ def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     for one in _one_by_one(ops.take(searched[ops.k])):
         k = int(one.k[0])
         answer = search(_operations(one), setting.search_limit)
-        if isinstance(answer, Contradicted):
+        if isinstance(answer, Contradiction):
             found.append(_contradiction(one, answer))
-        elif isinstance(answer, Undecided):
+        elif isinstance(answer, SearchExhausted):
             judged[k] = "undecided"
     count = np.bincount(ops.k, minlength=len(ops.keys))
     by_search = pa.Table.from_pylist(found, schema=FINDINGS)
@@ -90,7 +90,7 @@ def _operations(one: Ops) -> list[Op]:
     return [Op(*map(int, row)) for row in zip(*columns, strict=True)]
 
 
-def _contradiction(one: Ops, answer: Contradicted) -> dict[str, Any]:
+def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
     """The operation, then those that left what the register could hold instead."""
     held = [number for number in answer.held if number != INITIAL]
     wrote = np.flatnonzero((one.f != READ) & np.isin(one.left, [*held, one.seen[answer.op]]))

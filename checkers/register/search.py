@@ -34,12 +34,12 @@ class Op:
 
 
 @attrs.frozen
-class Explained:
+class Linearization:
     """Some order explains all operations."""
 
 
 @attrs.frozen
-class Contradicted:
+class Contradiction:
     """No order lets ``op`` take effect by its end; the register could only hold ``held`` then."""
 
     op: int
@@ -47,11 +47,11 @@ class Contradicted:
 
 
 @attrs.frozen
-class Undecided:
+class SearchExhausted:
     """The limit was reached before an answer."""
 
 
-Answer = Explained | Contradicted | Undecided
+Answer = Linearization | Contradiction | SearchExhausted
 
 _Configuration = tuple[int, int]  # what the register holds; a bit for each open op that is done
 
@@ -78,12 +78,12 @@ def search(ops: list[Op], configurations_max: int) -> Answer:
         carried, cost = _carried(configurations, number, ops, tuple(pending), limit - tried)
         tried += cost
         if tried > limit:
-            return Undecided()
+            return SearchExhausted()
         if not carried:
-            return Contradicted(number, held)
+            return Contradiction(number, held)
         del pending[number]
         configurations = {(state, done & ~(1 << number)) for state, done in carried}
-    return Explained()
+    return Linearization()
 
 
 def _needed(ops: list[Op]) -> list[int]:

@@ -20,7 +20,7 @@ NO_ROLE = "no role"  # of a target that held none
 
 
 @attrs.frozen(kw_only=True)
-class Tally:
+class RunStats:
     """See ``cli.campaigns.seeds.SeedResult`` for the fields of the same names."""
 
     ok: int
@@ -33,14 +33,14 @@ class Tally:
     simulated_s: float
 
 
-def look(run: RunDirectory) -> Tally:
+def run_stats(run: RunDirectory) -> RunStats:
     """Read the tables of the sealed ``run``."""
     history = load(run)
     transactions = history.transactions()
     types = Counter(transactions["type"].to_pylist())
     changes, under_load = _changes(history, transactions)
     faults = history.faults().to_pylist()
-    return Tally(
+    return RunStats(
         ok=types["ok"],
         fail=types["fail"],
         info=types["info"],

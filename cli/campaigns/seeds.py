@@ -112,7 +112,7 @@ def _judged(plan: Plan, run: RunDirectory, began_s: float) -> SeedResult:
     except FiredrillError as error:
         return failed(plan, str(error), run.root, time.monotonic() - began_s)
     write_atomically(run.verdict, encode(verdict))
-    seen = run_stats.look(run)
+    seen = run_stats.run_stats(run)
     return SeedResult(
         key=plan_key(plan),
         seed=plan.seed,

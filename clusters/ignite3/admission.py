@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import attrs
 
 from clusters.ignite3 import rest
-from clusters.ignite3.waiting import is_out, most_told, strangers
+from clusters.ignite3.waiting import is_out, most_told, unseen_nodes
 from clusters.ignite3.zone import ZONE
 from harness.errors import HarnessError
 from harness.protocols.cluster import Address, Cluster, Provider
@@ -135,7 +135,7 @@ class Admission:
         await self.provider.start(node)
 
     async def _strangers(self) -> tuple[str, ...]:
-        return strangers(self.cluster.nodes, await self._ask(rest.physical_topology))
+        return unseen_nodes(self.cluster.nodes, await self._ask(rest.physical_topology))
 
     async def _members(self) -> frozenset[str]:
         """Who is in the logical topology; nobody where none answers."""

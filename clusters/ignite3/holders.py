@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from clusters.ignite3.logline import MANAGEMENT, METASTORAGE, Said, partition_of_group
+from clusters.ignite3.logline import MANAGEMENT, METASTORAGE, LogEvent, partition_of_group
 from harness.history.records import EventKind
 from harness.protocols.cluster import Roles
 
@@ -21,7 +21,7 @@ class Holders:
     leases: dict[int, tuple[int, str]] = attrs.field(factory=dict)
     learners: dict[int, tuple[int, tuple[str, ...]]] = attrs.field(factory=dict)
 
-    def take(self, node: str, heard: Said) -> None:
+    def take(self, node: str, heard: LogEvent) -> None:
         """The next event of ``node``."""
         if heard.kind is EventKind.NODE_STARTED:
             self.leaders = {g: held for g, held in self.leaders.items() if held[1] != node}

@@ -15,7 +15,7 @@ import attrs
 from clusters.ignite3 import logbook
 from clusters.ignite3.holders import Holders
 from clusters.ignite3.logbook import Log, Reading
-from clusters.ignite3.logline import Said
+from clusters.ignite3.logline import LogEvent
 from harness.clock import RunClock
 from harness.errors import FiredrillError
 from harness.history.records import EventKind, StoreEvent
@@ -29,14 +29,14 @@ CHANGES = (EventKind.ASSIGNMENTS_CHANGED, EventKind.REBALANCE_STAGE)
 
 
 @attrs.define
-class Told:
+class NodeReports:
     """What of events that several nodes tell, or one again and again, was told already."""
 
     versions: set[int] = attrs.field(factory=set)
     refused: set[tuple[str, str]] = attrs.field(factory=set)  # node and boot
     replicas: dict[int, tuple[tuple[str, ...], ...]] = attrs.field(factory=dict)  # that are stable
 
-    def enter(self, node: str, boot: str, heard: Said) -> bool:
+    def enter(self, node: str, boot: str, heard: LogEvent) -> bool:
         """Note the next event, and say whether it is news: every node tells of each topology, every
         new leader asks for the replicas that its partition has, and is told that it has them, and
         who was thrown out is told so with every try to connect.
@@ -64,8 +64,8 @@ class Journal:
     def __init__(self) -> None:
         self.holders = Holders()
         self._logs: dict[str, Log] = {}
-        self._heard: list[tuple[Log, str, Said]] = []  # with the boot, until somebody maps them
-        self._told = Told()
+        self._heard: list[tuple[Log, str, LogEvent]] = []  # with the boot, until somebody maps them
+        self._told = NodeReports()
         self._reading = asyncio.Lock()
         self._due_s = 0.0
         self._shift_ns = 0  # of the run's axis against the loop's
@@ -122,7 +122,7 @@ class Journal:
             self._hear(log, log.take(content[log.offset :]))
         return self._mapped()
 
-    def _hear(self, log: Log, every: Iterable[tuple[str, Said]]) -> None:
+    def _hear(self, log: Log, every: Iterable[tuple[str, LogEvent]]) -> None:
         for boot, heard in every:
             self.holders.take(log.node, heard)
             self._heard.append((log, boot, heard))
@@ -145,7 +145,7 @@ class Journal:
         return self._logs.setdefault(node, Log(node))
 
 
-def _event(node: str, boot: str, heard: Said, reading: Reading, shift_ns: int) -> StoreEvent:
+def _event(node: str, boot: str, heard: LogEvent, reading: Reading, shift_ns: int) -> StoreEvent:
     return StoreEvent(
         kind=heard.kind,
         node=node,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from clusters.ignite3.logline import Said, said
+from clusters.ignite3.logline import LogEvent, parse_line
 from harness.history.records import EventKind
 
 PIECE_BYTES = 1 << 19  # a node under contention writes some hundred kilobytes a second
@@ -43,7 +43,7 @@ class Log:
     last: Reading | None = None
     best: Reading | None = None
 
-    def take(self, content: bytes, *, after_ns: int = 0) -> Iterator[tuple[str, Said]]:
+    def take(self, content: bytes, *, after_ns: int = 0) -> Iterator[tuple[str, LogEvent]]:
         """What the whole lines of ``content`` say, which begins at ``offset``, each with its boot;
         nothing of what was said up to ``after_ns`` by the node's clock.
         """
@@ -52,7 +52,7 @@ class Log:
             whole = len(content)  # a line that no piece holds is none of ours
         self.offset += whole
         for line in content[:whole].decode("utf-8", "replace").split("\n"):
-            found = said(line.rstrip("\r"))
+            found = parse_line(line.rstrip("\r"))
             if found is not None and found.wall_ns > after_ns:
                 self.boots += found.kind is EventKind.NODE_STARTED
                 self.newest_ns = max(self.newest_ns, found.wall_ns)

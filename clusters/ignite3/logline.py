@@ -36,7 +36,7 @@ _MEMBER = re.compile(r"name=([^,}]+)")
 
 
 @attrs.frozen(kw_only=True)
-class Said:
+class LogEvent:
     """One event as a line has it. ``group`` is the raft group that it is about, empty where it is
     about none; ``peers`` and ``learners`` are the replicas that it names, ``lease`` when the lease
     began by the store's own clock. ``version`` is the logical topology's: every node tells of each.
@@ -54,7 +54,7 @@ class Said:
     version: int | None = None
 
 
-def said(line: str) -> Said | None:
+def parse_line(line: str) -> LogEvent | None:
     """What ``line`` says, if it is one that counts."""
     head = _HEAD.match(line)
     if head is None:
@@ -101,10 +101,10 @@ def _told(peers: tuple[str, ...], learners: tuple[str, ...]) -> str:
     return f"{named}; learners {', '.join(learners[:_NODES_SHOWN])}" if learners else named
 
 
-Make = Callable[[re.Match[str], int], Said | None]
+Make = Callable[[re.Match[str], int], LogEvent | None]
 
 
-def _elected(match: re.Match[str], wall_ns: int) -> Said | None:
+def _elected(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     group, term = match["group"], int(match["term"])
     text = f"leads {_named(group)}, voters {match['conf'].replace(',', ', ')}"
     # Events of leaders in no partition are the metastorage's.
@@ -113,7 +113,7 @@ def _elected(match: re.Match[str], wall_ns: int) -> Said | None:
     return _of_group(group, kind, wall_ns, text, term=term)
 
 
-def _stepped_down(match: re.Match[str], wall_ns: int) -> Said | None:
+def _stepped_down(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     group = match["group"]
     dead = match["dead"].replace(",", ", ")
     kind = EventKind.CONFIGURATION_CHANGED if group == MANAGEMENT else EventKind.LEADER_LOST
@@ -121,30 +121,30 @@ def _stepped_down(match: re.Match[str], wall_ns: int) -> Said | None:
     return _of_group(group, kind, wall_ns, text, term=int(match["term"]))
 
 
-def _peers_set(match: re.Match[str], wall_ns: int) -> Said | None:
+def _peers_set(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     group = match["group"]
     text = f"replaces the voters of {_named(group)}: {match['old']} -> {match['new']}"
     return _of_group(group, EventKind.CONFIGURATION_CHANGED, wall_ns, text)
 
 
-def _lease(match: re.Match[str], wall_ns: int) -> Said | None:
+def _lease(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     said = _of_group(match["group"], EventKind.LEASE_GRANTED, wall_ns, "accepts the lease")
     return attrs.evolve(said, lease=int(match["lease"])) if said else None
 
 
-def _pending(match: re.Match[str], wall_ns: int) -> Said | None:
+def _pending(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     peers, learners = _replicas(match["value"])
     text = f"pending: {_told(peers, learners)}"
     return _of_group(match["group"], EventKind.ASSIGNMENTS_CHANGED, wall_ns, text)
 
 
-def _planned(match: re.Match[str], wall_ns: int) -> Said | None:
+def _planned(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     peers, learners = _replicas(match["value"])
     text = f"planned: {_told(peers, learners)}"
     return _of_group(match["group"], EventKind.ASSIGNMENTS_CHANGED, wall_ns, text)
 
 
-def _forced(match: re.Match[str], wall_ns: int) -> Said | None:
+def _forced(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     first = _FIRST_OF_QUEUE.search(match["value"])
     peers, learners = _replicas(first[1] if first else match["value"])
     group = _group_of(match)
@@ -153,13 +153,13 @@ def _forced(match: re.Match[str], wall_ns: int) -> Said | None:
     return attrs.evolve(found, peers=peers, learners=learners) if found else None
 
 
-def _reset_ended(match: re.Match[str], wall_ns: int) -> Said | None:
+def _reset_ended(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     status = match["status"].lower().replace("_", " ")
     text = f"a reset was asked for and ended: {status}"
     return _of_group(match["group"], EventKind.REBALANCE_STAGE, wall_ns, text)
 
 
-def _stable(match: re.Match[str], wall_ns: int) -> Said | None:
+def _stable(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     peers, learners = _replicas(match["applied"])
     text = f"stable: {_told(peers, learners)}"
     if match["planned"]:
@@ -168,7 +168,7 @@ def _stable(match: re.Match[str], wall_ns: int) -> Said | None:
     return attrs.evolve(found, peers=peers, learners=learners) if found else None
 
 
-def _changing(match: re.Match[str], wall_ns: int) -> Said | None:
+def _changing(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     if partition_of_group(match["group"]) is None:  # learners, with every node that comes and goes
         return None
     peers = tuple(sorted(_PEER.findall(match["peers"])))
@@ -178,14 +178,14 @@ def _changing(match: re.Match[str], wall_ns: int) -> Said | None:
     return attrs.evolve(found, peers=peers, learners=learners) if found else None
 
 
-def _caught_up(match: re.Match[str], wall_ns: int) -> Said | None:
+def _caught_up(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     if partition_of_group(match["group"]) is None:
         return None
     text = f"new replicas caught up: {match['old']} -> {match['new']}"
     return _of_group(match["group"], EventKind.REBALANCE_STAGE, wall_ns, text)
 
 
-def _started(match: re.Match[str], wall_ns: int) -> Said | None:
+def _started(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     peers = tuple(sorted(_PEER.findall(match["peers"])))
     learners = tuple(sorted(_PEER.findall(match["learners"])))
     group = match["group"]
@@ -196,46 +196,50 @@ def _started(match: re.Match[str], wall_ns: int) -> Said | None:
     return attrs.evolve(found, peers=peers, learners=learners) if found else None
 
 
-def _copied(match: re.Match[str], wall_ns: int) -> Said | None:
+def _copied(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     text = "took a snapshot in, in place of what it had"
     return _of_group(_group_of(match), EventKind.SNAPSHOT_INSTALLED, wall_ns, text)
 
 
-def _copying(match: re.Match[str], wall_ns: int) -> Said | None:
+def _copying(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     text = "begins to take a snapshot in" if match["what"] == "started" else "gives a snapshot up"
     return _of_group(_group_of(match), EventKind.REBALANCE_STAGE, wall_ns, text)
 
 
-def _node_began(match: re.Match[str], wall_ns: int) -> Said | None:
-    return Said(kind=EventKind.NODE_STARTED, wall_ns=wall_ns, text="its process began")
+def _node_began(match: re.Match[str], wall_ns: int) -> LogEvent | None:
+    return LogEvent(kind=EventKind.NODE_STARTED, wall_ns=wall_ns, text="its process began")
 
 
-def _node_ready(match: re.Match[str], wall_ns: int) -> Said | None:
-    return Said(kind=EventKind.START_DECISION, wall_ns=wall_ns, text="is started, by its own word")
+def _node_ready(match: re.Match[str], wall_ns: int) -> LogEvent | None:
+    return LogEvent(
+        kind=EventKind.START_DECISION, wall_ns=wall_ns, text="is started, by its own word"
+    )
 
 
-def _node_gives_up(match: re.Match[str], wall_ns: int) -> Said | None:
-    return Said(kind=EventKind.NODE_STOPPED, wall_ns=wall_ns, text="gives its start up, and ends")
+def _node_gives_up(match: re.Match[str], wall_ns: int) -> LogEvent | None:
+    return LogEvent(
+        kind=EventKind.NODE_STOPPED, wall_ns=wall_ns, text="gives its start up, and ends"
+    )
 
 
-def _refused(match: re.Match[str], wall_ns: int) -> Said | None:
+def _refused(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     # Always of the node whose log it is: who refuses another writes another line.
     text = "is refused by others, who threw it out: it has to be restarted"
-    return Said(kind=EventKind.NODE_REFUSED, wall_ns=wall_ns, text=text)
+    return LogEvent(kind=EventKind.NODE_REFUSED, wall_ns=wall_ns, text=text)
 
 
-def _node_ended(match: re.Match[str], wall_ns: int) -> Said | None:
-    return Said(kind=EventKind.NODE_STOPPED, wall_ns=wall_ns, text="ended in order")
+def _node_ended(match: re.Match[str], wall_ns: int) -> LogEvent | None:
+    return LogEvent(kind=EventKind.NODE_STOPPED, wall_ns=wall_ns, text="ended in order")
 
 
-def _topology(match: re.Match[str], wall_ns: int) -> Said | None:
+def _topology(match: re.Match[str], wall_ns: int) -> LogEvent | None:
     version = _VERSION.search(match["rest"])
     if version is None:
         return None
     gone = match["what"].startswith("removed")
     members = ", ".join(sorted(_MEMBER.findall(match["rest"][version.end() :]))[:_NODES_SHOWN])
     text = f"{match['node']} {'left' if gone else 'joined'} the topology: {members or 'nobody'}"
-    return Said(
+    return LogEvent(
         kind=EventKind.CONFIGURATION_CHANGED,
         wall_ns=wall_ns,
         text=text,
@@ -245,11 +249,13 @@ def _topology(match: re.Match[str], wall_ns: int) -> Said | None:
 
 def _of_group(
     group: str, kind: EventKind, wall_ns: int, text: str, term: int | None = None
-) -> Said | None:
+) -> LogEvent | None:
     if not _ours(group):
         return None
     partition = partition_of_group(group)
-    return Said(kind=kind, wall_ns=wall_ns, text=text, group=group, partition=partition, term=term)
+    return LogEvent(
+        kind=kind, wall_ns=wall_ns, text=text, group=group, partition=partition, term=term
+    )
 
 
 def _named(group: str) -> str:

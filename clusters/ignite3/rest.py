@@ -58,7 +58,7 @@ class PartitionStates(msgspec.Struct, frozen=True):
     states: tuple[PartitionState, ...]
 
 
-class Refused(Exception):
+class RestRefusal(Exception):
     """A node answered with another status than 200."""
 
 
@@ -116,7 +116,7 @@ async def initialise(
         await _call(at, "POST", "/cluster/init", body, limit_s)
     except TimeoutError:
         return f"no answer within {limit_s:.1f} s"
-    except (OSError, Refused) as error:
+    except (OSError, RestRefusal) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 
@@ -125,7 +125,7 @@ async def _get(at: Address, path: str, kind: type[T]) -> T | None:
     try:
         text = await _call(at, "GET", path, b"", LOOK_LIMIT_S)
         return msgspec.json.decode(text, type=kind)
-    except (OSError, Refused, msgspec.DecodeError):
+    except (OSError, RestRefusal, msgspec.DecodeError):
         return None
 
 
@@ -150,12 +150,12 @@ async def _call(at: Address, method: str, path: str, body: bytes, limit_s: float
             while more := await reader.read(ANSWER_LIMIT_BYTES):
                 answer += more
                 if len(answer) > ANSWER_LIMIT_BYTES:
-                    raise Refused(f"{method} {path}: more than {ANSWER_LIMIT_BYTES} bytes")
+                    raise RestRefusal(f"{method} {path}: more than {ANSWER_LIMIT_BYTES} bytes")
         finally:
             writer.close()
     status, text = _parted(answer)
     if status != http.HTTPStatus.OK:
-        raise Refused(f"{method} {path}: {status} {text[:300].decode('utf-8', 'replace')}")
+        raise RestRefusal(f"{method} {path}: {status} {text[:300].decode('utf-8', 'replace')}")
     return text
 
 
@@ -164,5 +164,5 @@ def _parted(answer: bytes) -> tuple[int, bytes]:
     head, _, text = answer.partition(b"\r\n\r\n")
     status = _STATUS.match(head)
     if status is None:
-        raise Refused(f"expected an answer of HTTP (got {answer[:40]!r})")
+        raise RestRefusal(f"expected an answer of HTTP (got {answer[:40]!r})")
     return int(status[1]), text

@@ -42,7 +42,9 @@ def is_out(
     return blind or bool(seen and node not in seen)
 
 
-def strangers(nodes: Sequence[str], sees: Mapping[str, frozenset[str] | None]) -> tuple[str, ...]:
+def unseen_nodes(
+    nodes: Sequence[str], sees: Mapping[str, frozenset[str] | None]
+) -> tuple[str, ...]:
     """Who has to be started again for all to see each other, before there is a cluster: those that
     one of the nodes before them does not see, or that don't see it. Who does not tell whom it sees
     is taken at no word.

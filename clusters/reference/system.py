@@ -62,7 +62,7 @@ from harness.protocols.cluster import (
     Roles,
 )
 from harness.protocols.promise import Declaration, LogPattern, Promise
-from harness.protocols.states import LogMark, Recovered, ReplicaState
+from harness.protocols.states import LogMark, RecoveredState, ReplicaState
 from harness.tasks import together
 
 PEER, CLIENT = "peer", "client"
@@ -332,7 +332,7 @@ class ReferenceSystem:
 
 def _state(report: StateReport, replica: ReplicaReport) -> ReplicaState:
     told = msgspec.structs.asdict(replica)
-    told["recovered"] = Recovered(**msgspec.structs.asdict(replica.recovered))
+    told["recovered"] = RecoveredState(**msgspec.structs.asdict(replica.recovered))
     told["log"] = tuple(LogMark(mark.index, mark.term, mark.digest) for mark in replica.log)
     return ReplicaState(node=report.node, life=report.member, boot=report.boot, **told)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import attrs
 
 from harness.clock import RunClock
-from harness.conform.result import Broken, Hung, NotTried
+from harness.conform.result import CheckFailure, CheckHang, NotTried
 from harness.errors import FiredrillError, HarnessError
 from harness.history.records import MicroOp, OpType, Phase, StoreEvent
 from harness.protocols.client import READ_WRITE, Client, StoreError, Tx, classify
@@ -36,7 +36,7 @@ FIRST_KEY = 1_000_000  # what no workload touches
 
 
 @attrs.frozen(kw_only=True)
-class Done:
+class AttemptResult:
     """How an operation ended; ``values`` are those of its reads. ``error`` is the store's code."""
 
     type: OpType
@@ -127,7 +127,7 @@ class Bench:
         kind: str = READ_WRITE,
         client: Client | None = None,
         limit_s: float = OP_LIMIT_S,
-    ) -> Done:
+    ) -> AttemptResult:
         """One operation as the driver makes it: given up at its limit, classified by (phase, code).
         Without ``client`` it has a connection of its own.
         """
@@ -135,7 +135,7 @@ class Bench:
         done = await self.give_up(self._attempt(way, node, steps, kind, limit_s), limit_s)
         if done is None:
             certain = way.phase != "commit"
-            done = Done(
+            done = AttemptResult(
                 type=OpType.FAIL if certain else OpType.INFO, phase=way.phase, error="deadline"
             )
         if client is None and way.client is not None:
@@ -144,7 +144,7 @@ class Bench:
 
     async def _attempt(
         self, way: _Way, node: str, steps: tuple[MicroOp, ...], kind: str, limit_s: float
-    ) -> Done:
+    ) -> AttemptResult:
         deadline_s = asyncio.get_running_loop().time() + limit_s
         try:
             way.client = way.client or await self.connect(node)
@@ -154,7 +154,7 @@ class Bench:
             values = await perform(way.tx, steps)
             way.phase = "commit"
             await way.tx.commit()
-            return Done(type=OpType.OK, phase=way.phase, values=values)
+            return AttemptResult(type=OpType.OK, phase=way.phase, values=values)
         except Exception as error:
             done = self.judged(way.phase, error)
             if way.phase == "step" and way.tx is not None:
@@ -167,14 +167,16 @@ class Bench:
         except Exception as error:
             self.judged("step", error)
 
-    def judged(self, phase: Phase, error: Exception) -> Done:
+    def judged(self, phase: Phase, error: Exception) -> AttemptResult:
         """``error`` as the driver takes it, and remembered."""
         if not isinstance(error, StoreError):
             self.strangers.append(f"{type(error).__name__} in {phase}: {error}")
-            return Done(type=OpType.INFO, phase=phase, error=type(error).__name__, text=str(error))
+            return AttemptResult(
+                type=OpType.INFO, phase=phase, error=type(error).__name__, text=str(error)
+            )
         self.codes.setdefault(error.code, phase)
         type_ = classify(phase, error.code, self.system.errors)
-        return Done(type=type_, phase=phase, error=error.code, text=error.message[:200])
+        return AttemptResult(type=type_, phase=phase, error=error.code, text=error.message[:200])
 
     async def close(self, client: Client) -> None:
         """Drop the connection. Raises ``Broken`` where that raises or waits."""
@@ -182,9 +184,11 @@ class Bench:
         done, _ = await asyncio.wait({work}, timeout=CLOSE_LIMIT_S)
         if not done:
             work.cancel()
-            raise Broken(f"close() took longer than {CLOSE_LIMIT_S:g} s: it waits for the store")
+            raise CheckFailure(
+                f"close() took longer than {CLOSE_LIMIT_S:g} s: it waits for the store"
+            )
         if error := work.exception():
-            raise Broken(f"close() raised {type(error).__name__}: {error}")
+            raise CheckFailure(f"close() raised {type(error).__name__}: {error}")
 
     async def give_up(self, work: Coroutine[Any, Any, T], limit_s: float) -> T | None:
         """The result, or ``None`` where it was cancelled at ``limit_s``. Raises ``Broken`` where it
@@ -192,10 +196,12 @@ class Bench:
         """
         task, _ = await _over(work, limit_s)
         if not task.done():
-            raise Broken(f"a call went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
+            raise CheckFailure(f"a call went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
         return None if task.cancelled() else task.result()
 
-    async def acknowledged(self, node: str, *steps: MicroOp, kind: str = READ_WRITE) -> Done:
+    async def acknowledged(
+        self, node: str, *steps: MicroOp, kind: str = READ_WRITE
+    ) -> AttemptResult:
         """The first acknowledged try of an operation without effects that differ by tries, within
         ``settle_s``. Raises ``Broken``.
         """
@@ -206,7 +212,7 @@ class Bench:
                 return done
             if asyncio.get_running_loop().time() >= ends_s:
                 what = " ".join(step.f for step in steps)
-                raise Broken(f"no {what} through {node} within {self.settle_s:g} s: {done}")
+                raise CheckFailure(f"no {what} through {node} within {self.settle_s:g} s: {done}")
             await asyncio.sleep(POLL_S)
 
     # -- looking -----------------------------------------------------------------------------------
@@ -222,11 +228,11 @@ class Bench:
         """The result of a look that must be quick whatever the nodes do."""
         task, ended = await _over(work, LOOK_LIMIT_S)
         if not ended:
-            raise Broken(f"{what} took longer than {LOOK_LIMIT_S:g} s")
+            raise CheckFailure(f"{what} took longer than {LOOK_LIMIT_S:g} s")
         try:
             return task.result()
         except (Exception, asyncio.CancelledError) as error:
-            raise Broken(f"{what} raised {type(error).__name__}: {error}") from error
+            raise CheckFailure(f"{what} raised {type(error).__name__}: {error}") from error
 
     async def until(
         self, look: Callable[[], Awaitable[str]], what: str, limit_s: float | None = None
@@ -238,7 +244,7 @@ class Bench:
         ends_s = asyncio.get_running_loop().time() + limit_s
         while lacking := await look():
             if asyncio.get_running_loop().time() >= ends_s:
-                raise Broken(f"{what}: after {limit_s:g} s still: {lacking}")
+                raise CheckFailure(f"{what}: after {limit_s:g} s still: {lacking}")
             await asyncio.sleep(POLL_S)
 
     # -- breaking ----------------------------------------------------------------------------------
@@ -258,7 +264,7 @@ class Bench:
         fault = self.kind(kind)
         found = fault.resolve(target, await self.roles(), self.cluster.nodes, 0)
         if found is None:
-            raise Broken(f"roles() does not tell who {target!r} is")
+            raise CheckFailure(f"roles() does not tell who {target!r} is")
         victims: Victims = found
         try:
             await self.provider.cut(victims.grudge)
@@ -281,7 +287,7 @@ class Bench:
         ends_s = asyncio.get_running_loop().time() + PROOF_LIMIT_S
         while not (proof := await look()).holds:
             if asyncio.get_running_loop().time() >= ends_s:
-                raise Broken(f"{what}: {proof.text}")
+                raise CheckFailure(f"{what}: {proof.text}")
             await asyncio.sleep(POLL_S)
         return proof
 
@@ -293,18 +299,18 @@ class Bench:
             await on_time(
                 "recover", self.system.recover(self.cluster, self.provider, deadline_s), deadline_s
             )
-        except Hung as error:
+        except CheckHang as error:
             self.stuck = str(error)
             raise
         except HarnessError as error:
-            raise Broken(f"recover() does not make it whole: {error}") from error
+            raise CheckFailure(f"recover() does not make it whole: {error}") from error
 
     async def watch(self) -> None:
         """Fetch the store's events as a run does, until cancelled, whatever comes of that."""
         while True:
             try:
                 self.events += await self.timely("events()", self._told())
-            except Broken as error:
+            except CheckFailure as error:
                 self.unheard[str(error)] = None
             self.looks += 1
             await asyncio.sleep(POLL_S)
@@ -322,13 +328,13 @@ async def on_time(verb: str, work: Awaitable[None], deadline_s: float) -> None:
     left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
     task, ended = await _over(work, left_s + LATE_S)
     if not ended:
-        raise Hung(f"{verb}() went on {LATE_S:g} s after its deadline")
+        raise CheckHang(f"{verb}() went on {LATE_S:g} s after its deadline")
     try:
         task.result()
     except FiredrillError:
         raise
     except (Exception, asyncio.CancelledError) as error:
-        raise Broken(f"{verb}() raised {type(error).__name__}: {error}") from error
+        raise CheckFailure(f"{verb}() raised {type(error).__name__}: {error}") from error
 
 
 async def _over(work: Awaitable[T], limit_s: float) -> tuple[asyncio.Future[T], bool]:

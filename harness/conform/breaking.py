@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from harness.conform.bench import OP_LIMIT_S, READ, WRITE, Bench
 from harness.conform.ledger import Ledger, load
-from harness.conform.result import Broken, NotTried
+from harness.conform.result import CheckFailure, NotTried
 from harness.errors import MissingCapability
 from harness.history.records import MicroOp
 from harness.protocols.client import Client, StoreError
@@ -81,9 +81,11 @@ async def _silenced(bench: Bench, kind: str) -> str:
             step = MicroOp(WRITE, key, bench.number())
             done = await bench.transact(victim, step, client=held, limit_s=SHORT_S)
             if done.ok:
-                raise Broken(f"a write through {victim} was acknowledged under the fault {kind!r}")
+                raise CheckFailure(
+                    f"a write through {victim} was acknowledged under the fault {kind!r}"
+                )
         if await bench.roles(victim) != Roles():
-            raise Broken(f"{victim} tells roles under the fault {kind!r}")
+            raise CheckFailure(f"{victim} tells roles under the fault {kind!r}")
         await bench.roles()
         if kind == "kill":
             await _succeeded(bench, victim)
@@ -113,7 +115,7 @@ async def _open(bench: Bench, node: str, key: int) -> Client:
     client = await bench.connect(node)
     done = await bench.transact(node, MicroOp(WRITE, key, bench.number()), client=client)
     if not done.ok:
-        raise Broken(f"a whole cluster does not write through {node}: {done}")
+        raise CheckFailure(f"a whole cluster does not write through {node}: {done}")
     return client
 
 
@@ -131,7 +133,7 @@ async def partition(bench: Bench) -> str:
             written = await _written(bench, inside, key, value)
             read = await bench.transact(victim, MicroOp(READ, key), limit_s=SHORT_S)
             if read.ok and read.values == (value,):
-                raise Broken(
+                raise CheckFailure(
                     f"{victim} is cut off from all others, and what was written through {inside} "
                     "was read through it: the store's traffic does not take the links that are cut"
                 )
@@ -175,7 +177,7 @@ async def under_faults(bench: Bench) -> str:
         await breaking
     finally:
         breaking.cancel()
-        with suppress(asyncio.CancelledError, Broken):
+        with suppress(asyncio.CancelledError, CheckFailure):
             await breaking
     await bench.mend()
     return f"{', '.join(usable)}: {await ledger.audit(bench.cluster.nodes[0])}"
@@ -202,11 +204,11 @@ async def recover(bench: Bench) -> str:
     left = [f"{look.node} is down" for look in looks if not look.running]
     left += [f"{look.node} is paused" for look in looks if look.paused]
     if left:
-        raise Broken(f"recover() returned, and {', '.join(left)}")
+        raise CheckFailure(f"recover() returned, and {', '.join(left)}")
     for node in nodes:
         done = await bench.transact(node, MicroOp(WRITE, bench.number(), 1))
         if not done.ok:
-            raise Broken(f"recover() returned, and a write through {node} ended as {done}")
+            raise CheckFailure(f"recover() returned, and a write through {node} ended as {done}")
     return f"{down} killed, {paused}: every node serves after {took_s:.1f} s"
 
 
@@ -228,15 +230,19 @@ async def refused(bench: Bench) -> str:
     except StoreError as error:
         ended = bench.judged("connect", error)
     except Late:
-        raise Broken(f"connect() to a dead program took longer than {OP_LIMIT_S:g} s") from None
+        raise CheckFailure(
+            f"connect() to a dead program took longer than {OP_LIMIT_S:g} s"
+        ) from None
     except Exception as error:
         name = type(error).__name__
-        raise Broken(f"connect() raised {name} ({error}), which is no StoreError") from error
+        raise CheckFailure(f"connect() raised {name} ({error}), which is no StoreError") from error
     else:
         await bench.close(client)
         begun = await bench.transact(victim, MicroOp(READ, bench.number()), limit_s=SHORT_S)
         if begun.ok:
-            raise Broken(f"{victim} was killed, and a read through it was acknowledged") from None
+            raise CheckFailure(
+                f"{victim} was killed, and a read through it was acknowledged"
+            ) from None
         ended = begun
     finally:
         await bench.mend()

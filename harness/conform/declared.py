@@ -9,7 +9,7 @@ import attrs
 import msgspec
 
 from harness.conform.bench import CANCEL_LIMIT_S, LOOK_LIMIT_S, POLL_S, Bench
-from harness.conform.result import Broken
+from harness.conform.result import CheckFailure
 from harness.errors import PlanError
 from harness.history.records import EventKind, StoreEvent
 from harness.protocols.client import READ_WRITE
@@ -44,7 +44,7 @@ async def declaration(bench: Bench) -> str:
     if not bench.system.versions():
         wrong.append("versions() is empty: a run would not say what was under test")
     if wrong:
-        raise Broken("; ".join(wrong))
+        raise CheckFailure("; ".join(wrong))
     return f"mode {told.mode}: {', '.join(_promised(told))}"
 
 
@@ -74,7 +74,7 @@ async def errors(bench: Bench) -> str:
     if not table:
         wrong.append("the error table is empty: every error at commit would be indefinite")
     if wrong:
-        raise Broken("; ".join(wrong))
+        raise CheckFailure("; ".join(wrong))
     definite = sum(row.at_commit.value == "definite" for row in table.values())
     return f"{len(table)} codes, {definite} of them definite at commit"
 
@@ -85,13 +85,17 @@ async def options(bench: Bench) -> str:
         bench.build({NO_OPTION: 1})
     except PlanError as error:
         if not error.path.startswith("system"):
-            raise Broken(
+            raise CheckFailure(
                 f"option {NO_OPTION!r} is refused at {error.path!r}, not system.…"
             ) from None
         return str(error)
     except Exception as error:
-        raise Broken(f"option {NO_OPTION!r} raised {type(error).__name__}: {error}") from error
-    raise Broken(f"option {NO_OPTION!r} was taken: a slip of the pen in a plan would be silent")
+        raise CheckFailure(
+            f"option {NO_OPTION!r} raised {type(error).__name__}: {error}"
+        ) from error
+    raise CheckFailure(
+        f"option {NO_OPTION!r} was taken: a slip of the pen in a plan would be silent"
+    )
 
 
 async def program(bench: Bench) -> str:
@@ -100,9 +104,9 @@ async def program(bench: Bench) -> str:
     for node in cluster.nodes:
         made[node] = bench.system.program(node, cluster)
         if bench.system.program(node, cluster) != made[node]:
-            raise Broken(f"program({node!r}) is another one when it is asked for again")
+            raise CheckFailure(f"program({node!r}) is another one when it is asked for again")
     if len(cluster.nodes) > 1 and made[cluster.nodes[0]] == made[cluster.nodes[1]]:
-        raise Broken(f"{cluster.nodes[0]} and {cluster.nodes[1]} are given the same program")
+        raise CheckFailure(f"{cluster.nodes[0]} and {cluster.nodes[1]} are given the same program")
     if Capability.PARTITION in bench.able:
         _dials_links(bench)
     between = ", ".join(port.name for port in bench.system.ports if port.between_nodes)
@@ -120,7 +124,7 @@ def _dials_links(bench: Bench) -> None:
             continue  # the provider cuts elsewhere than in a proxy
         moved = attrs.evolve(cluster, bind=_elsewhere(cluster, other, name))
         if bench.system.program(node, cluster) != bench.system.program(node, moved):
-            raise Broken(
+            raise CheckFailure(
                 f"the program of {node} depends on where {other} listens (cluster.bind): it is to "
                 "dial cluster.peer, or no link can be cut"
             )
@@ -137,14 +141,14 @@ async def partitions(bench: Bench) -> str:
     count = bench.system.partitions
     placed = [bench.system.partition_of(key) for key in range(KEYS)]
     if placed != [bench.system.partition_of(key) for key in range(KEYS)]:
-        raise Broken("partition_of() places a key elsewhere when it is asked again")
+        raise CheckFailure("partition_of() places a key elsewhere when it is asked again")
     known = [partition for partition in placed if partition is not None]
     if not known:
         return f"{count or 'an unknown number of'} partitions; keys are not placed"
     if count is None:
-        raise Broken("partition_of() places keys, and partitions is None")
+        raise CheckFailure("partition_of() places keys, and partitions is None")
     if outside := [partition for partition in known if not 0 <= partition < count]:
-        raise Broken(f"partition_of() names partition {outside[0]} of {count}")
+        raise CheckFailure(f"partition_of() names partition {outside[0]} of {count}")
     return f"{count} partitions, {len(set(known))} of them hold keys 0 to {KEYS - 1}"
 
 
@@ -157,12 +161,12 @@ async def events(bench: Bench) -> str:
     await _asked_again(bench)
     if bench.unheard:
         how = "; ".join(list(bench.unheard)[:SHOWN])
-        raise Broken(f"{how}; nodes that don't answer, or answer nonsense, are to be skipped")
+        raise CheckFailure(f"{how}; nodes that don't answer, or answer nonsense, are to be skipped")
     wrong = [text for now, event in bench.events if (text := _wrong(bench, now, event))]
     told = Counter(event for _, event in bench.events)
     twice = [f"{event.kind} of {event.node} twice" for event, n in _again(bench) if n > 1]
     if wrong or twice:
-        raise Broken("; ".join((wrong + twice)[:SHOWN]))
+        raise CheckFailure("; ".join((wrong + twice)[:SHOWN]))
     if not told:
         return "none were told"
     kinds = Counter(str(event.kind) for event in told.elements())
@@ -211,9 +215,9 @@ def _wrong(bench: Bench, now_ns: int, event: StoreEvent) -> str:
 async def codes(bench: Bench) -> str:
     """Clients raise nothing but ``StoreError``, and each code stands in the table."""
     if bench.strangers:
-        raise Broken("; ".join(dict.fromkeys(bench.strangers[:SHOWN])))
+        raise CheckFailure("; ".join(dict.fromkeys(bench.strangers[:SHOWN])))
     unknown = [code for code in bench.codes if code not in bench.system.errors]
     if unknown:
         told = ", ".join(f"{code} (at {bench.codes[code]})" for code in sorted(unknown))
-        raise Broken(f"in no row of the error table: {told}")
+        raise CheckFailure(f"in no row of the error table: {told}")
     return f"seen: {', '.join(sorted(bench.codes)) or 'none'}"

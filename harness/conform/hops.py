@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from harness.conform.bench import OP_LIMIT_S, POLL_S, Bench, Done
+from harness.conform.bench import OP_LIMIT_S, POLL_S, AttemptResult, Bench
 from harness.conform.ledger import Ledger
 from harness.conform.relay import LOOPBACK, Relay, relayed_links
 from harness.conform.result import NotTried
@@ -158,15 +158,15 @@ async def _appended(client: Client, key: int, element: int) -> Tx:
     return tx
 
 
-async def _committed(bench: Bench, tx: Tx) -> Done:
+async def _committed(bench: Bench, tx: Tx) -> AttemptResult:
     """How the commit ended, given up at the limit of an operation."""
 
-    async def commit() -> Done:
+    async def commit() -> AttemptResult:
         try:
             await tx.commit()
         except Exception as error:
             return bench.judged("commit", error)
-        return Done(type=OpType.OK, phase="commit")
+        return AttemptResult(type=OpType.OK, phase="commit")
 
     done = await bench.give_up(commit(), OP_LIMIT_S)
-    return done or Done(type=OpType.INFO, phase="commit", error="deadline")
+    return done or AttemptResult(type=OpType.INFO, phase="commit", error="deadline")

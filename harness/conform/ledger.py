@@ -8,8 +8,8 @@ from collections import Counter
 
 import attrs
 
-from harness.conform.bench import APPEND, CLOSE_LIMIT_S, READ, Bench, Done
-from harness.conform.result import Broken
+from harness.conform.bench import APPEND, CLOSE_LIMIT_S, READ, AttemptResult, Bench
+from harness.conform.result import CheckFailure
 from harness.history.records import MicroOp, OpType
 from harness.protocols.client import Client, StoreError
 from harness.tasks import together
@@ -22,9 +22,9 @@ class Ledger:
     """Appends of elements that no two have in common, by key."""
 
     bench: Bench
-    done: dict[int, dict[int, Done]] = attrs.field(factory=dict)
+    done: dict[int, dict[int, AttemptResult]] = attrs.field(factory=dict)
 
-    def enter(self, key: int, element: int, done: Done) -> None:
+    def enter(self, key: int, element: int, done: AttemptResult) -> None:
         """Note how an append ended."""
         self.done.setdefault(key, {})[element] = done
 
@@ -37,11 +37,11 @@ class Ledger:
             read = await self.bench.acknowledged(node, MicroOp(READ, key))
             held = read.values[0] or ()
             if isinstance(held, int):
-                raise Broken(f"a list was read back as {held}")
+                raise CheckFailure(f"a list was read back as {held}")
             wrong += _differences(key, Counter(held), appended)
         if wrong:
             more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
-            raise Broken("; ".join(wrong[:SHOWN]) + more)
+            raise CheckFailure("; ".join(wrong[:SHOWN]) + more)
         return self.told()
 
     def told(self) -> str:
@@ -54,7 +54,7 @@ class Ledger:
         return counts + (f" ({named})" if named else "")
 
 
-def _differences(key: int, held: Counter[int], appended: dict[int, Done]) -> list[str]:
+def _differences(key: int, held: Counter[int], appended: dict[int, AttemptResult]) -> list[str]:
     wrong = [
         f"{element} is {count} times in key {key}, appended once: a hidden retry"
         for element, count in held.items()

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from harness.conform.bench import Bench
 
 
-class Broken(FiredrillError):
+class CheckFailure(FiredrillError):
     """The adapter, or what it drives, does what the harness can't live with."""
 
 
-class Hung(Broken):
+class CheckHang(CheckFailure):
     """A call that knows its deadline went on long after it."""
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from harness.conform import breaking, declared, hops, talking
 from harness.conform.bench import Bench, on_time
-from harness.conform.result import Broken, Check, Mark, NotTried, Result
+from harness.conform.result import Check, CheckFailure, Mark, NotTried, Result
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.tasks import Late, within
 
@@ -114,7 +114,7 @@ async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Re
     deadline_s = asyncio.get_running_loop().time() + bench.ready_s
     try:
         await on_time("set_up", system.set_up(cluster, bench.provider, deadline_s), deadline_s)
-    except Broken as error:
+    except CheckFailure as error:
         first, *rest = chosen_up
         yield Result(name=first.name, mark=Mark.BROKEN, text=f"there is no cluster: {error}")
         for check in rest:
@@ -142,7 +142,7 @@ async def _one(bench: Bench, check: Check) -> Result:
         text, mark = await within(check.limit_s, check.run(bench)), Mark.HOLDS
     except NotTried as error:
         text, mark = str(error), Mark.NOT_TRIED
-    except Broken as error:
+    except CheckFailure as error:
         text, mark = str(error), Mark.BROKEN
     except Late:
         text, mark = f"not over within {check.limit_s:g} s", Mark.BROKEN

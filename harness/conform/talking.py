@@ -18,7 +18,7 @@ from harness.conform.bench import (
 )
 from harness.conform.ledger import Ledger, load
 from harness.conform.relay import Relay, relayed
-from harness.conform.result import Broken, NotTried
+from harness.conform.result import CheckFailure, NotTried
 from harness.errors import HarnessError
 from harness.history.records import MicroOp, OpType
 from harness.protocols.client import READ_WRITE, Client, Committed, StoreError, Tx
@@ -69,7 +69,7 @@ async def _gives_up(bench: Bench, verb: str) -> str:
         await on_time(verb, work, began_s + SOON_S)
     except HarnessError as error:
         return f"{loop.time() - began_s:.1f} s for {SOON_S:g} s: {error}"
-    raise Broken(f"{verb}() returned though no node could be started")
+    raise CheckFailure(f"{verb}() returned though no node could be started")
 
 
 async def serves(bench: Bench) -> str:
@@ -83,7 +83,7 @@ async def serves(bench: Bench) -> str:
         for key, value in written.items():
             read = await bench.acknowledged(node, MicroOp(READ, key))
             if read.values != (value,):
-                raise Broken(f"{node} reads {read.values[0]} where {value} was acknowledged")
+                raise CheckFailure(f"{node} reads {read.values[0]} where {value} was acknowledged")
     return f"each of {len(written)} nodes read what was written through all"
 
 
@@ -96,7 +96,9 @@ async def transactions(bench: Bench) -> str:
         except StoreError as error:  # locks may stand a moment longer than their transaction
             known = bench.system.declaration.conflicts or ()
             if error.code not in known or asyncio.get_running_loop().time() > ends_s:
-                raise Broken(f"on a whole cluster, with nobody else there: {error}") from error
+                raise CheckFailure(
+                    f"on a whole cluster, with nobody else there: {error}"
+                ) from error
         await asyncio.sleep(POLL_S)
 
 
@@ -122,7 +124,9 @@ async def _transactions(bench: Bench) -> str:
         await bench.close(client)
     read = await bench.acknowledged(node, MicroOp(READ, other), MicroOp(WRITE, other, 10))
     if read.values != (7,):
-        raise Broken(f"a closed connection's open write was read: {read.values[0]} instead of 7")
+        raise CheckFailure(
+            f"a closed connection's open write was read: {read.values[0]} instead of 7"
+        )
     return "own writes seen; nothing of rolled back or abandoned ones, and their keys are free"
 
 
@@ -133,14 +137,14 @@ async def _begun(bench: Bench, client: Client) -> Tx:
 async def _sees(tx: Tx, what: str, key: int, expected: object) -> None:
     found = await tx.read(key)
     if found != expected or type(found) is not type(expected):
-        raise Broken(f"a transaction read {what} as {found!r} instead of {expected!r}")
+        raise CheckFailure(f"a transaction read {what} as {found!r} instead of {expected!r}")
 
 
 async def _expect(tx: Tx, what: str, key: int, expected: object) -> None:
     await _sees(tx, what, key, expected)
     done = await tx.commit()
     if not isinstance(done, Committed):
-        raise Broken(f"commit() returned {done!r}, which is no Committed")
+        raise CheckFailure(f"commit() returned {done!r}, which is no Committed")
 
 
 async def identity(bench: Bench) -> str:
@@ -157,10 +161,12 @@ async def identity(bench: Bench) -> str:
     finally:
         await bench.close(client)
     if names[0] is not None and names[0] == names[1]:
-        raise Broken(f"two transactions are both called {names[0]!r}")
+        raise CheckFailure(f"two transactions are both called {names[0]!r}")
     first, second = stamps
     if first is not None and second is not None and second <= first:
-        raise Broken(f"commit timestamp {second} follows {first} of an earlier write of its key")
+        raise CheckFailure(
+            f"commit timestamp {second} follows {first} of an earlier write of its key"
+        )
     told = [name for name, known in (("name", names[0]), ("timestamp", first)) if known is not None]
     return f"tells of a transaction: {', '.join(told) or 'nothing'}"
 
@@ -178,7 +184,7 @@ async def kinds(bench: Bench) -> str:
         for node in nodes:
             read = await bench.acknowledged(node, MicroOp(READ, key), kind=promise.kind)
             if read.values != (value,):
-                raise Broken(
+                raise CheckFailure(
                     f"kind {promise.kind!r} through {node} read {read.values[0]}: {value} had been "
                     f"acknowledged for {promise.staleness_s or 0:g} s"
                 )
@@ -191,7 +197,7 @@ async def contention(bench: Bench) -> str:
     await load(ledger, seconds=CONTENTION_S, clients=8, keys=2, limit_s=OP_LIMIT_S)
     found = await ledger.audit(bench.cluster.nodes[0])
     if not any(done.ok for held in ledger.done.values() for done in held.values()):
-        raise Broken(f"8 clients on 2 keys had no append acknowledged: {found}")
+        raise CheckFailure(f"8 clients on 2 keys had no append acknowledged: {found}")
     return found
 
 
@@ -213,20 +219,22 @@ async def lost_answer(bench: Bench) -> str:
         commit.cancel()
         await bench.close(client)
     if again:
-        raise Broken(f"commit() dialed {again} more times when its answer was lost: a hidden retry")
+        raise CheckFailure(
+            f"commit() dialed {again} more times when its answer was lost: a hidden retry"
+        )
     if not done[0]:
-        raise Broken(f"commit() did not end {OP_LIMIT_S:g} s after its connection was reset")
+        raise CheckFailure(f"commit() did not end {OP_LIMIT_S:g} s after its connection was reset")
     error = commit.exception()
     if error is None:
-        raise Broken("commit() returned though its answer never came")
+        raise CheckFailure("commit() returned though its answer never came")
     if not isinstance(error, Exception):
         raise error
     ended = bench.judged("commit", error)
     if ended.type is not OpType.INFO:
-        raise Broken(f"a commit whose answer was lost ended as {ended}: that is not known")
+        raise CheckFailure(f"a commit whose answer was lost ended as {ended}: that is not known")
     held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
     if held not in (None, (), (element,)):
-        raise Broken(f"one append of {element} left {held}")
+        raise CheckFailure(f"one append of {element} left {held}")
     return f"{ended.error}; the append {'was' if held else 'was not'} done, once, nobody dialed"
 
 
@@ -253,21 +261,23 @@ async def _reset(bench: Bench, *, between_steps: bool) -> str:
                 await within(OP_LIMIT_S, tx.append(later, 1))
             await within(OP_LIMIT_S, tx.commit())
         except Late:
-            raise Broken(f"{what} did not end {OP_LIMIT_S:g} s after the reset") from None
+            raise CheckFailure(f"{what} did not end {OP_LIMIT_S:g} s after the reset") from None
         except Exception as error:
             ended = bench.judged("commit", error)
         else:
             held = (await bench.acknowledged(node, MicroOp(READ, key))).values[0]
             lost = "and the append is lost" if not held else "under another connection"
-            raise Broken(f"{what} returned after the connection had been reset, {lost}")
+            raise CheckFailure(f"{what} returned after the connection had been reset, {lost}")
         await asyncio.sleep(SECOND_THOUGHTS_S)
         again = relay.accepted - before
         await bench.close(client)
     if again:
-        raise Broken(f"{what} dialed {again} more times after the reset: a hidden retry")
+        raise CheckFailure(f"{what} dialed {again} more times after the reset: a hidden retry")
     read = await bench.acknowledged(node, MicroOp(READ, key), MicroOp(READ, later))
     if left := [value for value in read.values if value not in (None, ())]:
-        raise Broken(f"{what} ended as {ended}, and under another connection it left {left[0]}")
+        raise CheckFailure(
+            f"{what} ended as {ended}, and under another connection it left {left[0]}"
+        )
     return f"{what} ended as {ended.error}"
 
 
@@ -301,14 +311,14 @@ async def _cancelled(bench: Bench, name: str, work: Awaitable[object]) -> None:
     call.cancel()
     done, _ = await asyncio.wait({call}, timeout=CANCEL_LIMIT_S)
     if not done:
-        raise Broken(f"{name} went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
+        raise CheckFailure(f"{name} went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
     if call.cancelled():
         return
     error = call.exception()
     if isinstance(error, Exception):
         bench.judged("connect" if name == "connect()" else "step", error)
     elif name not in ("connect()", "begin()"):  # what is done with the first step needs no answer
-        raise Broken(f"{name} returned though no answer came")
+        raise CheckFailure(f"{name} returned though no answer came")
 
 
 async def _through(bench: Bench, relay: Relay, node: str) -> tuple[Client, Tx]:

@@ -9,14 +9,14 @@ import sysconfig
 from collections.abc import Iterator
 from types import FrameType
 
-from harness.conform.result import Broken
+from harness.conform.result import CheckFailure
 
 BLOCKED_S = 15.0
 TICK_S = 1.0
 PYTHONS_OWN = sysconfig.get_path("stdlib")
 
 
-class Blocked(Broken):
+class Blocked(CheckFailure):
     """The adapter held up the loop that everybody shares."""
 
     def __init__(self, limit_s: float, frame: FrameType | None) -> None:

@@ -25,7 +25,7 @@ from harness.driving.protocol import Order, Word
 from harness.errors import HarnessError
 from harness.history.records import OpType
 from harness.protocols.cluster import Cluster
-from harness.run.controller_health import Strain
+from harness.run.controller_health import LoopStats
 from harness.run.stop import SETTLE_LIMIT_S, end
 from harness.tasks import together
 
@@ -38,18 +38,18 @@ _BLOCK_BYTES = 1 << 16
 Observe = Callable[[OpType, str | None], None]
 
 
-class Lost(HarnessError):
+class DriverLost(HarnessError):
     """A driver process is gone, or said that it can't go on."""
 
 
-class Member:
+class DriverProcess:
     """One driver process, as its run sees it."""
 
     def __init__(self, number: int, process: Process, observe: Observe) -> None:
         self.number, self.process = number, process
         self._observe = observe
         self.touched: tuple[int, ...] = ()
-        self._strain = Strain()
+        self._strain = LoopStats()
 
     def send(self, order: Order) -> None:
         """Send, where anybody is left to read it."""
@@ -64,7 +64,7 @@ class Member:
             async with asyncio.timeout(limit_s):
                 return await self._answer()
         except TimeoutError as error:
-            raise Lost(f"{self}: no answer within {limit_s:g} s") from error
+            raise DriverLost(f"{self}: no answer within {limit_s:g} s") from error
 
     async def _answer(self) -> bool:
         while True:
@@ -72,9 +72,9 @@ class Member:
                 case protocol.Tally(counts=counts, strain=strain):
                     self._count(counts)
                     self._strain = self._strain.and_also(strain)
-                case protocol.Broken(text=text):
-                    raise Lost(f"{self}: {text}")
-                case protocol.Ended(done=done, touched=touched):
+                case protocol.DriverFailure(text=text):
+                    raise DriverLost(f"{self}: {text}")
+                case protocol.PhaseResult(done=done, touched=touched):
                     self.touched = touched
                     return done
                 case protocol.Ready():
@@ -87,17 +87,17 @@ class Member:
             if text.endswith(b"\n"):
                 return protocol.WORDS.decode(text)
         except (ValueError, msgspec.DecodeError) as error:  # a line too long, or none of ours
-            raise Lost(f"{self}: what it says can't be read: {error}") from error
-        raise Lost(f"{self}: {_how_it_ended(await self.process.wait())}")
+            raise DriverLost(f"{self}: what it says can't be read: {error}") from error
+        raise DriverLost(f"{self}: {_how_it_ended(await self.process.wait())}")
 
     def _count(self, counts: Sequence[tuple[OpType, str | None, int]]) -> None:
         for type_, error, count in counts:
             for _ in range(count):
                 self._observe(type_, error)
 
-    def strain(self) -> Strain:
+    def strain(self) -> LoopStats:
         """What it told of itself since the last call."""
-        strain, self._strain = self._strain, Strain()
+        strain, self._strain = self._strain, LoopStats()
         return strain
 
     def hang_up(self) -> None:
@@ -128,7 +128,7 @@ class Member:
         return f"driver process {self.number} (pid {self.process.pid})"
 
 
-class Crew:
+class DriverPool:
     """A ``harness.driving.load.Load`` of several processes."""
 
     def __init__(
@@ -144,14 +144,14 @@ class Crew:
         observe: Observe,
         run_id: str = "",
     ) -> None:
-        """``command`` starts a process that obeys ``harness.driving.protocol``; ``plan`` is the run's file.
+        """``command`` starts a process that obeys ``protocol``; ``plan`` is the run's file.
         ``observe`` sees how operations end, some time after they did.
         """
         self.command, self._count = tuple(command), count
         self._plan, self._chunks, self._cluster = plan, chunks, cluster
         self._clock, self._observe, self._run_id = clock, observe, run_id
         self._late_s = op_deadline_s + LATE_LIMIT_S
-        self._members: list[Member] = []
+        self._members: list[DriverProcess] = []
         self._trouble: list[str] = []
 
     @property
@@ -164,9 +164,11 @@ class Crew:
         """The processes, in the order of their numbers."""
         return tuple(member.process.pid for member in self._members)
 
-    def strain(self) -> Strain:
+    def strain(self) -> LoopStats:
         """See ``Load``."""
-        return reduce(Strain.and_also, [member.strain() for member in self._members], Strain())
+        return reduce(
+            LoopStats.and_also, [member.strain() for member in self._members], LoopStats()
+        )
 
     def hang_up(self) -> None:
         """Let every process end what goes on and leave, unasked."""
@@ -186,7 +188,7 @@ class Crew:
                 )
             except OSError as error:
                 raise HarnessError(f"driver process {number} can't be started: {error}") from error
-            self._members.append(Member(number, process, self._observe))
+            self._members.append(DriverProcess(number, process, self._observe))
         plan = await asyncio.to_thread(self._plan.read_text)
         await together(self._enlisted(member, plan) for member in self._members)
 
@@ -214,10 +216,10 @@ class Crew:
         """See ``Load``."""
         await together(member.leave() for member in self._members)
 
-    async def _enlisted(self, member: Member, plan: str) -> None:
+    async def _enlisted(self, member: DriverProcess, plan: str) -> None:
         order = protocol.Enlist(
             plan=plan,
-            cluster=protocol.Map.of(self._cluster),
+            cluster=protocol.ClusterMap.of(self._cluster),
             chunks=str(self._chunks),
             number=member.number,
             of=self._count,
@@ -226,7 +228,7 @@ class Crew:
         )
         await member.ask(order, ENLIST_LIMIT_S)
 
-    async def _all(self, work: Sequence[tuple[Member, Order]], limit_s: float) -> bool:
+    async def _all(self, work: Sequence[tuple[DriverProcess, Order]], limit_s: float) -> bool:
         """Have every order carried out; whether all of them were done. One that is lost ends the
         others, and so does cancellation.
         """
@@ -243,14 +245,14 @@ class Crew:
             done = [await self._over(task, member) for task, member in tasks.items()]
         return all(done)
 
-    async def _over(self, task: asyncio.Future[bool], member: Member) -> bool:
+    async def _over(self, task: asyncio.Future[bool], member: DriverProcess) -> bool:
         """Whether the order was done, once nobody reads any more what ``member`` answers."""
         if not task.done():
             await end(task)
             self._trouble.append(f"{member}: went on {HALT_LIMIT_S:g} s after it was told to end")
         if task.cancelled() or not task.done():
             return False
-        if isinstance(error := task.exception(), Lost):
+        if isinstance(error := task.exception(), DriverLost):
             self._trouble.append(f"{error}; nothing after that is judged")
             return False
         return task.result()

@@ -8,7 +8,7 @@ from harness.driving.driver import Driver
 from harness.generators.generator import paced
 from harness.plan.plan import Plan
 from harness.protocols.workload import Workload, whole
-from harness.run.controller_health import Strain
+from harness.run.controller_health import LoopStats
 
 
 class Load(Protocol):
@@ -29,7 +29,7 @@ class Load(Protocol):
     async def read_all(self, until_ns: int) -> bool:
         """Read every key that was touched; whether that was done by ``until_ns``."""
 
-    def strain(self) -> Strain:
+    def strain(self) -> LoopStats:
         """What the processes that this load started went through since the last call."""
 
     async def close(self) -> None:
@@ -57,9 +57,9 @@ class OwnLoad:
         final = self._workload.final(self._driver.touched_keys())
         return await self._driver.drive(final, until_ns)
 
-    def strain(self) -> Strain:
+    def strain(self) -> LoopStats:
         """None was started."""
-        return Strain()
+        return LoopStats()
 
     async def close(self) -> None:
         """See ``Load``."""

@@ -10,7 +10,7 @@ import msgspec
 
 from harness.history.records import OpType
 from harness.protocols.cluster import Address, Cluster
-from harness.run.controller_health import Strain
+from harness.run.controller_health import LoopStats
 
 MAX_LINE_BYTES = 64 << 20
 """A million keys fit, which is more than a run's final reads get through."""
@@ -18,7 +18,7 @@ MAX_LINE_BYTES = 64 << 20
 Places = dict[str, dict[str, Address]]
 
 
-class Map(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
     """A ``Cluster``, whose keys JSON has no names for."""
 
     nodes: tuple[str, ...]
@@ -28,9 +28,9 @@ class Map(msgspec.Struct, frozen=True, kw_only=True):
     work_dir: dict[str, str]
 
     @staticmethod
-    def of(cluster: Cluster) -> Map:
+    def of(cluster: Cluster) -> ClusterMap:
         """``cluster`` as it travels."""
-        return Map(
+        return ClusterMap(
             nodes=cluster.nodes,
             bind={node: dict(ports) for node, ports in cluster.bind.items()},
             peer=tuple((a, b, dict(ports)) for (a, b), ports in cluster.peer.items()),
@@ -58,7 +58,7 @@ class Enlist(msgspec.Struct, frozen=True, kw_only=True, tag="enlist"):
     """
 
     plan: str
-    cluster: Map
+    cluster: ClusterMap
     chunks: str
     number: int
     of: int
@@ -100,7 +100,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """There is a driver."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
+class PhaseResult(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     """The order came to its end: whether all of it was done, and every key touched until now,
     ascending.
     """
@@ -115,16 +115,16 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, tag="tally"):
     """
 
     counts: tuple[tuple[OpType, str | None, int], ...]
-    strain: Strain = Strain()
+    strain: LoopStats = LoopStats()
 
 
-class Broken(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
+class DriverFailure(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
     """The process can't go on, and leaves."""
 
     text: str
 
 
-Word = Ready | Ended | Tally | Broken
+Word = Ready | PhaseResult | Tally | DriverFailure
 
 ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 WORDS: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)

@@ -25,7 +25,7 @@ from harness.errors import (
 from harness.history import frames
 from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, sync_directory
 from harness.history.records import Complete, Invoke, Record
-from harness.history.scan import Scan, Torn, scan
+from harness.history.scan import Scan, TornChunk, scan
 
 __all__ = [
     "CHUNK_BYTES",
@@ -34,7 +34,7 @@ __all__ = [
     "InlineExecutor",
     "OpenHistory",
     "Scan",
-    "Torn",
+    "TornChunk",
     "scan",
 ]
 

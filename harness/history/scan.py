@@ -28,7 +28,7 @@ DRIVE = "drive"
 
 
 @attrs.frozen
-class Torn:
+class TornChunk:
     """Where a stream stops being readable.
 
     ``cut_off``: as a writer that died leaves it; otherwise the bytes are damaged. ``first``: in its
@@ -59,7 +59,7 @@ class Stream:
         self.writer = writer
         self.file = directory / frames.chunk_name(writer, 0)
         self.offset = 0
-        self.torn: Torn | None = None
+        self.torn: TornChunk | None = None
         self.last_ns = 0
         self.records = 0
         self.drove = self.marked_drive = self.absent = False
@@ -163,7 +163,7 @@ class Stream:
 
     def _tear(self, reason: str, *, cut_off: bool = False) -> None:
         first = self.file.name == frames.chunk_name(self.writer, 0)
-        self.torn = Torn(self.file, self.offset, reason, cut_off, first)
+        self.torn = TornChunk(self.file, self.offset, reason, cut_off, first)
 
 
 class Scan:
@@ -182,7 +182,7 @@ class Scan:
         return any(stream.drove or stream.marked_drive for stream in self.streams)
 
     @property
-    def torn(self) -> tuple[Torn, ...]:
+    def torn(self) -> tuple[TornChunk, ...]:
         """Where streams stopped short; complete once the iteration is over. A stream of which there
         is nothing never began in a run that ended before clients drove.
         """

@@ -18,7 +18,7 @@ from harness.history import files, schema
 from harness.history.checksums import require_checksums, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
-from harness.history.scan import Scan, Stream, Torn, scan
+from harness.history.scan import Scan, Stream, TornChunk, scan
 from harness.history.tables import Contradiction, PartitionOf, Tabulator
 from harness.run.directory import Manifest, RunDirectory
 
@@ -171,7 +171,7 @@ def _end_ns(scanned: Scan) -> int:
     return max(stream.last_ns for stream in scanned.streams)
 
 
-def _may_lack(stream: Stream, torn: Torn, scanned: Scan) -> bool:
+def _may_lack(stream: Stream, torn: TornChunk, scanned: Scan) -> bool:
     """Whether a stream that was ``torn`` may lack anything that a verdict depends on.
 
     Before the drive phase nothing was invoked. Runs of versions without heartbeats say so little of

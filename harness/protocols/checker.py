@@ -115,7 +115,7 @@ class Part:
 
     ``outcome`` is what it decides apart from anomalies (``unknown`` where it can't tell);
     anomalies decide through the model. ``meanings`` says what those mean whose names are the
-    checker's own (``harness.protocols.models.breaking``, ``OBSERVED``); one that it does not mention is a
+    checker's own (``breaking``, ``OBSERVED``); one that it does not mention is a
     violation, whatever model was asked for. ``tables`` are written beside the verdict.
     """
 

@@ -23,7 +23,7 @@ class LogMark(msgspec.Struct, frozen=True):
     digest: int
 
 
-class Recovered(msgspec.Struct, frozen=True):
+class RecoveredState(msgspec.Struct, frozen=True):
     """What a replica found on its disk when its node started."""
 
     term: int
@@ -58,7 +58,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     applied_term: int
     commit_index: int
     last_index: int
-    recovered: Recovered
+    recovered: RecoveredState
     epoch: int
     acting: bool
     locks: int

@@ -39,7 +39,7 @@ SCHEMA = pa.schema(
 is virtual."""
 
 
-class Strain(msgspec.Struct, frozen=True, kw_only=True):
+class LoopStats(msgspec.Struct, frozen=True, kw_only=True):
     """What processes went through since they were last asked: how late a loop of theirs ran at
     worst, and the seconds of CPU that they used together.
     """
@@ -47,12 +47,12 @@ class Strain(msgspec.Struct, frozen=True, kw_only=True):
     late_ns: int = 0
     cpu_s: float = 0.0
 
-    def and_also(self, other: Strain) -> Strain:
+    def and_also(self, other: LoopStats) -> LoopStats:
         """Both at once."""
-        return Strain(late_ns=max(self.late_ns, other.late_ns), cpu_s=self.cpu_s + other.cpu_s)
+        return LoopStats(late_ns=max(self.late_ns, other.late_ns), cpu_s=self.cpu_s + other.cpu_s)
 
 
-class Beat:
+class LoopSampler:
     """Measures the strain of this process, while ``run`` goes on."""
 
     def __init__(self, clock: RunClock, cpu_s: Callable[[], float] | None) -> None:
@@ -72,10 +72,10 @@ class Beat:
         late_ns = self._clock.now_ns() - before_ns - int(BEAT_S * NS_PER_S)
         self._late_ns = max(self._late_ns, late_ns)
 
-    def take(self) -> Strain:
+    def take(self) -> LoopStats:
         """What there was since the last call."""
         used_s = self._now_used_s()
-        strain = Strain(late_ns=self._late_ns, cpu_s=used_s - self._used_s)
+        strain = LoopStats(late_ns=self._late_ns, cpu_s=used_s - self._used_s)
         self._late_ns, self._used_s = 0, used_s
         return strain
 
@@ -83,16 +83,16 @@ class Beat:
         return 0.0 if self._cpu_s is None else self._cpu_s()
 
 
-class Pulse:
+class ControllerHealth:
     """Measures while it runs; ``close`` writes what was measured."""
 
     def __init__(self, clock: RunClock, cpu_s: Callable[[], float] | None) -> None:
         """``cpu_s`` tells the seconds of CPU that this process has used."""
         self._clock, self._measures_cpu = clock, cpu_s is not None
-        self._beat = Beat(clock, cpu_s)
+        self._beat = LoopSampler(clock, cpu_s)
         self._rows: list[dict[str, Any]] = []
 
-    async def run(self, others: Callable[[], Strain] = Strain) -> None:
+    async def run(self, others: Callable[[], LoopStats] = LoopStats) -> None:
         """Beat until cancelled. ``others`` tells what the processes that drive clients went through
         since it was last asked; what of it comes late stands in a later row.
         """
@@ -129,7 +129,7 @@ class Pulse:
             raise disk_failure("write", path, error, missing) from error
 
 
-def read_pulse(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
+def read_controller_health(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
     """``run.controller``; empty where the run's manifest names none.
 
     What an older run did not measure is null. Raises ``MalformedHistory`` for a file that the

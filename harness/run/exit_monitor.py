@@ -30,7 +30,7 @@ FRESH_S = 1.0  # a look this young is not taken again: nodes that are struck tog
 EXIT_TEXT_CHARS = 2000
 
 
-class Attendance:
+class ExitMonitor:
     """What is known of every node: whether it was told to end, and when it was last seen alive.
 
     A node counts as told to end until it is first started, and from the beginning of any verb that
@@ -102,7 +102,7 @@ class Attendance:
             )
         )
 
-    async def ending(self, node: str, verb: Callable[[], Awaitable[T]]) -> T:
+    async def expect_exit(self, node: str, verb: Callable[[], Awaitable[T]]) -> T:
         """Await a verb that ends ``node``; first a look whether it ended before, by itself."""
         if self._clock.now_ns() - self._alive_ns.get(node, 0) > FRESH_S * NS_PER_S:
             await self._look(node, LOOK_BEFORE_LIMIT_S)
@@ -110,7 +110,9 @@ class Attendance:
         self._unsure.pop(node, None)
         return await self._crossing(node, verb)
 
-    async def starting(self, node: str, verb: Callable[[], Awaitable[NodeStatus]]) -> NodeStatus:
+    async def expect_start(
+        self, node: str, verb: Callable[[], Awaitable[NodeStatus]]
+    ) -> NodeStatus:
         """Await a verb that starts ``node``; first a look at how it ended, if nobody did it."""
         await self._look(node)
         try:
@@ -135,12 +137,12 @@ class Attendance:
             self._verbs[node] += 1
 
 
-class Attended:
+class MonitoredProvider:
     """A provider whose verbs that end and start programs are told to an ``Attendance``; all else
     is the provider's own.
     """
 
-    def __init__(self, provider: Provider, attendance: Attendance) -> None:
+    def __init__(self, provider: Provider, attendance: ExitMonitor) -> None:
         self._provider, self._attendance = provider, attendance
         for name in dir(type(provider)):
             # As attributes of its own: from Python 3.12 on ``isinstance`` of a protocol, by which
@@ -159,21 +161,21 @@ class Attended:
 
     async def start(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.starting(node, partial(self._provider.start, node))
+        return await self._attendance.expect_start(node, partial(self._provider.start, node))
 
     async def stop(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.ending(node, partial(self._provider.stop, node))
+        return await self._attendance.expect_exit(node, partial(self._provider.stop, node))
 
     async def kill(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.ending(node, partial(self._provider.kill, node))
+        return await self._attendance.expect_exit(node, partial(self._provider.kill, node))
 
     async def lose(self, node: str) -> NodeStatus:
         """See ``Provider``."""
-        return await self._attendance.ending(node, partial(self._provider.lose, node))
+        return await self._attendance.expect_exit(node, partial(self._provider.lose, node))
 
 
-def attended(provider: Provider, attendance: Attendance) -> Provider:
+def monitored(provider: Provider, attendance: ExitMonitor) -> Provider:
     """``provider`` with its ends and starts attended."""
-    return cast(Provider, Attended(provider, attendance))
+    return cast(Provider, MonitoredProvider(provider, attendance))

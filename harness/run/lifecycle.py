@@ -20,7 +20,7 @@ import msgspec
 
 from harness.clock import NS_PER_S, RunClock, cpu_s
 from harness.driving.driver import Driver
-from harness.driving.driver_pool import Crew
+from harness.driving.driver_pool import DriverPool
 from harness.driving.load import Load, OwnLoad
 from harness.errors import FiredrillError, HarnessError
 from harness.history.chunks import ChunkWriter, OpenHistory
@@ -40,10 +40,10 @@ from harness.protocols.cluster import (
 from harness.protocols.faults import FaultKind, Nemesis, Scene
 from harness.protocols.states import TellsStates
 from harness.protocols.workload import Workload
-from harness.run.controller_health import Pulse
+from harness.run.controller_health import ControllerHealth
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.run.disk_budget import over_cap
-from harness.run.exit_monitor import Attendance, attended
+from harness.run.exit_monitor import ExitMonitor, monitored
 from harness.run.progress import Progress
 from harness.run.state_log import QUIET_LIMIT_S, StateLog
 from harness.run.stop import SETTLE_LIMIT_S, Stop, end
@@ -67,7 +67,8 @@ class Parts:
     is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
     argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
     left up on purpose. ``arsenal`` is what faults were possible here.
-    ``driver_command`` starts a driver process (``harness.driving.protocol``), for plans that ask for several.
+    ``driver_command`` starts a driver process (``harness.driving.protocol``), for plans that ask
+    for several.
     """
 
     provider: Provider
@@ -109,10 +110,10 @@ class Life:
         self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
         self.writer = parts.open_history(run.chunks, run_id=run.root.name)
         self.nemesis = parts.make_nemesis(self.writer.append)
-        self.attendance = Attendance(parts.provider, self.clock, self.writer.append)
-        self.provider = attended(parts.provider, self.attendance)
+        self.attendance = ExitMonitor(parts.provider, self.clock, self.writer.append)
+        self.provider = monitored(parts.provider, self.attendance)
         # Where time is virtual nothing is late.
-        self.pulse = None if parts.wall_ns else Pulse(self.clock, cpu_s)
+        self.pulse = None if parts.wall_ns else ControllerHealth(self.clock, cpu_s)
         self.states: StateLog | None = None
         if isinstance(parts.system, TellsStates):
             self.states = StateLog(run, parts.system, self.clock)
@@ -264,7 +265,7 @@ class Life:
         """Who drives: this process, or as many as the plan asks for."""
         drive = self.plan.drive
         if drive.drivers > 1:
-            return Crew(
+            return DriverPool(
                 command=self.driver_command,
                 count=drive.drivers,
                 plan=self.run.plan,

@@ -75,7 +75,7 @@ LOGS = pa.schema(
 
 
 @attrs.frozen(kw_only=True)
-class Told:
+class StateAnswer:
     """One node's answer, and between which moments it was so."""
 
     asked_ns: int
@@ -130,18 +130,20 @@ class StateLog:
         except OSError as error:
             raise disk_failure("write", path, error, "states were not compared") from error
 
-    async def _ask(self, cluster: Cluster, *, whole: bool) -> tuple[Told, ...]:
-        async def one(node: str) -> Told | None:
+    async def _ask(self, cluster: Cluster, *, whole: bool) -> tuple[StateAnswer, ...]:
+        async def one(node: str) -> StateAnswer | None:
             asked_ns = self._clock.now_ns()
             replicas = await self._system.states(cluster, node, whole=whole)
             if replicas is None:
                 return None
-            return Told(asked_ns=asked_ns, answered_ns=self._clock.now_ns(), replicas=replicas)
+            return StateAnswer(
+                asked_ns=asked_ns, answered_ns=self._clock.now_ns(), replicas=replicas
+            )
 
         answers = await together(one(node) for node in cluster.nodes)
         return tuple(answer for answer in answers if answer is not None)
 
-    def _keep(self, told: tuple[Told, ...], *, final: bool) -> None:
+    def _keep(self, told: tuple[StateAnswer, ...], *, final: bool) -> None:
         self._rows += [_row(answer, state, final) for answer in told for state in answer.replicas]
         if len(self._rows) >= PIECE_ROWS:
             self._flush()
@@ -176,7 +178,7 @@ def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
     return found
 
 
-def _quiet(told: tuple[Told, ...]) -> bool:
+def _quiet(told: tuple[StateAnswer, ...]) -> bool:
     """Nothing is held, and every replica of a partition has applied the same."""
     applied: dict[str, set[int]] = {}
     for state in (state for answer in told for state in answer.replicas):
@@ -187,7 +189,7 @@ def _quiet(told: tuple[Told, ...]) -> bool:
     return all(len(indices) == 1 for indices in applied.values())
 
 
-def _row(told: Told, state: ReplicaState, final: bool) -> dict[str, Any]:
+def _row(told: StateAnswer, state: ReplicaState, final: bool) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.structs.asdict(state)
     recovered: dict[str, Any] = msgspec.structs.asdict(state.recovered)
     recovered["index"] = recovered["last_index"]
@@ -199,7 +201,7 @@ def _row(told: Told, state: ReplicaState, final: bool) -> dict[str, Any]:
     }
 
 
-def _logs(told: tuple[Told, ...]) -> pa.Table:
+def _logs(told: tuple[StateAnswer, ...]) -> pa.Table:
     states = [state for answer in told for state in answer.replicas]
     rows = [
         {

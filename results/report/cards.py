@@ -14,7 +14,7 @@ from harness.protocols.verdict import Anomaly
 from results.drawing import cycle, lanes
 from results.drawing.axis import SECONDS, Scale
 from results.report import event_context
-from results.report.run_data import Material
+from results.report.run_data import RunData
 from results.report.steps import Step, Telling, parting
 from results.report.tabulate import DASH, cell, words
 
@@ -94,7 +94,7 @@ class Card:
     examples: tuple[Example, ...]
 
 
-def cards(material: Material) -> tuple[Card, ...]:
+def cards(material: RunData) -> tuple[Card, ...]:
     """First what decides the outcome, then what was observed beside it."""
     verdict = material.verdict
     if verdict is None:
@@ -119,7 +119,7 @@ def cards(material: Material) -> tuple[Card, ...]:
     )
 
 
-def _moments(material: Material, name: str, anomaly: Anomaly) -> Anomaly:
+def _moments(material: RunData, name: str, anomaly: Anomaly) -> Anomaly:
     """The same, and with the first example of wrong balances the writes that were missed."""
     if name not in BALANCES or not anomaly.examples or "value" in anomaly.examples[0]:
         return anomaly
@@ -204,7 +204,7 @@ def _txns(example: Mapping[str, Any]) -> list[int]:
 class _Board:
     """Draws as long as there is room for drawings on the page."""
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: RunData) -> None:
         self._scale = material.scale
         self._windows = material.windows()
         self._left_bytes, self._kept_bytes = DRAWN_MAX_BYTES, 0
@@ -257,7 +257,7 @@ class _Board:
 
 
 def _example(
-    material: Material,
+    material: RunData,
     example: Mapping[str, Any],
     operations: Mapping[int, Mapping[str, Any]],
     board: _Board,
@@ -300,7 +300,7 @@ def _places(
     return seen | parting(rows)
 
 
-def _named(keys: Collection[int], material: Material) -> list[tuple[str, str]]:
+def _named(keys: Collection[int], material: RunData) -> list[tuple[str, str]]:
     """What the keys of an example are called in their history, where that is no integer."""
     named = [key for key in keys if key in material.key_names]
     return [(f"key {key}", f"is {material.key_names[key]} in the file") for key in named]

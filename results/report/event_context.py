@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.history.records import EventKind
-from results.report.run_data import Material
+from results.report.run_data import RunData
 
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
 RESETS = ("reset", "under_reset")  # of an explanation: what took a write away, and who was left
@@ -44,7 +44,7 @@ def rarest(events: pa.Table, limit: int, causes_ns: Collection[int] = ()) -> pa.
 
 
 def events(
-    material: Material,
+    material: RunData,
     operations: Sequence[Mapping[str, Any]],
     at_ns: object = None,
     causes_ns: Collection[int] = (),

@@ -12,7 +12,7 @@ from harness.protocols.fault_spans import fault_spans
 from results.drawing.roles import briefly
 from results.report import harness_actions
 from results.report.cards import NS, seconds
-from results.report.run_data import Material
+from results.report.run_data import RunData
 from results.report.tabulate import DASH, cell
 
 FAULTS_MAX = 300
@@ -42,7 +42,7 @@ class FaultRow:
     proofs: tuple[tuple[str, str], ...]
 
 
-def rows(material: Material) -> tuple[FaultRow, ...]:
+def rows(material: RunData) -> tuple[FaultRow, ...]:
     """A row a fault, ``FAULTS_MAX`` at most. It was planned for an offset into the drive phase;
     faults count from 0 in the order of the schedule.
     """
@@ -65,7 +65,7 @@ def rows(material: Material) -> tuple[FaultRow, ...]:
     return tuple(found)
 
 
-def _effects(material: Material) -> dict[int, Mapping[str, Any]]:
+def _effects(material: RunData) -> dict[int, Mapping[str, Any]]:
     """What the verdict says of each fault, by its number; nothing, where it was never injected or
     the verdict has another shape.
     """

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from results.report.cards import seconds
-from results.report.run_data import Material
+from results.report.run_data import RunData
 
 OWN_MAX = 40  # rows of what the harness noted itself
 MET_MAX = 12  # rows of what its clients noted: notes alike make one
@@ -27,7 +27,7 @@ _NUMBERS = re.compile(r"\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?")
 
 
 @attrs.frozen(kw_only=True)
-class Doing:
+class HarnessAction:
     """A note, or ``times`` notes alike of which ``text`` is the first."""
 
     first: str
@@ -38,27 +38,27 @@ class Doing:
 
 
 @attrs.frozen(kw_only=True)
-class Doings:
+class HarnessActions:
     """Rows for the page, and how many more notes of the harness and kinds of notes there are."""
 
-    rows: tuple[Doing, ...] = ()
+    rows: tuple[HarnessAction, ...] = ()
     more: int = 0
 
 
-def doings(material: Material) -> Doings:
+def harness_actions(material: RunData) -> HarnessActions:
     """The harness' own notes in the order of time, then those of its clients, the rarest first: a
     connection that was lost says less than what happened once. Nothing of an imported history.
     """
     if material.origin is not None:
-        return Doings()
+        return HarnessActions()
     notes = material.history.notes()
     own = [_own(row) for row in notes.filter(pc.is_null(notes["process"])).to_pylist()]
     met = list(_met(notes.filter(pc.is_valid(notes["process"])).slice(0, NOTES_MAX)))
     rows = (*own[:OWN_MAX], *met[:MET_MAX])
-    return Doings(rows=rows, more=len(own) + len(met) - len(rows))
+    return HarnessActions(rows=rows, more=len(own) + len(met) - len(rows))
 
 
-def of_faults(material: Material) -> dict[int, str]:
+def of_faults(material: RunData) -> dict[int, str]:
     """By a fault's number what the harness did about it, with the time."""
     if material.origin is not None:
         return {}
@@ -71,18 +71,18 @@ def of_faults(material: Material) -> dict[int, str]:
     return {number: "; ".join(texts) for number, texts in told.items()}
 
 
-def _own(row: Mapping[str, Any]) -> Doing:
+def _own(row: Mapping[str, Any]) -> HarnessAction:
     at = seconds(row["at_ns"])
-    return Doing(first=at, last=at, times="1", who=HARNESS, text=row["text"])
+    return HarnessAction(first=at, last=at, times="1", who=HARNESS, text=row["text"])
 
 
-def _met(notes: pa.Table) -> Iterator[Doing]:
+def _met(notes: pa.Table) -> Iterator[HarnessAction]:
     alike: dict[str, list[Mapping[str, Any]]] = {}
     for row in notes.to_pylist():
         alike.setdefault(_NUMBERS.sub("#", row["text"])[:ALIKE_CHARS], []).append(row)
     for rows in sorted(alike.values(), key=len):  # stable: of equally many the earlier first
         processes = {row["process"] for row in rows}
-        yield Doing(
+        yield HarnessAction(
             first=seconds(rows[0]["at_ns"]),
             last=seconds(rows[-1]["at_ns"]),
             times=f"{len(rows):,}",

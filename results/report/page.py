@@ -21,8 +21,8 @@ from results.drawing.roles import RolesOverTime, roles_over_time
 from results.report import cards, event_context, faults, harness_actions, sections, tabulate
 from results.report.cards import Card, Event
 from results.report.faults import FaultRow
-from results.report.harness_actions import Doings
-from results.report.run_data import Material, NodeFiles
+from results.report.harness_actions import HarnessActions
+from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
 
 EVENTS_MAX = 150
@@ -74,7 +74,7 @@ class Page:
     latency: Grid | None
     faults: tuple[FaultRow, ...]
     faults_more: int
-    doings: Doings
+    doings: HarnessActions
     coverage: sections.Coverage | None
     availability: tuple[Grid, ...]
     statistics: tuple[Grid, ...]
@@ -91,7 +91,7 @@ class Page:
     commands: tuple[tuple[str, str], ...]
 
 
-def page(material: Material) -> Page:
+def page(material: RunData) -> Page:
     """The page about ``material``; a picture that can't be drawn becomes a sentence in its
     place.
     """
@@ -122,7 +122,7 @@ def page(material: Material) -> Page:
         latency=_latency(material),
         faults=faults.rows(material),
         faults_more=max(0, len(material.faults) - faults.FAULTS_MAX),
-        doings=harness_actions.doings(material),
+        doings=harness_actions.harness_actions(material),
         coverage=sections.coverage(verdict),
         availability=sections.grids(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
@@ -150,7 +150,7 @@ def banner(verdict: Verdict) -> tuple[str, ...]:
     return (*found[:REASONS_MAX], *rest)
 
 
-def _under_test(material: Material) -> str:
+def _under_test(material: RunData) -> str:
     """What exactly was tested: the versions and content hashes that the system told."""
     system = material.manifest.declaration.system
     told = sorted(material.manifest.versions.items())
@@ -163,7 +163,7 @@ def _shorter(version: str) -> str:
     return version[:HASH_CHARS] if hashed else version
 
 
-def _tested(material: Material) -> tuple[str, ...]:
+def _tested(material: RunData) -> tuple[str, ...]:
     """In two lines: what ran on what, and how much of it happened."""
     if material.origin is not None:
         return _imported(material, material.origin), _happened(material)
@@ -185,7 +185,7 @@ def _plain(number: object) -> str:
     return f"{number:g}" if isinstance(number, int | float) else "?"
 
 
-def _clock(material: Material) -> str:
+def _clock(material: RunData) -> str:
     """What the times on the page are."""
     if not material.scale.timed:
         return "Places are indices of the imported history, whose times are missing or go back."
@@ -197,7 +197,7 @@ def _clock(material: Material) -> str:
     )
 
 
-def _imported(material: Material, origin: Origin) -> str:
+def _imported(material: RunData, origin: Origin) -> str:
     """What a history is that was recorded elsewhere."""
     rest = [f"{origin.incomplete:,} of them without a completion"] if origin.incomplete else []
     rest += (
@@ -214,7 +214,7 @@ def _imported(material: Material, origin: Origin) -> str:
     )
 
 
-def _recorded(material: Material) -> str:
+def _recorded(material: RunData) -> str:
     """What the nemesis of an imported history did."""
     kinds = sorted(Counter(row["kind"] for row in material.faults).items())
     named = ", ".join(f"{count} {kind}" for kind, count in kinds[:KINDS_SHOWN])
@@ -222,7 +222,7 @@ def _recorded(material: Material) -> str:
     return f" Its nemesis recorded {named}{more}; nobody proved the effects." if named else ""
 
 
-def _happened(material: Material) -> str:
+def _happened(material: RunData) -> str:
     counts = Counter(material.transactions["type"].to_pylist())
     total = material.transactions.num_rows
     final = _final_reads(material)
@@ -232,7 +232,7 @@ def _happened(material: Material) -> str:
     return f"{total:,} transactions: {', '.join(told.values())}."
 
 
-def _final_reads(material: Material) -> int:
+def _final_reads(material: RunData) -> int:
     """The ok transactions from the phase of final reads on: no load, and no evidence of one."""
     since_ns = dict(material.manifest.phases).get("final-reads")
     if since_ns is None:
@@ -242,7 +242,7 @@ def _final_reads(material: Material) -> int:
     return int(pc.sum(pc.and_(late, good)).as_py() or 0)
 
 
-def _broken(material: Material) -> str:
+def _broken(material: RunData) -> str:
     if not material.faults:
         return "No faults were injected."
     kinds = Counter(row["kind"] for row in material.faults)
@@ -254,7 +254,7 @@ def _broken(material: Material) -> str:
     return f"{len(material.faults)} faults ({named}), {proven}."
 
 
-def _picture(material: Material) -> tuple[Markup | None, tuple[str, ...]]:
+def _picture(material: RunData) -> tuple[Markup | None, tuple[str, ...]]:
     """The plot, or why there is none: a broken plot must never cost a verdict."""
     if not material.scale.timed:
         return None, ("The history tells no times: there is nothing to plot over them.",)
@@ -273,7 +273,7 @@ def _picture(material: Material) -> tuple[Markup | None, tuple[str, ...]]:
     return Markup(drawn.svg), drawn.notes  # noqa: S704 (our own SVG; texts in it are escaped)
 
 
-def _roles(material: Material) -> RolesOverTime | None:
+def _roles(material: RunData) -> RolesOverTime | None:
     """The roles of the nodes of a run of ours."""
     if material.origin is not None or not material.nodes:
         return None
@@ -281,7 +281,7 @@ def _roles(material: Material) -> RolesOverTime | None:
     return roles_over_time(material.events, material.faults, names, material.last_ns)
 
 
-def _windows(material: Material) -> list[plots.FaultWindow]:
+def _windows(material: RunData) -> list[plots.FaultWindow]:
     kinds = {row["fault"]: row["kind"] for row in material.faults}
     return [
         plots.FaultWindow(
@@ -296,7 +296,7 @@ def _windows(material: Material) -> list[plots.FaultWindow]:
     ]
 
 
-def _latency(material: Material) -> Grid | None:
+def _latency(material: RunData) -> Grid | None:
     if not material.scale.timed:
         return None
     rows = []
@@ -330,7 +330,7 @@ def _pairs(title: str, data: dict[str, Any]) -> Grid:
     return Grid(title=title, columns=("", ""), rows=rows)
 
 
-def _commands(material: Material) -> tuple[tuple[str, str], ...]:
+def _commands(material: RunData) -> tuple[tuple[str, str], ...]:
     """A run directory can be moved: commands are for its parent, wherever that is."""
     name = shlex.quote(material.manifest.run_id)
     again = ("Run the same plan again", f"firedrill run {name}/plan.toml")

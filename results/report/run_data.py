@@ -38,7 +38,7 @@ class NodeFiles:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Material:
+class RunData:
     """A run as read from its directory. ``verdict`` is ``None`` before the first analysis."""
 
     run: RunDirectory
@@ -65,7 +65,7 @@ class Material:
         return None if isinstance(found, msgspec.UnsetType) else found
 
     def windows(self) -> list[Window]:
-        """Every fault that was injected, as ``harness.protocols.fault_spans`` tells it; to the end of the run
+        """Every fault that was injected, as ``fault_spans`` tells it; to the end of the run
         where it was never healed. In the order of their start.
         """
         last_ns = self.last_ns
@@ -116,12 +116,12 @@ class Material:
         return first_missed(key, steps.to_pylist(), {row["txn"]: row for row in rows}, reader)
 
 
-def gather(run: RunDirectory) -> Material:
+def gather(run: RunDirectory) -> RunData:
     """Read ``run``. Raises ``MalformedHistory`` for what is no sealed or recovered history."""
     history = load(run)
     plan_text = _plan_text(run)
     transactions = history.transactions()
-    return Material(
+    return RunData(
         run=run,
         history=history,
         verdict=read_verdict(run),

@@ -11,7 +11,7 @@ ID_TIME_CHARS = len("YYYYMMDD-HHMMSS")
 
 
 @attrs.frozen(kw_only=True)
-class Kept:
+class RunRecord:
     """What is known of one run: its identifier, its outcome where it was judged, and why it must
     stay whatever the rule says (it is driven, or its cluster is up); empty where nothing holds it.
     """
@@ -43,7 +43,7 @@ def begun_at(run_id: str) -> datetime | None:
         return None
 
 
-def to_prune(runs: Iterable[Kept], rule: Rule, now: datetime) -> tuple[Kept, ...]:
+def to_prune(runs: Iterable[RunRecord], rule: Rule, now: datetime) -> tuple[RunRecord, ...]:
     """The runs that ``rule`` lets go, oldest first. Those that are held never go, and count among
     the newest.
     """
@@ -59,7 +59,7 @@ def to_prune(runs: Iterable[Kept], rule: Rule, now: datetime) -> tuple[Kept, ...
     )
 
 
-def _old_enough(run: Kept, rule: Rule, now: datetime) -> bool:
+def _old_enough(run: RunRecord, rule: Rule, now: datetime) -> bool:
     if rule.older_than_s is None:
         return True
     begun = begun_at(run.run_id)

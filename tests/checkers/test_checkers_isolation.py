@@ -201,7 +201,7 @@ def test_tables_in_memory_go_to_spark_too() -> None:
 INTERRUPTED = """
 import os, signal, sys
 from pathlib import Path
-from checkers.executors import spark
+from checkers.engine import spark
 try:
     with spark.session("local[1]", Path(sys.argv[1])) as begun:
         os.kill(int(begun.sparkContext._jvm.ProcessHandle.current().pid()), signal.SIGKILL)

@@ -11,7 +11,7 @@ from register_histories import source
 
 from checkers.register.checker import judge_keys
 from checkers.register.ops import CAS, INITIAL, NEVER, READ, WRITE
-from checkers.register.search import Contradicted, Explained, Op, search
+from checkers.register.search import Contradiction, Linearization, Op, search
 
 HISTORIES = 20_000
 MIX = 2_654_435_761
@@ -120,4 +120,4 @@ def test_the_search_agrees_with_every_order_tried() -> None:
 
     for ops in histories:
         answer = search(ops, 500_000)
-        assert isinstance(answer, Explained if explained(ops) else Contradicted), ops
+        assert isinstance(answer, Linearization if explained(ops) else Contradiction), ops

@@ -73,7 +73,9 @@ def test_a_violation_ends_a_search_and_is_its_exit_code(
 
     def one(session, plan, store, wishes, budget=None):
         outcome = next(outcomes)
-        return drill.Ended(run=RunDirectory(tmp_path), outcome=outcome, code=outcome.exit_code)
+        return drill.DrillResult(
+            run=RunDirectory(tmp_path), outcome=outcome, code=outcome.exit_code
+        )
 
     monkeypatch.setattr(repeat, "one", one)
 

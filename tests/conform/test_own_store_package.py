@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conform_kit import EXAMPLE, ROOT
 
-import harness
+from harness import api, protocols
 from harness.conform.suite import SUITE
 from harness.protocols.cluster import System
 from harness.protocols.hardware import Hardware
@@ -132,11 +132,12 @@ def optional() -> Iterator[tuple[str, type]]:
     """Every protocol of the harness that something may have or not, by its path; those of what a
     provider does to machines are none of an adapter's.
     """
-    for found in pkgutil.iter_modules(harness.__path__, "harness."):
+    for found in pkgutil.iter_modules(protocols.__path__, "harness.protocols."):
         for name, value in vars(importlib.import_module(found.name)).items():
             if (
                 getattr(value, "_is_runtime_protocol", False)
                 and value.__module__ == found.name
                 and value is not Hardware
             ):
-                yield f"{found.name}.{name}", value
+                assert getattr(api, name) is value, f"harness.api lacks {name}"
+                yield f"harness.api.{name}", value

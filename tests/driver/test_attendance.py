@@ -17,9 +17,9 @@ from harness.clock import RunClock
 from harness.errors import HarnessError
 from harness.history.records import Record, StoreEvent
 from harness.protocols.cluster import NodeStatus, Provider
-from harness.run.controller_health import Pulse, read_pulse
+from harness.run.controller_health import ControllerHealth, read_controller_health
 from harness.run.directory import RunDirectory
-from harness.run.exit_monitor import Attendance, attended
+from harness.run.exit_monitor import ExitMonitor, monitored
 
 
 class Machines:
@@ -75,8 +75,8 @@ def exits(
 
     async def main() -> None:
         clock = RunClock(asyncio.get_running_loop(), lambda: 0)
-        attendance = Attendance(cast(Provider, parts), clock, found.append)
-        provider = attended(cast(Provider, parts), attendance)
+        attendance = ExitMonitor(cast(Provider, parts), clock, found.append)
+        provider = monitored(cast(Provider, parts), attendance)
         for node in ("n1", "n2"):
             await provider.start(node)
         watch = asyncio.ensure_future(attendance.run(("n1", "n2")))
@@ -204,9 +204,9 @@ def test_a_machine_that_can_not_be_asked_shows_nothing() -> None:
 
 
 def test_what_only_some_providers_have_is_found_on_an_attended_one_as_well() -> None:
-    attendance = Attendance(cast(Provider, Machines()), cast(RunClock, None), lambda _: None)
+    attendance = ExitMonitor(cast(Provider, Machines()), cast(RunClock, None), lambda _: None)
 
-    provider = attended(cast(Provider, Machines(slow_s=3.0)), attendance)
+    provider = monitored(cast(Provider, Machines(slow_s=3.0)), attendance)
 
     assert inspect.getattr_static(provider, "crash")
     assert not hasattr(provider, "no_such_verb")
@@ -230,7 +230,7 @@ def test_the_pulse_writes_a_row_a_second_that_the_manifest_vouches_for(tmp_path:
 
     async def main() -> dict[str, str]:
         clock = RunClock(asyncio.get_running_loop(), lambda: 0)
-        pulse = Pulse(clock, lambda: next(used) / 2)
+        pulse = ControllerHealth(clock, lambda: next(used) / 2)
         beat = asyncio.ensure_future(pulse.run())
         await asyncio.sleep(10.5)
         beat.cancel()
@@ -238,14 +238,14 @@ def test_the_pulse_writes_a_row_a_second_that_the_manifest_vouches_for(tmp_path:
 
     checksums: dict[str, Any] = simulate(main())
 
-    rows = read_pulse(run, checksums).to_pylist()
+    rows = read_controller_health(run, checksums).to_pylist()
     assert len(rows) == 10
     assert all(row["late_ns"] < 1e6 for row in rows)
     assert all(0.4 < row["cpu_share"] <= 1 for row in rows)
     assert all(1 << 20 < row["resident_bytes"] < 1 << 40 for row in rows), (
         "this process has some memory"
     )
-    assert read_pulse(run, {}).num_rows == 0
+    assert read_controller_health(run, {}).num_rows == 0
     assert pq.read_table(run.controller).num_rows == 10
 
 
@@ -258,7 +258,7 @@ def test_a_loop_that_is_held_up_shows_how_long(tmp_path: Path) -> None:
         clock = RunClock(loop, lambda: 0)
         real = clock.now_ns
         clock.now_ns = lambda: real() + int(behind[0] * 1e9)  # type: ignore[method-assign]
-        pulse = Pulse(clock, None)
+        pulse = ControllerHealth(clock, None)
         beat = asyncio.ensure_future(pulse.run())
         await asyncio.sleep(3.01)
         behind[0] = 4.0
@@ -266,7 +266,7 @@ def test_a_loop_that_is_held_up_shows_how_long(tmp_path: Path) -> None:
         beat.cancel()
         return pulse.close(run)
 
-    rows = read_pulse(run, simulate(main())).to_pylist()
+    rows = read_controller_health(run, simulate(main())).to_pylist()
 
     assert 3.9e9 < max(row["late_ns"] for row in rows) < 4.1e9
     assert all(row["cpu_share"] is None and row["resident_bytes"] is None for row in rows)

@@ -14,7 +14,7 @@ import pytest
 
 from harness.clock import NS_PER_S, RunClock
 from harness.driving import driver_pool, protocol
-from harness.driving.driver_pool import Crew
+from harness.driving.driver_pool import DriverPool
 from harness.errors import HarnessError, PlanError
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import PREFIX, RUNNING, SEALED, write_manifest
@@ -24,7 +24,7 @@ from harness.history.seal import seal
 from harness.plan.plan import dumps, loads
 from harness.protocols.cluster import Address, Cluster
 from harness.protocols.promise import Declaration
-from harness.run.controller_health import Strain
+from harness.run.controller_health import LoopStats
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.run.stop import SETTLE_LIMIT_S, Stop
 
@@ -47,7 +47,7 @@ Scene = Callable[["Rig"], Awaitable[None]]
 
 @attrs.define
 class Rig:
-    crew: Crew
+    crew: DriverPool
     clock: RunClock
     run: RunDirectory
     seen: list[OpType]
@@ -101,7 +101,7 @@ def rigged(path: Path, scene: Scene) -> Rig:
         writer = ChunkWriter(run.chunks, reserve_bytes=0)
         writer.append(PhaseMark(name="drive", at_ns=clock.now_ns()))
         seen: list[OpType] = []
-        members = Crew(
+        members = DriverPool(
             command=COMMAND,
             count=2,
             plan=run.plan,
@@ -132,7 +132,7 @@ def test_each_drives_slots_of_its_own_on_one_axis_and_sealing_merges_them(tmp_pa
 
     assert rig.crew.trouble == ()
     assert 0 < rig.crew.strain().cpu_s < 60, "two processes used the machine for some seconds"
-    assert rig.crew.strain() == Strain(), "what was told is not told again"
+    assert rig.crew.strain() == LoopStats(), "what was told is not told again"
     slots = {}
     for number in (0, 1):
         invokes = [r for r in records[number + 1] if isinstance(r, Invoke)]

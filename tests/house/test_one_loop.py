@@ -10,8 +10,8 @@ import pytest
 from clusters.providers.sim import guard
 
 ROOT = Path(__file__).resolve().parents[2]
-# The two places where the seam touches the machine, and the command line, which wires them.
-ALLOWED = ("harness/clock.py", "harness/cli", "clusters/reference/node/runtime/real.py")
+# The two places where the seam touches the machine.
+ALLOWED = ("harness/clock.py", "clusters/reference/node/runtime/real.py")
 WATCHED = ("harness", "workloads", "nemesis", "clusters/reference", "clusters/providers/sim")
 BANNED = {
     "time": guard.CLOCKS,

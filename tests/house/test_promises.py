@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "promises.md"
-PACKAGES = ("harness", "workloads", "nemesis", "checkers", "clusters", "results", "examples")
+PACKAGES = ("cli", "harness", "workloads", "nemesis", "checkers", "clusters", "results", "examples")
 MODULES = frozenset({"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"})
 CALLS = frozenset({"eval", "exec", "os.system", "os.popen", "yaml.load", "read_pickle"})
 FLAGS = frozenset({"shell", "allow_pickle"})

@@ -13,7 +13,7 @@ from ignite3_lines import line, log
 from clusters.ignite3 import journal, logbook
 from clusters.ignite3.holders import roles_of
 from clusters.ignite3.journal import Journal
-from clusters.ignite3.logline import said
+from clusters.ignite3.logline import parse_line
 from harness.clock import RunClock
 from harness.errors import HarnessError
 from harness.history.records import EventKind, StoreEvent
@@ -69,7 +69,7 @@ async def read(book: Journal, logs: Logs) -> list[StoreEvent]:
     ids=lambda value: value[:24] if isinstance(value, str) else value.value,
 )
 def test_a_line_that_counts_is_an_event(message: str, kind: EventKind, text: str) -> None:
-    found = said(line(message))
+    found = parse_line(line(message))
 
     assert found is not None
     assert (found.kind, found.text, found.wall_ns) == (kind, text, WALL_NS)
@@ -77,8 +77,8 @@ def test_a_line_that_counts_is_an_event(message: str, kind: EventKind, text: str
 
 
 def test_times_are_read_with_their_zone() -> None:
-    east = said(line(lines.BEGAN, at="17:12:21:796", zone="+0130"))
-    west = said(line(lines.BEGAN, at="14:42:21:796", zone="-0100"))
+    east = parse_line(line(lines.BEGAN, at="17:12:21:796", zone="+0130"))
+    west = parse_line(line(lines.BEGAN, at="14:42:21:796", zone="-0100"))
 
     assert east is not None
     assert west is not None
@@ -98,7 +98,7 @@ def test_times_are_read_with_their_zone() -> None:
     ],
 )
 def test_a_line_that_says_nothing_of_the_zone_is_none(text: str) -> None:
-    assert said(text) is None
+    assert parse_line(text) is None
 
 
 def test_events_stand_on_the_axis_of_the_run_whatever_the_nodes_clock() -> None:

@@ -15,7 +15,7 @@ EVENTS = (GOLDEN / "events-3.1.0.txt").read_text().splitlines()
 
 def told(line: str) -> str:
     """The event of ``line``: kind, partition, term and text; a dash where it is none."""
-    found = logline.said(line)
+    found = logline.parse_line(line)
     if found is None:
         return "-"
     return f"{found.kind} | {found.partition} | {found.term} | {found.text}"

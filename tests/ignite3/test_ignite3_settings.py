@@ -350,8 +350,8 @@ def test_before_there_is_a_cluster_those_start_again_that_one_before_them_does_n
     everyone, nodes = frozenset(FIVE), FIVE
     alone = frozenset({"n3"})
 
-    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone)) == ()
-    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone) | {"n3": alone}) == ("n3",)
-    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone) | {"n4": None}) == ()
+    assert waiting.unseen_nodes(nodes, dict.fromkeys(nodes, everyone)) == ()
+    assert waiting.unseen_nodes(nodes, dict.fromkeys(nodes, everyone) | {"n3": alone}) == ("n3",)
+    assert waiting.unseen_nodes(nodes, dict.fromkeys(nodes, everyone) | {"n4": None}) == ()
     without = everyone - {"n5"}
-    assert waiting.strangers(nodes, dict.fromkeys(nodes, everyone) | {"n1": without}) == ("n5",)
+    assert waiting.unseen_nodes(nodes, dict.fromkeys(nodes, everyone) | {"n1": without}) == ("n5",)

@@ -502,7 +502,7 @@ def test_heal_all_itself_can_be_cancelled_and_called_again() -> None:
 
 def test_a_bug_in_a_users_fault_is_trouble_and_the_others_go_on() -> None:
     class Buggy(Kill):
-        async def strike(self, provider: Provider, node: str) -> object:
+        async def inject(self, provider: Provider, node: str) -> object:
             raise ZeroDivisionError("by nothing")
 
     async def scenario() -> None:

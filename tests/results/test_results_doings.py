@@ -64,7 +64,7 @@ def test_that_firedrill_restarted_a_node_stands_beside_the_fault_it_mended(
 def test_the_harness_notes_come_first_and_of_its_clients_notes_the_rarest(
     run: RunDirectory,
 ) -> None:
-    found = harness_actions.doings(gather(run))
+    found = harness_actions.harness_actions(gather(run))
 
     assert [(row.first, row.last, row.times, row.who) for row in found.rows] == [
         ("13.000", "13.000", "1", "firedrill"),
@@ -94,7 +94,7 @@ def test_more_notes_than_a_page_takes_are_counted(tmp_path: Path) -> None:
     own = [Note(at_ns=n * NS, text=f"note {n}") for n in range(OWN_MAX + 3)]
     other = [met(1.0, 1, f"kind {chr(97 + n)}") for n in range(MET_MAX + 2)]
 
-    found = harness_actions.doings(gather(run_with(tmp_path / "run", [*own, *other])))
+    found = harness_actions.harness_actions(gather(run_with(tmp_path / "run", [*own, *other])))
 
     assert (len(found.rows), found.more) == (OWN_MAX + MET_MAX, 5)
 

@@ -9,16 +9,16 @@ import pytest
 
 from cli.main import execute
 from harness.run.directory import RunDirectory
-from results.store.retention import Kept, Rule, begun_at, to_prune
+from results.store.retention import Rule, RunRecord, begun_at, to_prune
 from results.store.store import RunStore
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY_S = 86_400.0
 FAILED = frozenset({"violation"})
-OLD = Kept(run_id="20261101-120000-drill-0001", outcome="valid")
-BAD = Kept(run_id="20261102-120000-drill-0002", outcome="violation")
-CUT = Kept(run_id="20261103-120000-drill-0003", outcome=None)
-NEW = Kept(run_id="20261121-110000-drill-0004", outcome="valid")
+OLD = RunRecord(run_id="20261101-120000-drill-0001", outcome="valid")
+BAD = RunRecord(run_id="20261102-120000-drill-0002", outcome="violation")
+CUT = RunRecord(run_id="20261103-120000-drill-0003", outcome=None)
+NEW = RunRecord(run_id="20261121-110000-drill-0004", outcome="valid")
 RUNS = (NEW, CUT, BAD, OLD)
 
 
@@ -33,19 +33,21 @@ RUNS = (NEW, CUT, BAD, OLD)
         (Rule(keep_last=0, keep_failed=True, failed=FAILED), (OLD, NEW)),
     ],
 )
-def test_every_rule_that_is_given_must_let_a_run_go(rule: Rule, gone: tuple[Kept, ...]) -> None:
+def test_every_rule_that_is_given_must_let_a_run_go(
+    rule: Rule, gone: tuple[RunRecord, ...]
+) -> None:
     assert to_prune(RUNS, rule, NOW) == gone
 
 
 def test_what_is_driven_or_up_stays_and_counts_among_the_newest() -> None:
-    held = Kept(run_id=NEW.run_id, outcome=None, held="still driven")
+    held = RunRecord(run_id=NEW.run_id, outcome=None, held="still driven")
 
     assert to_prune((OLD, BAD, held), Rule(keep_last=1), NOW) == (OLD, BAD)
     assert held not in to_prune((OLD, held), Rule(keep_last=0), NOW)
 
 
 def test_an_identifier_without_a_time_is_of_no_age() -> None:
-    odd = Kept(run_id="99999999-999999-drill-0009", outcome="valid")
+    odd = RunRecord(run_id="99999999-999999-drill-0009", outcome="valid")
 
     assert begun_at(odd.run_id) is None
     assert to_prune((odd,), Rule(older_than_s=1.0), NOW) == ()

@@ -11,8 +11,8 @@ import pytest
 
 from cli import selftest
 from cli.campaigns.seeds import SeedResult, run_seed
-from cli.canary import sing
-from cli.selftest import Found, Summary, counted, decided, plan_of, summed
+from cli.canary import run_canary
+from cli.selftest import BugResult, Summary, counted, decided, plan_of, summed
 from clusters.reference import hunts
 from clusters.reference.node import bugs
 from harness.outcome import Outcome
@@ -84,7 +84,7 @@ def test_a_sound_run_is_clean_and_falsified_it_is_not(tmp_path: Path) -> None:
     result = run_seed(plan_of("term-not-persisted", 1, on=False), tmp_path, keep=True)
 
     assert (result.outcome, result.anomalies) == (Outcome.VALID, {})
-    heard = sing(RunDirectory(Path(result.run)))
+    heard = run_canary(RunDirectory(Path(result.run)))
     assert heard.rings
     assert {"lost-write", "diverged-replicas"} <= set(heard.after)
 
@@ -151,7 +151,7 @@ def test_a_seed_that_came_to_no_verdict_is_told_apart_from_one_that_shows_nothin
 def test_a_sound_node_that_was_hardly_observed_was_not_found_clean(
     clean: Outcome, anomalies: dict[str, int], rings: bool, code: int, tmp_path: Path
 ) -> None:
-    found = Found(bug="no-fsync", seeds=1, tries=(1,), names={"lost-write": 1}, unknown=0)
+    found = BugResult(bug="no-fsync", seeds=1, tries=(1,), names={"lost-write": 1}, unknown=0)
     summary = Summary(
         bugs=(found,),
         clean_seeds=100,
@@ -195,7 +195,7 @@ def test_the_sound_node_is_judged_by_all_its_seeds_together(
         yield (result(plan.seed, outcome=Outcome.UNKNOWN) for plan in plans)
 
     monkeypatch.setattr(selftest, "drilled", seeds)
-    found = Found(bug="no-fsync", seeds=1, tries=(1,), names={}, unknown=0)
+    found = BugResult(bug="no-fsync", seeds=1, tries=(1,), names={}, unknown=0)
     summary = selftest._with_clean([found], True, tmp_path, range(1, 4), None)
 
     assert (summary.clean_outcome, summary.clean_unknown) == (Outcome.UNKNOWN, 3)

@@ -14,7 +14,7 @@ from clusters.providers.sim.machine import wall_ns
 from harness.clock import RunClock
 from harness.errors import HarnessError, MalformedHistory
 from harness.protocols.cluster import Cluster
-from harness.protocols.states import LogMark, Recovered, ReplicaState, TellsStates
+from harness.protocols.states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.run.directory import RunDirectory
 from harness.run.state_log import StateLog, read_states
 
@@ -34,7 +34,7 @@ REPLICA = ReplicaState(
     applied_term=1,
     commit_index=4,
     last_index=4,
-    recovered=Recovered(0, None, 0),
+    recovered=RecoveredState(0, None, 0),
     epoch=1,
     acting=True,
     locks=0,

@@ -14,9 +14,18 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import FAIL, OK, codes, ints
 from checkers.engine.transactions import transactions_of
 from checkers.explain.attribution import explain_operations
-from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.models import OBSERVED, breaking
-from harness.protocols.verdict import Anomaly
+from harness.api import (
+    EXAMPLES_MAX,
+    OBSERVED,
+    Anomaly,
+    Exchange,
+    Kernel,
+    Lookup,
+    Part,
+    Setting,
+    Tables,
+    breaking,
+)
 
 ADD, READ = 0, 1
 COLUMNS = ("txn", "key", "value", "least", "most")

@@ -11,11 +11,8 @@ import attrs
 import msgspec
 from msgspec import Meta
 
-from harness.generators.generator import Generator, Mix, Nothing, Repeat, UntilOk
-from harness.history.records import MicroOp
-from harness.plan.plan import options as plan_options
-from harness.protocols.client import Tx
-from harness.protocols.workload import WorkloadSetting
+from harness.api import Generator, MicroOp, Mix, Nothing, Repeat, Tx, UntilOk, WorkloadSetting
+from harness.api import options as plan_options
 
 ADD, READ = "add", "r"
 

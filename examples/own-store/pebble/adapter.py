@@ -12,22 +12,29 @@ from typing import Any
 
 import msgspec
 
-from harness.clock import RunClock
-from harness.errors import HarnessError
-from harness.history.records import EventKind, StoreEvent
-from harness.plan.plan import options as convert
-from harness.protocols.client import READ_WRITE, Certainty, Committed, ErrorMeaning, StoreError
-from harness.protocols.cluster import (
+from harness.api import (
+    READ_WRITE,
     Address,
+    Certainty,
     Cluster,
+    Committed,
+    Declaration,
+    ErrorMeaning,
+    EventKind,
+    HarnessError,
+    LogPattern,
     PortSpec,
     Program,
+    Promise,
     Provider,
     PythonTree,
     Roles,
+    RunClock,
+    StoreError,
+    StoreEvent,
+    together,
 )
-from harness.protocols.promise import Declaration, LogPattern, Promise
-from harness.tasks import together
+from harness.api import options as convert
 
 LINE_BYTES = 1 << 20
 DIAL_S, LOOK_S, POLL_S = 1.0, 1.0, 0.1
