@@ -108,6 +108,7 @@ from harness.protocols.cluster import (
     ReadsLogs,
     Roles,
     System,
+    TellsVersions,
     WalksAround,
 )
 from harness.protocols.doctor import Finding
@@ -227,6 +228,7 @@ __all__ = [
     "System",
     "Tables",
     "TellsStates",
+    "TellsVersions",
     "TimeLimit",
     "Tx",
     "UntilFirstOk",

@@ -44,11 +44,14 @@ def read_manifest(run: RunDirectory) -> Manifest:
         version = msgspec.json.decode(content, type=_Version).schema_version
         _require_version(run, version)
         stored = msgspec.json.decode(content, type=_Stored)
+        plain = msgspec.json.decode(content, type=dict[str, object])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"expected a manifest, found {error}") from error
     manifest = Manifest(**{name: getattr(stored, name) for name in Manifest.__struct_fields__})
-    if stored.digest != _digest(manifest):
-        reason = f"expected the digest {_digest(manifest)}, found {stored.digest or 'none'}"
+    # Of what stands there, not of what was understood: a name that is not known would be nothing.
+    digest = _digest({name: value for name, value in plain.items() if name != "digest"})
+    if stored.digest != digest:
+        reason = f"expected the digest {digest}, found {stored.digest or 'none'}"
         raise MalformedHistory(str(path), "", f"{reason}: it was changed after it was written")
     if not content.endswith(b"}\n"):
         reason = "expected a line break after the last brace, found none: it was cut off"
@@ -83,5 +86,5 @@ def _require_version(run: RunDirectory, version: int) -> None:
         raise MalformedHistory(str(run.manifest), "", reason)
 
 
-def _digest(manifest: Manifest) -> str:
+def _digest(manifest: Manifest | dict[str, object]) -> str:
     return hashlib.sha256(msgspec.json.encode(manifest, order="sorted")).hexdigest()
