@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import docker
-from conftest import lacking
+from capabilities import lacking
 from docker.errors import DockerException
 
 from clusters.providers.docker.images import ensure_base

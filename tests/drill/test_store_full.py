@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import small_disk
+from capabilities import small_disk
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 RUN_LIMIT_S = 100

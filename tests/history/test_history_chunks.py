@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import small_disk
+from capabilities import small_disk
 from history_parts import append, complete, invoke, read, small_history
 
 from harness.errors import HarnessError, InvariantError, MalformedHistory, UsageError

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import small_disk
+from capabilities import small_disk
 
 from cli.main import execute
 from results.store.store import RunStore

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from conftest import small_disk
+from capabilities import small_disk
 from history_parts import (
     append,
     complete,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from jepsen_files import Op, json_lines, register, timed
 
-from checkers.engine.analyze import analyze, encode
+from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory, UsageError
 from harness.importers.jepsen.importing import import_run, read_jepsen
-from harness.protocols.verdict import Verdict
+from harness.protocols.verdict import Verdict, encode
 from harness.run.directory import BankRules, RunDirectory
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import lacking
+from capabilities import lacking
 
 from clusters.providers.docker.contents import Contents, Package
 from harness.errors import HarnessBug
