@@ -1,19 +1,20 @@
-"""What a checker is made of: kernels, and the exchange of rows between them.
+"""The protocol of checkers: kernels, and the exchange of rows between them.
 
-A *kernel* is a pure function from Arrow tables to Arrow tables. Executors decide where it runs; the
-exchange that it declares says which rows it must see together. Nothing is decided in an executor,
-so the same chain gives the same verdict in process and on Spark.
+A *kernel* is a pure function from Arrow tables to Arrow tables. An executor decides where a kernel
+runs; the kernel's declared exchange decides which rows it must see together. Executors decide
+nothing else, so the same chain of kernels gives the same verdict in process and on Spark.
 
 =============== ==========================================================================
-``Exchange``    what the kernel is given
+``Exchange``    rows that the kernel receives
 =============== ==========================================================================
-``EARLY``       the micro-operations of some keys, all of those keys; all transactions
-``KEY``         the same, and what EARLY kernels gave, concatenated over the splits
-``ONE_PLACE``   every table, and what earlier kernels gave, concatenated over the splits
+``EARLY``       every micro-operation of some keys; all transactions
+``KEY``         the same, and the output of EARLY kernels, concatenated over the splits
+``ONE_PLACE``   every table, and the output of earlier kernels, concatenated over the splits
 =============== ==========================================================================
 
-EARLY and KEY kernels must not let their result depend on which keys share a split, nor on the order
-of rows. They see only ``KEY_COLUMNS`` of the transactions: every task reads them all.
+The result of an EARLY or KEY kernel must not depend on which keys share a split, nor on the order
+of rows. Such a kernel sees only ``KEY_COLUMNS`` of the transactions, because every task reads all
+of them.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ EXAMPLES_MAX = 5
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What a judgement depends on beside the tables.
+    """The inputs of a judgement beside the tables.
 
-    ``model`` is what was asked for. ``planned`` says that a plan drove the history, which set out
-    to have something of everything that was tried. ``state``, ``interrupted``, ``trouble`` and
-    ``phases`` are the manifest's. ``missing`` names evidence that was sealed and is gone, which
-    makes the run inconclusive; ``remarks`` are told and decide nothing. ``out_of_room`` says that
-    the run's disk was full. ``aimed_kinds`` are the kinds of faults that were possible and take
-    nodes, ``may_end`` those that nodes may not survive. ``bank`` is what was said of
-    an imported bank.
+    ``model`` is the consistency model that the user asked for. ``planned``: a plan drove the
+    history, and it aimed to record something of every feature that it tried. ``state``,
+    ``interrupted``, ``trouble`` and ``phases`` are the manifest's. ``missing`` names evidence that
+    was sealed and is gone, which makes the run inconclusive; ``remarks`` are reported and decide
+    nothing. ``out_of_room``: the run's disk was full. ``aimed_kinds`` are the kinds of faults that
+    were possible and whose targets are nodes, ``may_end`` the kinds during which a node may exit by
+    itself. ``bank`` holds the rules given for an imported bank history.
     """
 
     model: str
@@ -81,7 +82,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(enum.StrEnum):
-    """Which rows a kernel must see together."""
+    """The rows that a kernel must see together."""
 
     EARLY = "early"
     KEY = "key"
@@ -90,10 +91,10 @@ class Exchange(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Kernel:
-    """A named pure function. Kernels of one name are one kernel: checkers share their results.
+    """A named pure function. Kernels with equal names are one kernel: checkers share its result.
 
-    ``needed`` says of the transactions whether an EARLY kernel has anything to look for: it costs
-    another pass over the history.
+    ``needed`` tells from the transactions whether an EARLY kernel has anything to search for;
+    running one costs another pass over the history.
     """
 
     name: str
@@ -103,20 +104,20 @@ class Kernel:
 
 
 class Lookup(Protocol):
-    """Fetches the few operations that a person will read."""
+    """Fetches the few operations that an explanation shows in full."""
 
     def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
-        """The operations ``txns`` by transaction: process, times, micro-operations."""
+        """Return the operations ``txns`` by transaction: process, times, micro-operations."""
 
 
 @attrs.frozen(kw_only=True)
 class Part:
-    """What one checker says.
+    """The result of one checker.
 
-    ``outcome`` is what it decides apart from anomalies (``unknown`` where it can't tell);
-    anomalies decide through the model. ``meanings`` says what those mean whose names are the
-    checker's own (``breaking``, ``OBSERVED``); one that it does not mention is a
-    violation, whatever model was asked for. ``tables`` are written beside the verdict.
+    ``outcome`` is the checker's decision apart from its anomalies (``unknown`` where it can't
+    tell); the anomalies decide through the model. ``meanings`` gives the meaning (``breaking``,
+    ``OBSERVED``) of each anomaly whose name is the checker's own; an anomaly without an entry is a
+    violation under every model. ``tables`` are written beside the verdict.
     """
 
     outcome: Outcome = Outcome.VALID
@@ -132,15 +133,17 @@ class Part:
 
 
 class Checker(Protocol):
-    """One promise, or one part of the report. Found by its entry point, named ``CHECKER``."""
+    """Checks one promise or computes one part of the report. Found by its entry point, named
+    ``CHECKER``.
+    """
 
     @property
     def name(self) -> str:
-        """The name of its entry point, or of what it says."""
+        """The name of the entry point, or of the part that the checker computes."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """What it needs to have run."""
+        """The kernels whose outputs ``judge`` needs."""
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """Say it, from the tables that the kernels gave; called once, in one place."""
+        """Compute the part from the kernels' outputs; called once, in one process."""

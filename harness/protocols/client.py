@@ -1,4 +1,4 @@
-"""How operations reach a store: interactive transactions, and what their errors mean."""
+"""How operations reach a store: interactive transactions, and the meaning of their errors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ class StoreError(FiredrillError):
 
 
 class Certainty(enum.StrEnum):
-    """What an error says about the transaction: it certainly had no effect, or nobody knows."""
+    """What an error at commit says: the transaction certainly had no effect, or its outcome is
+    unknown.
+    """
 
     DEFINITE = "definite"
     INDEFINITE = "indefinite"
 
 
 class ErrorMeaning(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a system's error table: what ``code`` means when *commit* was already sent."""
+    """One row of a system's error table: the meaning of ``code`` when *commit* was already sent."""
 
     code: str
     at_commit: Certainty
@@ -42,10 +44,10 @@ class ErrorMeaning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def classify(phase: Phase, code: str, table: dict[str, ErrorMeaning]) -> OpType:
-    """``fail`` or ``info`` for an error of an interactive transaction, by (code, phase).
+    """Return ``fail`` or ``info`` for an error of an interactive transaction, by (code, phase).
 
-    Before commit was sent nothing can have happened. After it, an unknown code is indefinite:
-    when in doubt, indefinite is always safe.
+    Before commit is sent, no transaction has an effect, so every error is definite. After it, a
+    code that is not in ``table`` is indefinite: when in doubt, indefinite is always safe.
     """
     if phase != "commit":
         return OpType.FAIL
@@ -56,7 +58,7 @@ def classify(phase: Phase, code: str, table: dict[str, ErrorMeaning]) -> OpType:
 
 @attrs.frozen(kw_only=True)
 class Committed:
-    """What the store tells about a commit, where it tells anything."""
+    """The store's answer to a commit; ``commit_ts`` is ``None`` where the store reports none."""
 
     commit_ts: int | None = None
 
@@ -64,16 +66,18 @@ class Committed:
 class Tx(Protocol):
     """An open interactive transaction. Every call may raise ``StoreError``.
 
-    No call retries. The driver cancels a call at the deadline; a cancelled transaction is
-    never used again.
+    No call retries. The driver cancels a call at the deadline; a cancelled transaction is never
+    used again.
     """
 
     @property
     def server_txn(self) -> str | None:
-        """The store's own identifier, once it is known."""
+        """The store's own identifier of the transaction, once the client knows it."""
 
     async def read(self, key: int) -> int | tuple[int, ...] | None:
-        """The value of ``key`` as this transaction sees it; ``None`` where there is none."""
+        """Return the value of ``key`` as this transaction sees it; ``None`` where the key has
+        none.
+        """
 
     async def write(self, key: int, value: int) -> None:
         """Set ``key`` to ``value``."""
@@ -84,26 +88,28 @@ class Tx(Protocol):
         """
 
     async def commit(self) -> Committed:
-        """Make it durable and visible. Returning is the acknowledgement."""
+        """Make the transaction durable and visible. Returning is the acknowledgement."""
 
     async def rollback(self) -> None:
-        """Give it up. Best effort: a store drops it with the connection too."""
+        """Abort the transaction. Best effort: a store also aborts it when its connection closes."""
 
 
 @runtime_checkable
 class ReadsTogether(Protocol):
-    """A ``Tx`` that reads several keys in one request: what the store answers to single requests
-    outside of a transaction is then of one moment.
+    """A ``Tx`` that reads several keys in one request. Outside of a transaction a store answers
+    separate requests as of separate moments; one request reads all keys as of one moment.
     """
 
     async def read_together(
         self, keys: tuple[int, ...]
     ) -> tuple[int | tuple[int, ...] | None, ...]:
-        """The values of ``keys``, in their order."""
+        """Return the values of ``keys``, in their order."""
 
 
 async def read_all(tx: Tx, keys: tuple[int, ...]) -> tuple[int | tuple[int, ...] | None, ...]:
-    """The values of ``keys``: together where ``tx`` can, else one after the other."""
+    """Return the values of ``keys``: in one request where ``tx`` supports it, else one after the
+    other.
+    """
     if _reads_together(type(tx)):
         return await cast(ReadsTogether, tx).read_together(keys)
     return tuple([await tx.read(key) for key in keys])
@@ -111,15 +117,15 @@ async def read_all(tx: Tx, keys: tuple[int, ...]) -> tuple[int | tuple[int, ...]
 
 @cache
 def _reads_together(kind: type) -> bool:
-    """Asked once a type: of each transaction it would cost as much as driving it."""
+    """Cached per type: the check on each transaction would cost as much as driving it."""
     return issubclass(kind, ReadsTogether)
 
 
 class Client(Protocol):
-    """One logical process's connection to one node; used by one operation at a time."""
+    """The connection of one logical process to one node; one operation uses it at a time."""
 
     async def begin(self, kind: str, deadline_s: float) -> Tx:
-        """Open a transaction of ``kind`` that the store may give up at loop time ``deadline_s``."""
+        """Open a transaction of ``kind``, which the store may abort at loop time ``deadline_s``."""
 
     async def close(self) -> None:
-        """Drop the connection; never raises, never waits for the store."""
+        """Close the connection; never raises, never waits for the store."""

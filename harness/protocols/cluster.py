@@ -1,4 +1,4 @@
-"""Nodes as values, and the two protocols behind them: who provides them, and what runs on them.
+"""Nodes as values, and the protocols of the provider that runs them and of the system on them.
 
 Order of calls in a run::
 
@@ -9,7 +9,7 @@ Order of calls in a run::
     ... drive and break ...
     provider.collect(node, directory); provider.teardown()      (or provider.leave())
 
-The nemesis decides with values; the provider acts. Every call has a deadline of its own inside.
+The nemesis decides with values; the provider acts. Every call enforces a deadline of its own.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Grudge = tuple[Link, ...]
 
 
 class LinkShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What befalls packets on a directed link: a share ``loss`` of them is dropped at random, the
-    rest is held back for ``delay_s`` seconds.
+    """The packet loss and delay of a directed link: a share ``loss`` of the packets is dropped at
+    random, the rest is delayed by ``delay_s`` seconds.
     """
 
     link: Link
@@ -43,8 +43,8 @@ class LinkShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkQuality(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured on a directed link: the share of packets that did not arrive, and the
-    shortest way there and back in seconds, ``None`` where nothing came back.
+    """The measured quality of a directed link: the share of packets that did not arrive, and the
+    shortest round trip in seconds, ``None`` where no packet came back.
     """
 
     loss: float
@@ -52,9 +52,9 @@ class LinkQuality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where something listens. ``source``: the address of this machine on its network, which is
-    dialled from. Where the network vanishes so does that address, and a dial is refused here
-    instead of taking the default route to a stranger; empty where any address will do.
+    """A listening address. ``source`` is this machine's address on the same network, from which it
+    dials; empty where any address will do. When that network vanishes the source address vanishes
+    too, so a dial is refused here instead of following the default route to an unrelated host.
     """
 
     host: str
@@ -74,11 +74,12 @@ class PortSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen(kw_only=True)
 class Cluster:
-    """The nodes of a run and how each is reached, from where.
+    """The nodes of a run and the addresses that reach each of them.
 
-    ``bind[node][port]`` where the node listens; ``peer[(source, destination)][port]`` how one node
-    dials another (a proxy of its own per link under some providers); ``client[node][port]`` how the
-    controller dials it; ``work_dir[node]`` a directory in the node's own file system for its data.
+    ``bind[node][port]`` is where the node listens; ``peer[(source, destination)][port]`` how one
+    node dials another (a proxy of its own per link under some providers); ``client[node][port]``
+    how the controller dials it; ``work_dir[node]`` a directory in the node's own file system for
+    its data.
     """
 
     nodes: tuple[str, ...]
@@ -98,12 +99,12 @@ class PythonTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run on a node, independent of where.
+    """The program of a node, independent of the machine that runs it.
 
-    ``argv[0]`` may be ``"python3"``: the provider puts the interpreter it has there. ``files`` are
-    written into the work directory before the first start (relative path -> bytes).
-    ``python`` trees are made importable; so are ``requirements`` (a hashed lock file's path on the
-    controller), or they are refused where the provider installs nothing and they are not there.
+    ``argv[0]`` may be ``"python3"``: the provider substitutes its own interpreter. ``files`` are
+    written into the work directory before the first start (relative path -> bytes). ``python``
+    trees are made importable; so are ``requirements`` (the path of a hashed lock file on the
+    controller). A provider that installs nothing refuses requirements that are not installed.
     """
 
     argv: tuple[str, ...]
@@ -115,10 +116,12 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What an independent look at a node shows now. ``boot`` changes with every start of the
-    program, and stays when it ends; ``paused`` is the program's state, ``frozen`` the whole
-    machine's. ``exit_text`` is how a program ended as far as the provider saw it; ``last_words``
-    the last line of its log, which may have nothing to do with that.
+    """The state of a node as a probe shows it, independent of the verbs that acted on the node.
+
+    ``boot`` changes with every start of the program, and stays when the program ends; ``paused`` is
+    the program's state, ``frozen`` the whole machine's. ``exit_text`` describes how the program
+    ended, as far as the provider saw it; ``last_words`` is the last line of its log, which may be
+    unrelated to the exit.
     """
 
     node: str
@@ -132,18 +135,20 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def end(self) -> str:
-        """How it ended and what its log said last, for one who looks for the reason."""
+        """How the program ended and the last line of its log, for a message that gives the
+        reason.
+        """
         said = f"its log's last line: {self.last_words!r}" if self.last_words else ""
         return "; ".join(filter(None, (self.exit_text, said)))
 
 
 class Provider(Protocol):
-    """Where nodes come from and who acts on them. ``name`` is its entry point's name."""
+    """The source of the nodes, and all actions on them. ``name`` is the name of its entry point."""
 
     name: str
 
     async def capabilities(self) -> frozenset[Capability]:
-        """What this provider can do on this machine, found by trying."""
+        """Return what this provider can do on this machine, found by trying."""
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
         """Refuse what ``provision`` would refuse, as far as that can be known before anything is
@@ -151,7 +156,7 @@ class Provider(Protocol):
         """
 
     async def provision(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> Cluster:
-        """Bring up machines for ``nodes``; nothing of the system runs on them yet."""
+        """Bring up machines for ``nodes``; no program of the system runs on them yet."""
 
     async def install(self, node: str, program: Program) -> None:
         """Put the program's code and files on the node."""
@@ -160,10 +165,10 @@ class Provider(Protocol):
         """Start the installed program (again)."""
 
     async def stop(self, node: str) -> NodeStatus:
-        """SIGTERM, wait, and SIGKILL past the limit."""
+        """Send SIGTERM, wait, and send SIGKILL past the limit."""
 
     async def kill(self, node: str) -> NodeStatus:
-        """SIGKILL the program; the machine stays, so peers see resets."""
+        """SIGKILL the program; the machine stays up, so peers see connection resets."""
 
     async def pause(self, node: str) -> NodeStatus:
         """SIGSTOP the program."""
@@ -172,39 +177,37 @@ class Provider(Protocol):
         """SIGCONT the program."""
 
     async def freeze(self, node: str) -> NodeStatus:
-        """Stop everything on the machine, the way to control it included. Idempotent."""
+        """Stop every process of the machine, its control channel included. Idempotent."""
 
     async def thaw(self, node: str) -> NodeStatus:
-        """Let a frozen machine go on, with the cuts and shapes that are in force now.
-        Idempotent.
-        """
+        """Resume a frozen machine, with the cuts and shapes that are in force now. Idempotent."""
 
     async def lose(self, node: str) -> NodeStatus:
-        """Take the machine away: no reset reaches anyone."""
+        """Take the machine away: no peer receives a reset."""
 
     async def restore(self, node: str) -> NodeStatus:
-        """Bring a lost machine back, its disk as it was; the program is not started."""
+        """Bring a lost machine back with its disk unchanged; the program is not started."""
 
     async def cut(self, grudge: Grudge) -> None:
         """Make ``grudge`` the whole set of cut links; ``()`` heals all. Idempotent."""
 
     async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
-        """Make ``shapes`` (at most one a link) all that befalls links; ``()`` ends it.
-        Idempotent.
+        """Make ``shapes`` (at most one per link) the whole set of shaped links; ``()`` removes all
+        shapes. Idempotent.
         """
 
     async def probe(self, node: str) -> NodeStatus:
-        """Look at the node by another way than the one that acted on it."""
+        """Return the state of the node, found by another way than the verbs use."""
 
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
-        """For each directed link, whether what the source sends reaches the destination, by
-        trying. Links are left out where trying shows nothing: a machine that is lost or frozen
-        can't be asked, and silence of a link is an answer only where what no cut takes arrives.
+        """Return for each directed link whether packets from the source reach the destination, by
+        sending some. A link without evidence is absent: a machine that is lost or frozen can't be
+        asked, and a silent link counts as cut only where traffic that no cut affects arrives.
         """
 
     async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
-        """What each directed link does to packets, by sending many; without those whose machines
-        can't be asked.
+        """Measure each directed link by sending many packets; links whose machines can't be asked
+        are absent.
         """
 
     async def collect(self, node: str, into: Path) -> None:
@@ -214,19 +217,20 @@ class Provider(Protocol):
         """Remove everything of this run. Idempotent; never waits for a frozen node."""
 
     async def leave(self) -> None:
-        """Instead of ``teardown``: let the cluster serve on after this process, for a person to
-        look at, until ``firedrill cleanup`` takes it down by the run's name. Raises
-        ``MissingCapability`` where nodes can't outlive this process.
+        """Instead of ``teardown``: leave the cluster up after this process, for inspection, until
+        ``firedrill cleanup`` removes it by the run's name. Raises ``MissingCapability`` where nodes
+        can't outlive this process.
         """
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds which role now: leader, primary, voters and learners per partition; who leads the
-    metastorage, and who the group that manages the cluster, where the store has one.
+    """The nodes that hold each role now: leader, primary, voters and learners per partition, the
+    leader of the metastorage, and the leader of the cluster management group, where the store has
+    one.
 
     A partition without a known leader is absent from ``leaders``. ``primaries`` are the replicas
-    that may acknowledge, under a lease or whatever the store calls it; ``None`` of a store where
-    that always is the leader. ``others`` answered and hold none of these roles.
+    that may acknowledge writes, under a lease or the store's equivalent; ``None`` for a store whose
+    leader always is the primary. ``others`` answered and hold none of these roles.
     """
 
     leaders: dict[int, str] = {}
@@ -249,117 +253,120 @@ class System(Protocol):
 
     @property
     def declaration(self) -> Declaration:
-        """What the store promises, as data."""
+        """The store's promises, as data."""
 
     def versions(self) -> dict[str, str]:
-        """What exactly is under test: versions and content hashes, for the manifest."""
+        """Return the versions and content hashes of the store under test, for the manifest."""
 
     def program(self, node: str, cluster: Cluster) -> Program:
-        """What runs on ``node``."""
+        """Return the program of ``node``."""
 
     async def set_up(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
-        """Start the installed nodes in the order the store likes, and return when every partition
-        serves; raise ``HarnessError`` naming what is missing at loop time ``deadline_s``.
+        """Start the installed nodes in the order that the store needs, and return when every
+        partition serves. Raises ``HarnessError`` naming what is missing at loop time
+        ``deadline_s``.
         """
 
     async def connect(self, cluster: Cluster, node: str, process: int) -> Client:
-        """A connection of logical process ``process`` to ``node``. Raises ``StoreError``."""
+        """Connect logical process ``process`` to ``node``. Raises ``StoreError``."""
 
     async def roles(self, cluster: Cluster) -> Roles:
-        """Who leads what, as the nodes tell; partial where nodes don't answer."""
+        """Return the roles that the nodes report; partial where nodes don't answer."""
 
     async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
-        """After all faults are healed: do what an operator would, until the cluster is whole and
-        quiet.
+        """Called after all faults are healed: do what an operator would, until the cluster is whole
+        and quiet. Raises ``HarnessError`` where it is not at loop time ``deadline_s``.
         """
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
-        """New events since the last call, mapped to the run's axis. Nodes that don't answer are
-        skipped.
+        """Return the events since the last call, mapped to the run's axis. Nodes that don't answer
+        are skipped.
         """
 
     def partition_of(self, key: int) -> int | None:
-        """The partition of ``key``, or ``None`` where the store does not tell."""
+        """Return the partition of ``key``, or ``None`` where the store does not report it."""
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions there are, where the store tells."""
+        """The number of partitions, or ``None`` where the store does not report it."""
 
 
 @runtime_checkable
 class LogsEvents(Protocol):
-    """A ``System`` whose nodes write their events into their logs, too: what a node did just before
-    it was killed nobody could ask it for.
+    """A ``System`` whose nodes also write their events into their logs, so that the last events
+    before a kill are not lost: a killed node can't be asked for them.
     """
 
     async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
-        """Events of ``node`` that ``events`` never told, from what was collected into the directory
-        ``logs``, mapped to the run's axis. Called after the last ``events``.
+        """Return the events of ``node`` that ``events`` never returned, from the files collected
+        into the directory ``logs``, mapped to the run's axis. Called after the last ``events``.
         """
 
 
 @runtime_checkable
 class TellsVersions(Protocol):
-    """A ``Provider`` that knows what its machines are made of."""
+    """A ``Provider`` that knows the versions of its machines' images and tools."""
 
     def versions(self) -> dict[str, str]:
-        """Names and content hashes, for the manifest. Called after ``capabilities``."""
+        """Return names and content hashes, for the manifest. Called after ``capabilities``."""
 
 
 @runtime_checkable
 class LeasesFaults(Protocol):
-    """A ``Provider`` whose machines end their faults by themselves once the controller is not heard
-    of any more.
+    """A ``Provider`` whose machines end their faults by themselves once they stop hearing from the
+    controller.
     """
 
     def lapsed(self) -> tuple[str, ...]:
-        """Leases that ran out though the controller lives, a sentence each: what was broken then
-        healed before its time, and the run is inconclusive.
+        """Return the leases that expired although the controller lives, a sentence each. Such a
+        fault healed before its time, and the run is inconclusive.
         """
 
 
 @runtime_checkable
 class Readmits(Protocol):
-    """A ``System`` that does not take a node back by itself once it was thrown out: mending what
-    broke is then only half of the healing.
+    """A ``System`` that does not readmit an evicted node by itself: undoing the fault is then only
+    half of the healing.
     """
 
     async def readmit(
         self, cluster: Cluster, provider: Provider, nodes: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Do what an operator would for those of ``nodes`` that run and were thrown out, and say
-        which they were. Called after each heal, before its proof.
+        """Do what an operator would for each of ``nodes`` that runs and was evicted, and return
+        those nodes. Called after each heal, before its proof.
         """
 
 
 @runtime_checkable
 class WalksAround(Protocol):
-    """A ``System`` whose nodes don't feel all that a provider can do to them."""
+    """A ``System`` whose nodes escape some of the faults that a provider can inject."""
 
     def unfelt(self, provider: str) -> frozenset[Capability]:
-        """What the provider of that name can do and these nodes walk around: links that they don't
-        take, say. A plan that needs it is refused.
+        """Return the capabilities of the provider of that name that have no effect on these nodes,
+        such as cuts of links that they do not use. A plan that needs one of them is refused.
         """
 
 
 @runtime_checkable
 class NeedsMade(Protocol):
-    """A ``System`` that needs what somebody has to make or install on this machine first."""
+    """A ``System`` that needs files or tools which have to be made or installed on this machine
+    first.
+    """
 
     def require_made(self, provider: str) -> None:
         """Raises ``UsageError`` for what nodes of the provider of that name, or their clients, lack
-        on this machine, with how to get it. Quick, and asked before anything of a run is made.
+        on this machine, with how to get it. Quick, and called before anything of a run is made.
         """
 
 
 def require_made(system: System, provider: Provider) -> None:
-    """Raises ``UsageError`` where something has to be made on this machine first."""
+    """Raises ``UsageError`` where files or tools have to be made on this machine first."""
     if isinstance(system, NeedsMade):
         system.require_made(provider.name)
 
 
 def felt(able: frozenset[Capability], system: System, provider: Provider) -> frozenset[Capability]:
-    """What of ``able`` the system's nodes feel."""
+    """Return those of ``able`` that have an effect on the system's nodes."""
     return able - system.unfelt(provider.name) if isinstance(system, WalksAround) else able
 
 
@@ -380,7 +387,7 @@ class Capability(enum.StrEnum):
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """What a log holds from some byte on, and the node's wall clock when it was read."""
+    """The content of a log from some byte on, and the node's wall clock when it was read."""
 
     content: bytes
     wall_ns: int
@@ -388,9 +395,9 @@ class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class ReadsLogs(Protocol):
-    """A ``Provider`` that can read a program's log without ending anything."""
+    """A ``Provider`` that can read a program's log without stopping the program."""
 
     async def read_log(self, node: str, offset: int, limit_bytes: int) -> LogPiece:
-        """Up to ``limit_bytes`` of the log of ``node`` from byte ``offset`` on. Raises
+        """Return up to ``limit_bytes`` of the log of ``node`` from byte ``offset`` on. Raises
         ``HarnessError`` where the machine can't be asked now.
         """

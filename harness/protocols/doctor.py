@@ -1,4 +1,4 @@
-"""What a look at this machine found: the rows of ``firedrill doctor``."""
+"""The result of checking this machine: the rows of ``firedrill doctor``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import msgspec
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was looked at: ``found`` says what is there, ``remedy`` what adds what is not.
+    """One checked requirement: ``found`` describes its present state, ``remedy`` how to satisfy it.
 
-    ``remedy`` is empty where ``ok`` is true or nothing can be done.
+    ``remedy`` is empty where ``ok`` is true or there is no remedy.
     """
 
     name: str

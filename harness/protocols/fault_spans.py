@@ -1,4 +1,4 @@
-"""When a fault was in force: one begin and one end for words, tables and pictures.
+"""The time in which a fault was in force: one definition for texts, tables and charts.
 
 ::
 
@@ -7,8 +7,8 @@
     begins          proven                begins            is proven
     |---- unsure ---|------ in force -----|---- unsure -----|
 
-While it is unsure the fault may act already, or act no more; what explains a loss counts it as in
-force from ``begin_ns`` to ``healed_ns``, and pictures hatch these stretches.
+In an unsure interval the fault may or may not act. Explanations of lost operations count the fault
+as in force from ``begin_ns`` to ``healed_ns``; charts hatch the unsure intervals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.history.records import FaultState
 
 @attrs.frozen(kw_only=True)
 class FaultSpan:
-    """One fault that was injected. ``None`` is what was never proven, or never begun."""
+    """One injected fault. A time is ``None`` where that step was never proven, or never begun."""
 
     fault: int
     kind: str
@@ -36,12 +36,14 @@ class FaultSpan:
     healed_ns: int | None
 
     def end_ns(self, last_ns: int) -> int:
-        """Its end in a run that ended at ``last_ns``: the run's own where it was never healed."""
+        """The fault's end in a run that ended at ``last_ns``, which is the end of a fault never
+        healed.
+        """
         return max(self.begin_ns, last_ns) if self.healed_ns is None else self.healed_ns
 
     def in_force(self, last_ns: int) -> tuple[int, int] | None:
-        """From the proof of its effect to the begin of its healing; ``None`` where nothing proved
-        it before.
+        """From the proof of the effect to the begin of the healing; ``None`` where no proof came
+        before the healing.
         """
         end_ns = self.end_ns(last_ns)
         until_ns = end_ns if self.healing_ns is None else min(self.healing_ns, end_ns)
@@ -50,7 +52,9 @@ class FaultSpan:
         return self.effective_ns, until_ns
 
     def unsure(self, last_ns: int) -> tuple[tuple[int, int], ...]:
-        """The rest of its time: from its begin to the proof, and from its healing to that proof."""
+        """The rest of its time: from the begin to the proof, and from the begin to the proof of
+        healing.
+        """
         end_ns, sure = self.end_ns(last_ns), self.in_force(last_ns)
         around = [(self.begin_ns, end_ns)]
         if sure is not None:
@@ -59,9 +63,7 @@ class FaultSpan:
 
 
 def fault_spans(faults: Iterable[Mapping[str, Any]]) -> tuple[FaultSpan, ...]:
-    """The faults of these rows (``schema.FAULTS``) that were injected, in the order of their
-    begin.
-    """
+    """Return the injected faults of these rows (``schema.FAULTS``), in the order of their begin."""
     found = []
     for row in faults:
         begun = (row["injecting_ns"], row["injected_ns"], row["effective_ns"])

@@ -21,11 +21,11 @@ from harness.protocols.cluster import (
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line of a materialised schedule.
+    """One fault of a materialised schedule.
 
     ``target`` is a role (``leader of partition 3``, ``minority``, ``n1``), resolved and recorded
-    just before acting. ``at_s`` counts from the start of the drive phase; healing starts ``hold_s``
-    later.
+    just before the injection. ``at_s`` counts from the start of the drive phase; healing starts
+    ``hold_s`` later.
     """
 
     at_s: float
@@ -35,11 +35,12 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What an independent look showed: ``holds`` or not, and the sentence that says so.
+    """The result of an independent observation: ``holds`` or not, and the sentence that says so.
 
-    ``holds`` is ``None`` where what was to be looked at could not be asked: that shows neither.
-    ``boots``: by node, the boot that was seen dead; its heal shows another one. ``gone``, of a heal
-    that does not hold: nothing is left of the fault all the same; what lacks is the system's to do.
+    ``holds`` is ``None`` where the observed thing could not be asked, which is evidence for
+    neither. ``boots``: by node, the boot that was seen dead; the heal's proof shows another one.
+    ``gone``, of a heal that does not hold: the fault itself is gone, and the rest is the system's
+    to do.
     """
 
     holds: bool | None
@@ -50,8 +51,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen(kw_only=True)
 class Scene:
-    """What a fault may look at and act through. ``damaged`` tells the nodes that others than the
-    fault that is injected destroy at that moment.
+    """Everything that a fault may observe and act through. ``damaged`` returns the nodes whose data
+    other active faults than the one being injected destroy at that moment.
     """
 
     provider: Provider
@@ -64,7 +65,7 @@ class Scene:
 @attrs.frozen(kw_only=True)
 class Victims:
     """A resolved target. ``grudge`` and ``shapes`` are empty for faults that act on nodes alone;
-    ``strength`` and ``draw`` are for those that have a strength or something random of their own;
+    ``strength`` and ``draw`` are for faults with a strength or a random choice of their own;
     ``boots`` are those of the proof of the effect, once there is one.
     """
 
@@ -78,14 +79,16 @@ class Victims:
 
 
 class Fault(Protocol):
-    """One kind of fault: what it needs, and its four verbs. Stateless: state is in the arguments.
+    """One kind of fault: the capabilities it needs, and its verbs. Stateless: all state is in the
+    arguments.
 
     The nemesis calls, each with a deadline: resolve, (journal), inject, prove, ..., heal,
-    prove_healed. Network faults do not cut or shape links by themselves: they return a grudge or
-    shapes from ``resolve``, and the nemesis keeps the union of what is active in force, so that
-    faults overlap without undoing each other. ``aims`` are the targets of a random mix; empty
-    where the usual ones do. Of kinds with a true attribute ``destroys`` one is injected at a time:
-    what it spares it finds by looking, and ``Scene.damaged`` tells it whom the others hit.
+    prove_healed. Network faults do not cut or shape links themselves: they return a grudge or
+    shapes from ``resolve``, and the nemesis keeps the union of all active ones in force, so that
+    faults overlap without undoing each other. ``aims`` are the targets of a random mix; empty for
+    the usual targets. Of kinds with a true attribute ``destroys`` one is injected at a time: such a
+    fault finds by observation which replicas it must spare, and ``Scene.damaged`` names the nodes
+    that others destroy.
     """
 
     kind: str
@@ -100,32 +103,32 @@ class Fault(Protocol):
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
     ) -> Victims | None:
-        """Who is hit, or ``None`` where the target can't be resolved now. ``draw`` decides what is
-        random.
+        """Return the nodes and links that the fault hits, or ``None`` where the target can't be
+        resolved now. ``draw`` determines every random choice.
         """
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
-        """Break it."""
+        """Put the fault in force."""
 
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
-        """Show by another way that it is broken."""
+        """Show by another way than ``inject`` used that the fault is in force."""
 
     async def heal(self, scene: Scene, victims: Victims) -> None:
-        """Mend it. Idempotent."""
+        """Undo the fault. Idempotent."""
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-        """Show by another way that it is mended."""
+        """Show by another way than ``heal`` used that the fault is gone."""
 
 
 class Nemesis(Protocol):
-    """Applies a schedule. Built by the wiring; the run's life cycle only sees this.
+    """Applies a schedule. The command line builds it; the run's life cycle sees only this protocol.
 
-    ``trouble`` collects sentences on what it could not do or prove.
+    ``trouble`` collects sentences on what the nemesis could not do or prove.
     """
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """What makes the run inconclusive, a sentence each."""
+        """The reasons why the run is inconclusive, a sentence each."""
 
     async def run(self, scene: Scene, started_ns: int) -> None:
         """Apply the whole schedule, offsets counted from ``started_ns``; returns when it is
@@ -133,7 +136,7 @@ class Nemesis(Protocol):
         """
 
     async def heal_all(self, scene: Scene) -> None:
-        """Heal what is active and prove it. Idempotent, also after cancellation of ``run``."""
+        """Heal every active fault and prove it. Idempotent, also after cancellation of ``run``."""
 
     def active(self) -> tuple[str, ...]:
         """Short names of the faults in force, for display."""
@@ -143,11 +146,11 @@ EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as 
 
 
 class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of fault that was possible here.
+    """A kind of fault that was possible in this run.
 
     ``of_nodes``: its target is a node that has a role, so that every role is worth trying.
-    ``may_end``: while it is in force a node may end by itself without breaking a promise (a disk
-    that fails), though nobody ended it.
+    ``may_end``: while the fault is in force a node may exit by itself without breaking a promise
+    (for example on a disk that fails).
     """
 
     kind: str
@@ -158,9 +161,9 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
 def arsenal(
     faults: Mapping[str, Fault], capabilities: Collection[Capability]
 ) -> tuple[FaultKind, ...]:
-    """The kinds among ``faults`` that ``capabilities`` allow, by name.
+    """Return the kinds among ``faults`` that ``capabilities`` allow, by name.
 
-    A fault that nodes may not survive says so by an attribute ``may_end`` of its own.
+    A fault that nodes may not survive declares it by a true attribute ``may_end``.
     """
     return tuple(
         FaultKind(
@@ -183,6 +186,8 @@ _ROLE_OF = (
 
 
 def role_kinds(roles: Iterable[str]) -> tuple[str, ...]:
-    """The kinds among ``roles`` (``leader of partition 3`` ...), in the order of ``ROLES``."""
+    """Return the kinds among ``roles`` (``leader of partition 3`` ...), in the order of
+    ``ROLES``.
+    """
     held = tuple(roles)
     return tuple(kind for starts, kind in _ROLE_OF if any(role.startswith(starts) for role in held))

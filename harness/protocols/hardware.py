@@ -1,4 +1,4 @@
-"""Disks and clocks of machines, as values and as the protocol of a provider that can spoil them.
+"""Disks and clocks of machines, as values and as the protocol of a provider that can impair them.
 
 A provider that offers ``Capability.DISK`` or ``Capability.CLOCK`` is also a ``Hardware``.
 """
@@ -13,8 +13,8 @@ from harness.protocols.cluster import Cluster
 
 
 class DiskTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """What a disk does from now on: every call takes ``slow_s`` longer; with ``full`` nothing more
-    can be written (ENOSPC), with ``failing`` nothing written, synced or read (EIO).
+    """The impairment of a disk from now on: every call takes ``slow_s`` longer; with ``full`` every
+    write fails (ENOSPC), with ``failing`` every write, sync and read fails (EIO).
     """
 
     slow_s: float = 0.0
@@ -23,8 +23,8 @@ class DiskTrouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What a try of the disk shows: how long a synced write of a few bytes took, or the error that
-    it ended with; what the node has on it; and how many bits there are not what was written.
+    """The result of probing a disk: the duration of a synced write of a few bytes, or its error;
+    the size of the node's data; and the number of bits that differ from what was written.
     """
 
     took_s: float
@@ -34,8 +34,8 @@ class DiskLook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """The clocks of a machine: the wall clock jumps by ``jump_s`` now; both clocks gain ``rate``
-    seconds a second from now on.
+    """The impairment of a machine's clocks: the wall clock jumps by ``jump_s`` now; both clocks
+    gain ``rate`` seconds a second from now on.
     """
 
     jump_s: float = 0.0
@@ -43,8 +43,8 @@ class ClockTrouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What a look at a machine's clocks shows: how far the wall clock is ahead of the controller's,
-    and how many seconds the monotonic one gains a second.
+    """The state of a machine's clocks: how far the wall clock is ahead of the controller's, and how
+    many seconds the monotonic clock gains a second.
     """
 
     ahead_s: float
@@ -56,31 +56,31 @@ class Hardware(Protocol):
     """Disks and clocks of the nodes. All verbs are idempotent but ``flip`` and a clock's jump."""
 
     async def set_disk(self, node: str, trouble: DiskTrouble) -> None:
-        """Make ``trouble`` all that is wrong with the disk; ``DiskTrouble()`` mends it."""
+        """Make ``trouble`` the disk's whole impairment; ``DiskTrouble()`` removes it."""
 
     async def try_disk(self, node: str) -> DiskLook:
-        """Write, sync and look."""
+        """Write and sync a few bytes, and return the state of the disk."""
 
     async def flip(self, node: str, draw: int) -> str:
-        """Flip one bit of what was synced some writes ago, chosen by ``draw``; which one, in words,
-        empty where there is nothing to flip.
+        """Flip one bit, chosen by ``draw``, of data that was synced some writes ago. Returns a text
+        that names the bit, empty where there is none to flip.
         """
 
     async def wipe(self, node: str) -> None:
-        """An empty disk, while nothing runs on the node."""
+        """Empty the disk; called while no program runs on the node."""
 
     async def set_clock(self, node: str, trouble: ClockTrouble) -> None:
-        """Spoil the clocks; ``rate`` 1 ends a drift, a jump is undone by its opposite."""
+        """Impair the clocks; ``rate`` 1 ends a drift, a jump is undone by its opposite."""
 
     async def look_at_clock(self, node: str) -> ClockLook:
-        """Read the node's clocks twice, beside the controller's."""
+        """Read the node's clocks twice, and compare them with the controller's."""
 
 
 @runtime_checkable
 class Replicas(Protocol):
-    """A system that tells whether every node has everything that it should have."""
+    """A system that reports whether every node has all the data that it should have."""
 
     async def lacking(self, cluster: Cluster, limit_s: float) -> list[str]:
-        """What after ``limit_s`` still keeps nodes from having all that there was at the call, in
-        words; empty as soon as nothing does.
+        """Return, as texts, what after ``limit_s`` still keeps nodes from having all data that
+        existed at the call; returns an empty list as soon as there is none.
         """

@@ -1,4 +1,4 @@
-"""The lattice of consistency models, and which anomalies rule out which.
+"""The lattice of consistency models, and the models that each anomaly rules out.
 
 Sources: Adya, *Weak Consistency* (1999); Cerone, Bernardi, Gotsman (2015); Crooks et al. (2017);
 Bailis et al. (2013); the lattice as Elle wires it. Names are Elle's; ``strong-session-`` adds the
@@ -61,7 +61,7 @@ _STRONGER = {
     "read-committed": ("read-uncommitted",),
     "read-uncommitted": (),
 }
-"""For each model those just below it: what satisfies the key satisfies the values."""
+"""For each model those just below it: a history that satisfies the key satisfies the values."""
 
 DECIDED = frozenset(
     {
@@ -81,9 +81,9 @@ DECIDED = frozenset(
         "strict-serializable",
     }
 )
-"""Models that hold where none of the anomalies below was found: they are defined by these. Of the
-others nobody looks for all that they forbid (a fractured read, say, breaks read-atomic); they are
-known to hold only where a stronger one does.
+"""Models that hold where none of the anomalies below was found: they are defined by these. No
+checker searches for everything that the other models forbid (a fractured read, say, breaks
+read-atomic); those are known to hold only where a stronger one does.
 """
 
 _SYNONYMS = {
@@ -149,15 +149,15 @@ OF_REPLICAS = frozenset(
         "went-back",
     }
 )
-"""What no store of replicated logs may show, whatever model it promises to clients."""
+"""Anomalies that no store of replicated logs may show, under every model promised to clients."""
 
 
 OF_NODES = frozenset({"node-exit", "panic"})
-"""What breaks the promise that nodes stay up, whatever model was asked for."""
+"""Anomalies that break the promise that nodes stay up, under every model."""
 
 
 OF_SERVICE = frozenset({"liveness"})
-"""What breaks the promise to serve again once all is healed, whatever model was asked for."""
+"""Anomalies that break the promise to serve again once all is healed, under every model."""
 
 
 _PROMISES: dict[str, str] = {
@@ -166,14 +166,15 @@ _PROMISES: dict[str, str] = {
     **dict.fromkeys(OF_NODES, "the promise stays-up"),
     **dict.fromkeys(OF_SERVICE, "the promise to serve again"),
 }
-"""What breaks a promise beside the lattice, and which."""
+"""Anomalies that break a promise beside the lattice, and that promise."""
 
 
 class Meaning(msgspec.Struct, frozen=True, kw_only=True):
-    """What it means that an anomaly was found.
+    """The consequence of an anomaly.
 
-    ``breaks`` are the weakest models that it rules out. ``promise`` is what it breaks whatever
-    model was asked for, in words. One with neither is observed, and decides nothing.
+    ``breaks`` are the weakest models that the anomaly rules out. ``promise``, in words, is the
+    promise that it breaks under every model. An anomaly with neither is observed, and decides
+    nothing.
     """
 
     breaks: tuple[str, ...] = ()
@@ -181,26 +182,26 @@ class Meaning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OBSERVED = Meaning()
-"""Worth telling, and no violation of anything."""
+"""The meaning of an anomaly that is reported and violates no promise."""
 
 Meanings = Mapping[str, Meaning]
-"""By the names of anomalies: those that checkers of others declare."""
+"""The meanings that plug-in checkers declare, by the names of anomalies."""
 
 NONE_DECLARED: Meanings = MappingProxyType({})
 
 
 def breaking(*weakest: str) -> Meaning:
-    """The meaning of an anomaly that rules out the models ``weakest`` and all above them. Raises
-    ``UsageError`` for one that is not in the lattice.
+    """Return the meaning of an anomaly that rules out the models ``weakest`` and all above them.
+    Raises ``UsageError`` for a model that is not in the lattice.
     """
     return Meaning(breaks=tuple(canonical(model) for model in weakest))
 
 
 def declared(names: Iterable[str], meanings: Meanings, checker: str) -> Meanings:
-    """What the anomalies ``names`` mean that ``checker`` found, of those that are not known here:
-    as it says in ``meanings``, else they break a promise of its own.
+    """Return the meanings of those anomalies ``names``, found by ``checker``, that this module does
+    not know: as ``meanings`` declares them, else as a broken promise of that checker.
 
-    Raises ``HarnessBug`` where it gives a known anomaly another meaning, ``UsageError`` for a model
+    Raises ``HarnessBug`` where ``meanings`` redefines a known anomaly, ``UsageError`` for a model
     that is not in the lattice.
     """
     for name, meaning in meanings.items():
@@ -213,7 +214,9 @@ def declared(names: Iterable[str], meanings: Meanings, checker: str) -> Meanings
 
 
 def meaning_of(anomaly: str, meanings: Meanings = NONE_DECLARED) -> Meaning:
-    """What ``anomaly`` means: one that neither this module nor ``meanings`` knows, nothing."""
+    """Return the meaning of ``anomaly``; that of an anomaly unknown here and in ``meanings`` is
+    empty.
+    """
     if anomaly in meanings:
         return meanings[anomaly]
     breaks_ = _WEAKEST_BROKEN.get(anomaly, ())
@@ -252,7 +255,9 @@ def implied_by(model: str) -> frozenset[str]:
 def ruled_out(
     anomalies: Iterable[str], meanings: Meanings = NONE_DECLARED
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What ``anomalies`` rule out: the weakest models, and every other one above them."""
+    """Return the models that ``anomalies`` rule out: the weakest of them, and all others above
+    those.
+    """
     broken = {weakest for name in anomalies for weakest in meaning_of(name, meanings).breaks}
     every = {model for model in _STRONGER if implied_by(model) & broken}
     weakest = {model for model in every if not (implied_by(model) - {model}) & every}
@@ -266,14 +271,17 @@ def breaks(anomaly: str, model: str, meanings: Meanings = NONE_DECLARED) -> bool
 
 def decides(anomaly: str, model: str, meanings: Meanings = NONE_DECLARED) -> bool:
     """Whether ``anomaly`` decides a judgement by ``model``: it rules the model out, or breaks a
-    promise beside the lattice: what the system declares of a kind of read, what replicas owe each
-    other, that nodes stay up, that service comes back, what a checker of others looks for.
+    promise beside the lattice. Such promises are those that the system declares of a kind of read,
+    those of replicas to each other, that nodes stay up, that service comes back, and those of
+    plug-in checkers.
     """
     return bool(meaning_of(anomaly, meanings).promise) or breaks(anomaly, model, meanings)
 
 
 def left_open(model: str, anomalies: Iterable[str], meanings: Meanings = NONE_DECLARED) -> bool:
-    """Whether ``anomalies`` neither rule ``model`` out nor leave standing what it follows from."""
+    """Whether ``anomalies`` neither rule ``model`` out nor leave a decided model that implies
+    it.
+    """
     broken = {name for part in ruled_out(anomalies, meanings) for name in part}
     return model not in broken and not any(
         model in implied_by(stronger) for stronger in DECIDED - broken
@@ -281,5 +289,7 @@ def left_open(model: str, anomalies: Iterable[str], meanings: Meanings = NONE_DE
 
 
 def promises_real_time(model: str) -> bool:
-    """Whether under ``model`` an acknowledged write is seen by what starts after it."""
+    """Whether ``model`` requires an acknowledged write to be visible to transactions that start
+    later.
+    """
     return breaks("lost-write", model)

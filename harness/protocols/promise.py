@@ -1,4 +1,4 @@
-"""What a system promises, as data: checkers judge against it and know no system."""
+"""A system's promises, as data: checkers judge against it and know no system."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """What transactions of ``kind`` may expect.
+    """The promise for transactions of ``kind``.
 
-    ``model`` is a name of the consistency lattice (``strict-serializable`` ...);
-    ``staleness_s`` says that reads see a snapshot at most that old, and then no real time order.
+    ``model`` is a name of the consistency lattice (``strict-serializable`` ...); ``staleness_s``: a
+    read sees a snapshot at most that old, and then has no real time order.
     """
 
     kind: str
@@ -18,11 +18,11 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """Lines of a node's log that somebody must see.
+    """A pattern of log lines that the report must show.
 
-    ``regex`` is searched in each line's bytes, in RE2's syntax: no look-around, no references
-    back. ``breaks`` says that such a line is a broken promise of its own: a panic. Others are told,
-    and decide nothing.
+    ``regex`` is searched in each line's bytes, in RE2's syntax: no look-around, no references back.
+    ``breaks``: a matching line is a broken promise of its own, such as a panic. Other matches are
+    reported, and decide nothing.
     """
 
     name: str
@@ -31,17 +31,17 @@ class LogPattern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """A system's promises in the mode that a run used. Stored in the manifest, so a run stands
-    alone.
+    """A system's promises in the mode that a run used. The manifest stores it, so that a run
+    directory needs no system to be judged.
 
     ``transaction_scope`` bounds the keys of one transaction: ``partition`` or ``cluster``.
     ``liveness_s``: once every fault is healed, each partition commits again within that time.
-    ``forgets_without``: once so many nodes that vote in one partition are out at the same time, the
-    store may go on without what they had acknowledged; ``keepers`` are the nodes that can vote in
-    any, where not all do.
-    ``conflicts``: the error codes of a transaction that met another one and gave way to it.
-    ``logs`` are what to look for in the nodes' logs; a system that declares any promises that its
-    nodes stay up, unless a fault ends them.
+    ``forgets_without``: once that many voters of one partition are out at the same time, the store
+    may continue without the writes that they had acknowledged; ``keepers`` are the nodes that can
+    vote in any partition, where not all can. ``conflicts``: the error codes of a transaction that
+    aborted because of a conflict with another. ``logs`` are the patterns to search for in the
+    nodes' logs; a system that declares any promises that its nodes stay up, unless a fault ends
+    them.
     """
 
     system: str

@@ -1,9 +1,9 @@
-"""What replicas of a store tell of themselves: values, and the protocol of a system that has them.
+"""The state that replicas of a store report: values, and the protocol of a system that reports it.
 
-A system of replicated logs may tell, at any moment, what each of its replicas is. From what was
-told during a run, and from the whole states at its end, checkers judge promises that hold for every
-such system: replicas agree, one leader a term, nothing durable is forgotten, no lock is left. A
-system that does not tell is not judged by them.
+A system of replicated logs may report, at any moment, the state of each of its replicas. From the
+states sampled during a run, and from the whole states at its end, checkers judge promises that hold
+for every such system: replicas agree, a term has one leader, durable entries are never forgotten,
+no lock is left. A system that does not report is not judged by them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LogMark(msgspec.Struct, frozen=True):
 
 
 class RecoveredState(msgspec.Struct, frozen=True):
-    """What a replica found on its disk when its node started."""
+    """The state that a replica found on its disk when its node started."""
 
     term: int
     vote: str | None
@@ -32,16 +32,16 @@ class RecoveredState(msgspec.Struct, frozen=True):
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica of one replicated group, as its node told at some moment of the question.
+    """One replica of one raft group, as its node reported it at some moment of the request.
 
-    ``life`` is unlike for every time that the node's disk was wiped, ``boot`` for every start.
-    ``term`` and ``vote`` are durable; so is every entry up to ``applied_index``, the last of which
-    is of ``applied_term`` (0: not known). ``voter``: the replica counts, one of ``voters``.
-    ``acting``: it would acknowledge clients now, as the primary of ``epoch``. ``locks`` and
-    ``prepared`` count what transactions hold.
+    ``life`` changes each time the node's disk is wiped, ``boot`` with every start. ``term`` and
+    ``vote`` are durable; so is every entry up to ``applied_index``, the last of which is of
+    ``applied_term`` (0: not known). ``voter``: the replica counts, one of ``voters``. ``acting``:
+    it would acknowledge clients now, as the primary of ``epoch``. ``locks`` and ``prepared`` count
+    what transactions hold.
 
     ``content`` (an int64, equal for equal contents) and ``log``, its newest applied entries, are
-    there where the whole was asked for.
+    present where the whole state was requested.
     """
 
     node: str
@@ -69,9 +69,9 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class TellsStates(Protocol):
-    """A ``System`` whose replicas can be asked."""
+    """A ``System`` that reports the states of its replicas."""
 
     async def states(
         self, cluster: Cluster, node: str, *, whole: bool
     ) -> tuple[ReplicaState, ...] | None:
-        """Every replica on ``node``; ``None`` where it does not answer in time."""
+        """Return every replica on ``node``; ``None`` where the node does not answer in time."""

@@ -1,4 +1,4 @@
-"""What an analysis says, and the protocol of its parts.
+"""The verdict of an analysis, and how it is stored and read.
 
 A verdict is a pure function of a run directory: it holds no time, path, host or executor, so that
 two analyses of one run are equal byte for byte.
@@ -16,8 +16,8 @@ from harness.outcome import Outcome
 from harness.run.directory import RunDirectory
 
 MAX_VERDICT_BYTES = 8 << 20
-"""Of ``verdict.json``, which ``fitted`` keeps; a reader takes some twenty times as much memory for
-the worst of that size.
+"""The limit of ``verdict.json``, which ``fitted`` keeps; a reader needs some twenty times as much
+memory for the worst file of that size.
 """
 CUTS = ((16_384, 20_000), (4_096, 4_000), (1_000, 500), (400, 50), (100, 10))
 """Characters of each text and entries of each list and table that a verdict that is too large is
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 
 class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of anomaly: how many there are, and a few in full.
+    """One kind of anomaly: its count, and a few examples in full.
 
-    ``count`` is components holding such a cycle, or distinct operations. ``examples`` are objects
-    with at least ``text`` (the broken promise, then what it means), ``txns`` (list of txn ids) and
-    ``keys``.
+    ``count`` counts components that hold such a cycle, or distinct operations. ``examples`` are
+    objects with at least ``text`` (the broken promise, then what it means), ``txns`` (list of txn
+    ids) and ``keys``.
     """
 
     count: int
@@ -43,11 +43,11 @@ class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"}):
     """The verdict of a run, as ``analysis/verdict.json`` holds it.
 
-    Only ``anomalies`` that rule out ``model`` decide the outcome; the rest stands under
-    ``observed``. ``reasons`` says in sentences why the outcome is what it is. ``statistics`` holds
-    counts per f, type and error; ``availability`` the gaps and the time to the first ok per fault
-    window; ``coverage`` how often each kind of fault hit each role; ``controller`` whether the
-    controller kept up; ``node_logs`` what they said that somebody must see.
+    Only ``anomalies`` that rule out ``model`` decide the outcome; the others are under
+    ``observed``. ``reasons`` explains the outcome in sentences. ``statistics`` holds counts per f,
+    type and error; ``availability`` the gaps and the time to the first ok per fault window;
+    ``coverage`` how often each kind of fault hit each role; ``controller`` whether the controller
+    kept up; ``node_logs`` the log lines that the report must show.
     """
 
     outcome: Outcome
@@ -71,9 +71,10 @@ def encode(verdict: Verdict) -> bytes:
 
 
 def fitted(verdict: Verdict) -> Verdict:
-    """``verdict``, cut so that ``encode`` of it is at most ``MAX_VERDICT_BYTES``; itself if it is.
+    """Return ``verdict``, cut so that ``encode`` of it is at most ``MAX_VERDICT_BYTES``; itself if
+    it already is.
 
-    Outcome, model and counts stay, and the first of the reasons says what was cut.
+    Outcome, model and counts stay, and the first of the reasons names the cut.
     """
     if _fits(verdict):
         return verdict

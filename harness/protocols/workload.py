@@ -1,4 +1,4 @@
-"""The protocol of workloads: what clients do, and which checkers judge it."""
+"""The protocol of workloads: the operations of clients, and the checkers that judge them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from harness.protocols.client import READ_WRITE, Tx
 
 @attrs.frozen(kw_only=True)
 class Share:
-    """One driver process, ``number`` from 0, ``of`` so many: every ``of``-th slot is its own."""
+    """The share of one driver process, ``number`` from 0, of ``of`` processes: every ``of``-th
+    slot.
+    """
 
     number: int = 0
     of: int = 1
@@ -25,13 +27,14 @@ WHOLE = Share()
 
 @attrs.frozen(kw_only=True)
 class WorkloadSetting:
-    """What a workload may know of the run it is made for.
+    """The facts about a run that a workload may use.
 
     ``concurrency`` counts the slots of all driver processes: values that are unique by slot are
-    unique in the run. Each of ``drivers`` processes has a generator of its own, which sees only
-    what its own slots do. ``partitions`` and ``partition_of`` are ``None``-valued where the store
-    does not tell; ``transaction_scope`` is the declaration's: ``partition`` forbids keys of several
-    partitions. ``kinds`` are the kinds of transactions that the declaration promises something of.
+    unique in the run. Each of ``drivers`` processes has a generator of its own, which sees only the
+    operations of its own slots. ``partitions`` is ``None``, and ``partition_of`` returns it, where
+    the store does not report partitions; ``transaction_scope`` is the declaration's: ``partition``
+    forbids keys of several partitions in one transaction. ``kinds`` are the kinds of transactions
+    for which the declaration has a promise.
     """
 
     seed: int
@@ -50,20 +53,24 @@ class Workload(Protocol):
     checkers: tuple[str, ...]
 
     def first(self) -> Generator:
-        """What has to end before any operation of ``main`` begins, in one process of the run;
-        ``Nothing`` where there is no such thing.
+        """Return the operations that have to end before any operation of ``main`` begins, run by
+        one process of the run; ``Nothing`` where there are none.
         """
 
     def main(self) -> Generator:
-        """The operations of the drive phase; endless, the driver bounds it by time."""
+        """Return the operations of the drive phase; endless, because the driver bounds it by
+        time.
+        """
 
     def final(self, keys: tuple[int, ...]) -> Generator:
-        """Reads of every key in ``keys`` (ascending), each repeated until one is ok."""
+        """Return reads of every key in ``keys`` (ascending), each repeated until one is ok."""
 
     async def execute(self, tx: Tx, ops: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
-        """Run ``ops`` on ``tx``, without commit; return what was done and observed."""
+        """Run ``ops`` on ``tx``, without commit; return the operations with their observed
+        values.
+        """
 
 
 def whole(workload: Workload) -> Generator:
-    """Everything that one process alone does in the drive phase."""
+    """Return all operations that a single driver process runs in the drive phase."""
     return Phases((workload.first(), workload.main()))
