@@ -1,9 +1,8 @@
-"""One time axis a run: the controller's monotonic nanoseconds since the run began.
+"""One time axis per run: the controller's monotonic nanoseconds since the run began.
 
-The core takes time only from the running loop and wall clock and entropy only from
-the objects passed in, so that the same code runs on a virtual-time loop
-(``docs/design.md``, "One loop"). This module is the one place of the core that touches the
-machine's.
+The core takes time only from the running loop, and wall clock and entropy only from the objects
+passed in, so that the same code runs on a virtual-time loop (``docs/design.md``, "One loop"). This
+module is the only one of the core that reads the machine's clocks.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class RunClock:
         origin_s: float | None = None,
     ) -> None:
         """``wall_ns`` is injected where wall time must be virtual too. ``origin_s`` is the loop's
-        time at which the axis begins, where that was elsewhere: the loops of all processes of a
-        host read one clock, CLOCK_MONOTONIC.
+        time at which the axis begins, where another process began it: the loops of all processes of
+        a host read one clock, CLOCK_MONOTONIC.
         """
         self._loop = loop
         self._origin_s = loop.time() if origin_s is None else origin_s
@@ -60,7 +59,7 @@ def cpu_s() -> float:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM now (Linux; elsewhere the most that ever was)."""
+    """Memory of this process that is in RAM now (Linux; elsewhere its peak)."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except OSError:
@@ -80,7 +79,7 @@ def substream(seed: int, purpose: str, *parts: int | str) -> random.Random:
 
 
 def below(draw: random.Random, count: int) -> int:
-    """A number from 0 to ``count`` - 1, each as likely: what ``randrange`` draws, in a third of its
+    """A uniform number from 0 to ``count`` - 1: the same draw as ``randrange``, in a third of its
     time.
     """
     bits = count.bit_length()
@@ -91,7 +90,7 @@ def below(draw: random.Random, count: int) -> int:
 
 
 class Alarm:
-    """For one task at a time that waits, and anybody on its loop who has news."""
+    """Wakes one task at a time that waits; any task or callback on the same loop may ring it."""
 
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
@@ -99,13 +98,15 @@ class Alarm:
         self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
-        """End the wait; where nobody waits now, the next one ends at once."""
+        """End the wait; without a waiting task, the next wait ends at once."""
         self._news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self, until_ns: int | None) -> None:
-        """Return at ``until_ns``, if that is a time, or as soon as it rang since the last wait."""
+        """Return at ``until_ns``, unless that is ``None``, or as soon as the alarm rang since the
+        last wait.
+        """
         if self._news:
             self._news = False
             return

@@ -1,32 +1,37 @@
-"""The families of errors: misuse, a failing environment, a broken promise of ours.
+"""The families of errors: misuse, a failing environment, a broken promise of firedrill itself.
 
-What the store under test answers is neither: see ``harness.protocols.client.StoreError``.
+An error that the store under test answers is of neither: see
+``harness.protocols.client.StoreError``.
 """
 
 import difflib
 
 
 class FiredrillError(Exception):
-    """Anything firedrill raises on purpose; the text is one sentence for a person."""
+    """Base of all errors that firedrill raises on purpose; the text is one sentence for a
+    person.
+    """
 
 
 class UsageError(FiredrillError):
-    """What was asked for can't be done as asked (exit code 254)."""
+    """A request can't be done as it was made (exit code 254)."""
 
 
 class PlanError(UsageError):
-    """A plan says something that it can't say."""
+    """A plan has an unknown key, a value that is not allowed, or keys that contradict each
+    other.
+    """
 
     def __init__(self, path: str, problem: str, source: str = "plan") -> None:
-        """``path`` is the dotted path of the key, ``problem`` what is wrong with it, ``source``
-        where it was said.
+        """``path`` is the dotted path of the key, ``problem`` describes the mistake, ``source``
+        names the plan or flag.
         """
         super().__init__(": ".join(part for part in (source, path, problem) if part))
         self.path, self.problem = path, problem
 
 
 class UnknownPlugin(UsageError):
-    """No installed package offers what was named."""
+    """No installed package offers the named plug-in."""
 
     def __init__(self, group: str, name: str, known: tuple[str, ...]) -> None:
         offered = f"installed: {', '.join(known) or 'none'}"
@@ -37,11 +42,11 @@ class UnknownPlugin(UsageError):
 
 
 class BrokenPlugin(UsageError):
-    """An installed plugin can't be imported or made, or lacks what its protocol asks for."""
+    """An installed plug-in can't be imported or made, or lacks a member that its protocol has."""
 
 
 class MissingCapability(UsageError):
-    """The plan needs what this machine or provider can't do."""
+    """The plan needs a capability that this machine or provider lacks."""
 
     def __init__(self, needed_by: str, capability: str, remedy: str = "") -> None:
         tail = f"; {remedy}" if remedy else ""
@@ -59,7 +64,7 @@ class MalformedHistory(UsageError):
 
 
 class HarnessError(FiredrillError):
-    """The environment failed under us: a daemon, a disk, a session (exit code 255)."""
+    """The environment failed: a daemon, a disk, a session (exit code 255)."""
 
 
 class AnalysisLost(HarnessError):
@@ -67,11 +72,13 @@ class AnalysisLost(HarnessError):
 
 
 class NotStored(HarnessError):
-    """The disk takes nothing: it is full, or what lies on it can only be read."""
+    """The disk accepts no writes: it is full, or its files are read-only."""
 
 
 class NotRemoved(HarnessError):
-    """Some of what a run made could not be removed; ``removed`` is what was, a text each."""
+    """Some resources of a run could not be removed; ``removed`` lists those that were, a text
+    each.
+    """
 
     def __init__(self, removed: list[str], failed: dict[str, str]) -> None:
         told = "; ".join(f"{item}: {reason}" for item, reason in failed.items())
@@ -92,8 +99,8 @@ class HarnessBug(FiredrillError):
 
 
 class InvariantError(HarnessBug):
-    """Something that the code relies on does not hold."""
+    """A condition that the code relies on does not hold."""
 
 
 class Interrupted(FiredrillError):
-    """The user asked for the end (exit code 130 unless a violation is proven)."""
+    """The user ended the run (exit code 130 unless a violation is proven)."""

@@ -1,4 +1,4 @@
-"""What a run can come to, worst first, and the exit code of each."""
+"""The outcomes of a run, worst first, and the exit code of each."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ _WORST_FIRST = tuple(Outcome)
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The worst of ``outcomes``; nothing at all is ``unknown``, never a pass."""
+    """The worst of ``outcomes``; without any it is ``unknown``, never a pass."""
     return min(outcomes, key=_WORST_FIRST.index, default=Outcome.UNKNOWN)

@@ -1,7 +1,7 @@
-"""Plugins by name, through entry points: a user's own workload or system is a package with one
+"""Plug-ins by name, through entry points: a user's own workload or system is a package with one
 line.
 
-What is wrong with one is told before anything starts, with its package, file and line.
+A defect of a plug-in is reported before anything starts, with its package, file and line.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
 
 COMMAND = "cli.entry:main"
-"""What the command ``firedrill`` runs; another distribution of its name has another."""
+"""The entry point of the command ``firedrill``, which another distribution of its name lacks."""
 
 GROUPS = ("workloads", "faults", "checkers", "providers", "systems", "doctors")
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Every installed plugin of ``group`` (one of ``GROUPS``), sorted."""
+    """Every installed plug-in of ``group`` (one of ``GROUPS``), sorted."""
     return tuple(sorted({point.name for point in _points(group)}))
 
 
@@ -40,8 +40,8 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own 
 
 
 def made(group: str, name: str, protocol: type, factory: Callable[[], Any]) -> Any:  # noqa: ANN401
-    """What ``factory`` makes of the plugin ``name``, if it has all that ``protocol`` asks for.
-    Raises ``BrokenPlugin``, and whatever error of ours the factory raises.
+    """The result of ``factory`` for the plug-in ``name``, if it has every member of ``protocol``.
+    Raises ``BrokenPlugin``, and every ``FiredrillError`` that the factory raises.
     """
     with told(group, name):
         part = factory()
@@ -55,7 +55,7 @@ def made(group: str, name: str, protocol: type, factory: Callable[[], Any]) -> A
 
 @contextmanager
 def told(group: str, name: str) -> Iterator[None]:
-    """Within the block whatever the plugin raises is told with its package, file and line."""
+    """Within the block an exception of the plug-in is reported with its package, file and line."""
     try:
         yield
     except FiredrillError:
@@ -69,7 +69,7 @@ def told(group: str, name: str) -> Iterator[None]:
 
 def where(error: BaseException) -> str:
     """The file and the line that raised ``error``, as ``package/module.py:7``: the same on every
-    machine. Of frames within libraries the caller's counts; empty where there is none.
+    machine. For frames within libraries the caller's line counts; empty where there is none.
     """
     frames = [(frame, line) for frame, line in walk_tb(error.__traceback__)]
     own = [at for at in frames if not _is_library(at[0].f_code.co_filename)] or frames
@@ -87,7 +87,7 @@ def own_version() -> str:
 
 
 def foreign() -> Iterator[tuple[str, str, str]]:
-    """Group, name and package of every installed plugin that is not firedrill's own, sorted."""
+    """Group, name and package of every installed plug-in that is not firedrill's own, sorted."""
     own = _own().name
     for group in GROUPS:
         for point in sorted(_points(group), key=lambda point: point.name):
@@ -96,8 +96,8 @@ def foreign() -> Iterator[tuple[str, str, str]]:
 
 
 def _own() -> Distribution:
-    """The distribution that brings the command, since the name of a distribution is the registry's
-    business (there, ``firedrill`` is another's).
+    """The distribution that brings the command. It can't be looked up by name: in the public
+    registry ``firedrill`` is another project.
     """
     for command in entry_points(group="console_scripts", name="firedrill"):
         if command.value == COMMAND and command.dist is not None:
@@ -137,5 +137,7 @@ def _stands(kind: type) -> str:
 
 @cache
 def _points(group: str) -> tuple[EntryPoint, ...]:
-    """What is installed does not change while we run, and each look reads every package's files."""
+    """Cached: the installed packages do not change during a process, and each lookup reads every
+    package's files.
+    """
     return tuple(entry_points(group=f"firedrill.{group}"))

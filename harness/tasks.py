@@ -1,4 +1,4 @@
-"""Awaiting: several things at once without leaving any of them behind, or one until a limit."""
+"""Awaiting several things at once, without leaving any of them running, or one until a limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Late(HarnessError):
-    """What was awaited did not come to its end within the limit that it was given."""
+    """An awaited call did not end within its limit."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__(f"not done within {limit_s:g} s")
@@ -20,7 +20,7 @@ class Late(HarnessError):
 
 async def within(limit_s: float, work: Awaitable[T]) -> T:
     """The result of ``work``, which is cancelled at its limit. Raises ``Late`` then, and only then:
-    a ``TimeoutError`` of its own (a socket has one, too) comes out as it is.
+    a ``TimeoutError`` that ``work`` raises itself (a socket does) is passed on as it is.
     """
     try:
         async with asyncio.timeout(limit_s) as limit:
@@ -32,9 +32,9 @@ async def within(limit_s: float, work: Awaitable[T]) -> T:
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """All results, in order, once everything has ended: one failure does not abandon the rest.
+    """All results, in order, once all of ``work`` has ended: one failure does not abandon the rest.
 
-    Whoever cleans up after the failure would otherwise race with what still begins. Raises the
+    Otherwise the cleanup after the failure would race with work that is still starting. Raises the
     failure, or a ``HarnessError`` that names all of several.
     """
     results = await asyncio.gather(*work, return_exceptions=True)

@@ -1,13 +1,14 @@
 """The driver: logical processes that run a generator's operations against a store.
 
-One scheduler asks the generator, and one task a running operation calls the client; everything
-happens on the running loop, so that order of records is order of events. The invoke is written
-before anything is sent: what was begun in one turn of the scheduler is written in one go, and only
-then may the tasks run. No operation outlives its deadline, whatever its client does: at the
-deadline the outcome is recorded, and what the client says later is a note.
+One scheduler asks the generator, and one task per running operation calls the client; all of them
+run on one loop, so that the order of records is the order of events. The driver writes an invoke
+before the client sends anything: all invokes of one turn of the scheduler are written with one
+call, and only then may their tasks run. No operation outlives its deadline, even when its client
+hangs: at the deadline the driver records the outcome, and a later answer of the client becomes a
+note.
 
-Invocations and completions never share an instant unless the invocation was recorded first, so
-that an order by (time, invocations before completions) is the order of the records.
+Invocations and completions never share an instant unless the invocation was recorded first, so that
+an order by (time, invocations before completions) is the order of the records.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_STUCK = 4  # cancelled calls of one slot that do not end, before it is taken
 
 class Driver:
     """Drives one store in one run. Made and used on one running loop; ``drive`` may be called again
-    (final reads): processes, connections and indices go on.
+    (final reads) and continues with the same processes, connections and indices.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Driver:
 
     async def drive(self, generator: Generator, until_ns: int) -> bool:
         """Run operations of ``generator`` until it is exhausted or the clock reads ``until_ns``;
-        returns when the last one has completed, with whether ``generator`` was exhausted.
+        after the last one has completed, return whether ``generator`` was exhausted.
 
         When cancelled, operations that are still open are recorded as ``info``.
         """
@@ -112,7 +113,7 @@ class Driver:
         return tuple(sorted(self._touched))
 
     async def close(self) -> None:
-        """Drop every connection. Bounded; never raises what a client raises."""
+        """Close every connection. Bounded; never raises an exception of a client."""
         left = [*self._slots.disconnect_all(), *self._abandoned.values()]
         for task in self._abandoned.values():
             task.cancel()
@@ -170,7 +171,7 @@ class Driver:
         return at_ns <= self._seen_ns or self._loop.time() >= self._clock.loop_time(at_ns)
 
     def _absorb(self, generator: Generator) -> Generator:
-        """Let generator and watcher see what completed."""
+        """Pass completed operations to the generator and the observer."""
         if self._completed:
             completed = self._show_completed()
             context = self._context()
@@ -189,19 +190,19 @@ class Driver:
         return completed
 
     async def _pause(self, at_ns: int | None) -> None:
-        """Return at ``at_ns``, or before, as soon as something happened."""
-        self._flush()  # whatever waits here lets tasks run, and they send
+        """Return at ``at_ns``, or earlier as soon as the alarm rings."""
+        self._flush()  # a wait here lets tasks run, and they send
         await self._alarm.wait(at_ns)
 
     def _fail(self, error: Exception) -> None:
-        """Remember what ends the run; ``drive`` raises it."""
+        """Remember the error that ends the run; ``drive`` raises it."""
         self._failure = self._failure or error
         self._alarm.ring()
 
     # -- one operation ---------------------------------------------------------------------------
 
     def _launch(self, operation: Operation) -> Invoke:
-        """Record the invocation, then send the operation on its way."""
+        """Record the invocation, then start the operation's task."""
         slot = self._slots.take(operation.process)
         if slot is None:
             raise HarnessBug(f"generator chose process {operation.process}, which is not idle")
@@ -229,7 +230,7 @@ class Driver:
         return invoke
 
     async def _fly(self, flight: Flight) -> None:
-        """The life of one operation. Every error of ours in it ends the run."""
+        """Run one operation. An exception of the driver itself in it ends the run."""
         if self._failure is not None:  # its invocation may not be written
             return
         try:
@@ -270,7 +271,7 @@ class Driver:
         self._alarm.ring()
 
     async def _tidy(self, flight: Flight) -> bool:
-        """Roll back what a failed step left open; whether the connection can still be used."""
+        """Roll back the transaction of a failed step; whether the connection is still usable."""
         if flight.phase == "commit":
             return True
         if flight.phase != "step" or flight.tx is None:
@@ -292,7 +293,7 @@ class Driver:
         return True
 
     def _settle(self, flight: Flight, ending: Ending, connected: bool) -> None:
-        """Give the slot back: as it is, with a new process, or after a pause to reconnect."""
+        """Release the slot: as it is, with a new process, or after a pause to reconnect."""
         self._land(flight)
         slot = flight.slot
         if flight.uncertain:
@@ -317,7 +318,7 @@ class Driver:
         self._alarm.ring()
 
     def _expire(self, flight: Flight) -> None:
-        """The deadline of an operation, or of its rollback."""
+        """Called at the deadline of an operation, or of its rollback."""
         try:
             if not flight.over:
                 # Before commit was sent nothing can have happened, and nothing will: see ``enter``.
@@ -329,8 +330,8 @@ class Driver:
             self._fail(error)
 
     def _abandon(self, flight: Flight) -> None:
-        """Cancel the client's call and go on without it, whether it ends or not. Its connection is
-        in the middle of something, so it is dropped.
+        """Cancel the client's call and do not wait for its end. The call may have left its
+        connection in the middle of a request, so the connection is closed.
         """
         index, slot, task = flight.invoke.index, flight.slot, flight.task
         self._land(flight)
@@ -349,7 +350,7 @@ class Driver:
             self._release(slot)
 
     def _ended(self, index: int, slot: Slot, task: asyncio.Task[None]) -> None:
-        """An abandoned call has ended after all."""
+        """An abandoned call ended after all."""
         del self._abandoned[index]
         slot.stuck -= 1
         if slot.parked:
@@ -367,13 +368,13 @@ class Driver:
         return self._next_index - 1
 
     def _record(self, record: Record) -> None:
-        """Have ``record`` written: at the end of the scheduler's turn, where there is one."""
+        """Queue ``record``; inside a turn of the scheduler it is written at the end of the turn."""
         self._unwritten.append(record)
         if not self._driving:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what was recorded; after the first that could not be written there is no more."""
+        """Write the queued records; after a failed write no more are written."""
         records, self._unwritten = self._unwritten, []
         if records and self._failure is None:
             try:

@@ -1,10 +1,11 @@
-"""Several driver processes, for a load that one does not carry.
+"""Several driver processes, for a load that a single process can't drive.
 
-Each drives its share of the slots (slot modulo processes) with a generator and a stream of records
-of its own. Process numbers and appended values are made from slots, so they are unique in the run;
-times are of one axis, since all processes of a host share CLOCK_MONOTONIC. Sealing merges the
-streams. A process that dies takes the rest along: what it sent last nobody knows, so nothing later
-can be judged, and the history is cut where it was last written.
+Each process drives its share of the slots (slot modulo processes) with a generator and a stream of
+records of its own. Process numbers and appended values are made from slots, so they are unique in
+the run; times are on one axis, since all processes of a host share CLOCK_MONOTONIC. Sealing merges
+the streams. When one process dies, the run ends the others too: the last requests of the dead
+process are unknown, so nothing later can be judged, and the history is cut at the last write of its
+stream.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from harness.tasks import together
 
 ENLIST_LIMIT_S = 30.0  # an interpreter starts, and imports what the run needs
 LATE_LIMIT_S = 15.0  # after ``until_ns``, beyond the deadline of an operation
-HALT_LIMIT_S = SETTLE_LIMIT_S - 1.0  # whoever ends a drive waits no longer for it than that
+HALT_LIMIT_S = SETTLE_LIMIT_S - 1.0  # the caller that ends a drive waits at most SETTLE_LIMIT_S
 LEAVE_LIMIT_S = 10.0
 _BLOCK_BYTES = 1 << 16
 
@@ -39,11 +40,11 @@ Observe = Callable[[OpType, str | None], None]
 
 
 class DriverLost(HarnessError):
-    """A driver process is gone, or said that it can't go on."""
+    """A driver process has exited, or reported that it can't go on."""
 
 
 class DriverProcess:
-    """One driver process, as its run sees it."""
+    """One driver process, as the run's process sees it."""
 
     def __init__(self, number: int, process: Process, observe: Observe) -> None:
         self.number, self.process = number, process
@@ -52,13 +53,13 @@ class DriverProcess:
         self._strain = LoopStats()
 
     def send(self, order: Order) -> None:
-        """Send, where anybody is left to read it."""
+        """Send ``order``, if the process still reads its input."""
         if self.process.stdin is not None and not self.process.stdin.is_closing():
             with contextlib.suppress(OSError):
                 self.process.stdin.write(protocol.line(order))
 
     async def ask(self, order: Order, limit_s: float) -> bool:
-        """Send ``order`` and await its end; whether it was done. Raises ``Lost``."""
+        """Send ``order`` and await its end; whether it was done. Raises ``DriverLost``."""
         self.send(order)
         try:
             async with asyncio.timeout(limit_s):
@@ -96,17 +97,17 @@ class DriverProcess:
                 self._observe(type_, error)
 
     def strain(self) -> LoopStats:
-        """What it told of itself since the last call."""
+        """The loop statistics that the process reported since the last call."""
         strain, self._strain = self._strain, LoopStats()
         return strain
 
     def hang_up(self) -> None:
-        """End its input, which dismisses it."""
+        """Close the process's input, which dismisses it."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
     async def leave(self) -> None:
-        """Let it end; after the limit, and whatever else goes wrong, it is killed."""
+        """Let the process exit; it is killed after the limit, and on every error."""
         self.hang_up()
         try:
             with contextlib.suppress(TimeoutError):
@@ -156,12 +157,12 @@ class DriverPool:
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """Who was lost."""
+        """A sentence for each driver process that was lost."""
         return tuple(self._trouble)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes, in the order of their numbers."""
+        """The process ids, in the order of the processes' numbers."""
         return tuple(member.process.pid for member in self._members)
 
     def strain(self) -> LoopStats:
@@ -171,7 +172,7 @@ class DriverPool:
         )
 
     def hang_up(self) -> None:
-        """Let every process end what goes on and leave, unasked."""
+        """Let every process end its current order and exit, without asking it."""
         for member in self._members:
             member.hang_up()
 
@@ -229,8 +230,8 @@ class DriverPool:
         await member.ask(order, ENLIST_LIMIT_S)
 
     async def _all(self, work: Sequence[tuple[DriverProcess, Order]], limit_s: float) -> bool:
-        """Have every order carried out; whether all of them were done. One that is lost ends the
-        others, and so does cancellation.
+        """Carry out every order; whether all of them were done. The loss of one process ends the
+        others' orders, and so does cancellation.
         """
         tasks = {
             asyncio.ensure_future(member.ask(order, limit_s)): member for member, order in work
@@ -246,7 +247,7 @@ class DriverPool:
         return all(done)
 
     async def _over(self, task: asyncio.Future[bool], member: DriverProcess) -> bool:
-        """Whether the order was done, once nobody reads any more what ``member`` answers."""
+        """Whether the order was done, once no task reads the answers of ``member`` any more."""
         if not task.done():
             await end(task)
             self._trouble.append(f"{member}: went on {HALT_LIMIT_S:g} s after it was told to end")

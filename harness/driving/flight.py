@@ -1,8 +1,8 @@
 """One operation on its way through a client: how far it came, and how it ended.
 
-The danger here is a client that ignores its cancellation: it must not carry a transaction on to
-commit after the driver recorded that it failed. So every phase is entered through ``Flight.enter``,
-which stops an operation that is already over.
+A client that ignores its cancellation must not carry a transaction on to commit after the driver
+recorded that it failed. So every phase is entered through ``Flight.enter``, which stops an
+operation that is already over.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_client_bug(self) -> bool:
-        """Whether client code raised what is no ``StoreError``."""
+        """Whether client code raised an exception that is no ``StoreError``."""
         return self.error is not None and self.error.startswith(CLIENT_BUG)
 
 
@@ -46,8 +46,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Flight:
     """An operation between its invocation and the moment that its slot is idle again.
 
-    ``over`` is set once its completion is recorded: what the client does later is no outcome.
-    ``uncertain`` says that this completion was an ``info``. ``timer`` is the limit of a rollback.
+    ``over`` is set once its completion is recorded: a later answer of the client is no outcome.
+    ``uncertain``: this completion was an ``info``. ``timer`` is the limit of a rollback.
     """
 
     invoke: Invoke
@@ -61,7 +61,7 @@ class Flight:
     timer: asyncio.TimerHandle | None = None
 
     def enter(self, phase: Phase) -> None:
-        """Go on to ``phase``, unless the operation is over."""
+        """Proceed to ``phase``, unless the operation is over."""
         if self.over:
             raise asyncio.CancelledError
         self.phase = phase
@@ -78,9 +78,9 @@ class Flight:
 async def attempt(flight: Flight, system: System, cluster: Cluster, workload: Workload) -> Ending:
     """Take ``flight`` through connect, begin, step and commit, once.
 
-    Never raises what the client raised: an error of the store is classified, anything else is a
-    bug of the client, after which nothing is certain. A cancellation passes only when the
-    operation is over.
+    Never raises an exception of the client: an error of the store is classified, anything else is a
+    bug of the client, after which nothing is certain. A cancellation passes only when the operation
+    is over.
     """
     try:
         client = flight.slot.client or await _connect(flight, system, cluster)
@@ -122,8 +122,8 @@ def _client_bug(error: BaseException) -> Ending:
 class Deadlines:
     """Calls ``expire`` for each flight whose deadline comes before it is over.
 
-    Each operation with a timer of its own would cost as much as recording it: nearly all of them
-    end long before.
+    A timer per operation would cost as much as recording it: nearly all operations end long before
+    their deadlines.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[Flight], None]) -> None:
@@ -137,7 +137,7 @@ class Deadlines:
         return len(self._flights)
 
     def add(self, flight: Flight) -> None:
-        """Watch ``flight``, whose deadline is not before those that were added before."""
+        """Watch ``flight``, whose deadline is not before the deadlines added earlier."""
         flights = self._flights
         while flights and flights[0].over:
             flights.popleft()

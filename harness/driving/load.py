@@ -1,4 +1,4 @@
-"""Who drives the clients of a run: one driver in this process, or several processes of them."""
+"""The clients of a run: one driver in this process, or several driver processes."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class Load(Protocol):
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """What makes the run inconclusive, a sentence each."""
+        """The reasons why the run is inconclusive, a sentence each."""
 
     async def enlist(self) -> None:
-        """Start who drives, once, before ``drive``: what a phase of some seconds is not to wait
-        for.
+        """Start the driver processes, once and before ``drive``, so that the drive phase does not
+        wait some seconds for them.
         """
 
     async def drive(self, until_ns: int) -> None:
-        """Run the workload until the clock reads ``until_ns``, and wait for what is open."""
+        """Run the workload until the clock reads ``until_ns``, and wait for open operations."""
 
     async def read_all(self, until_ns: int) -> bool:
         """Read every key that was touched; whether that was done by ``until_ns``."""
 
     def strain(self) -> LoopStats:
-        """What the processes that this load started went through since the last call."""
+        """The loop statistics, since the last call, of the processes that this load started."""
 
     async def close(self) -> None:
-        """Drop every connection, and end what was started. Bounded."""
+        """Close every connection, and end the started processes. Bounded."""
 
 
 class OwnLoad:
@@ -45,7 +45,7 @@ class OwnLoad:
         self._plan, self._workload, self._driver = plan, workload, driver
 
     async def enlist(self) -> None:
-        """Nobody else is needed."""
+        """No other process is needed."""
 
     async def drive(self, until_ns: int) -> None:
         """See ``Load``."""
@@ -58,7 +58,7 @@ class OwnLoad:
         return await self._driver.drive(final, until_ns)
 
     def strain(self) -> LoopStats:
-        """None was started."""
+        """Empty: this load started no process."""
         return LoopStats()
 
     async def close(self) -> None:

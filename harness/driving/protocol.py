@@ -1,7 +1,8 @@
-"""What a run and its driver processes tell each other: a line of JSON a message.
+"""The messages between a run and its driver processes: one line of JSON each.
 
-A driver process is started with nothing; its first line is an ``Enlist``. It answers every order,
-``Dismiss`` by ending. The end of its input, too, is a dismissal: without its run it drives nothing.
+A driver process starts without arguments of the run; its first line is an ``Enlist``. It answers
+every order, and ``Dismiss`` by exiting. The end of its input is a dismissal too: without its run it
+drives nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Places = dict[str, dict[str, Address]]
 
 
 class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
-    """A ``Cluster``, whose keys JSON has no names for."""
+    """A ``Cluster`` in JSON, where a pair can't be a key."""
 
     nodes: tuple[str, ...]
     bind: Places
@@ -29,7 +30,7 @@ class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(cluster: Cluster) -> ClusterMap:
-        """``cluster`` as it travels."""
+        """The wire form of ``cluster``."""
         return ClusterMap(
             nodes=cluster.nodes,
             bind={node: dict(ports) for node, ports in cluster.bind.items()},
@@ -39,7 +40,7 @@ class ClusterMap(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def cluster(self) -> Cluster:
-        """What it was."""
+        """The ``Cluster`` that this was made of."""
         return Cluster(
             nodes=self.nodes,
             bind=self.bind,
@@ -53,8 +54,8 @@ class Enlist(msgspec.Struct, frozen=True, kw_only=True, tag="enlist"):
     """Make a driver: ``number`` of ``of``, whose records go to the stream ``number`` + 1 of
     ``run_id``.
 
-    ``origin_s`` is where the run's axis begins on CLOCK_MONOTONIC, which all processes of a host
-    share: that is what makes one axis of all their records.
+    ``origin_s`` is the time on CLOCK_MONOTONIC at which the run's axis begins. All processes of a
+    host share that clock, so all their records are on one axis.
     """
 
     plan: str
@@ -67,7 +68,7 @@ class Enlist(msgspec.Struct, frozen=True, kw_only=True, tag="enlist"):
 
 
 class First(msgspec.Struct, frozen=True, kw_only=True, tag="first"):
-    """Run what comes before everything else."""
+    """Run the operations of ``Workload.first``."""
 
     until_ns: int
 
@@ -86,32 +87,30 @@ class Read(msgspec.Struct, frozen=True, kw_only=True, tag="read"):
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True, tag="halt"):
-    """End what goes on now; what is open is uncertain. Not answered: what it ends is."""
+    """End the current order; open operations end as uncertain. Not answered: the ended order is."""
 
 
 class Dismiss(msgspec.Struct, frozen=True, kw_only=True, tag="dismiss"):
-    """Drop all connections, end the stream of records, and leave."""
+    """Close all connections, end the stream of records, and exit."""
 
 
 Order = Enlist | First | Main | Read | Halt | Dismiss
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
-    """There is a driver."""
+    """The driver is made."""
 
 
 class PhaseResult(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The order came to its end: whether all of it was done, and every key touched until now,
-    ascending.
-    """
+    """The order ended: whether all of it was done, and every key touched until now, ascending."""
 
     done: bool
     touched: tuple[int, ...]
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True, tag="tally"):
-    """Operations that ended since the last one: how, with which error, how many; and what the
-    process went through meanwhile.
+    """Operations that ended since the last tally: how, with which error, how many; and the loop
+    statistics of the process since then.
     """
 
     counts: tuple[tuple[OpType, str | None, int], ...]
@@ -119,7 +118,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True, tag="tally"):
 
 
 class DriverFailure(msgspec.Struct, frozen=True, kw_only=True, tag="broken"):
-    """The process can't go on, and leaves."""
+    """The process can't go on, and exits."""
 
     text: str
 
@@ -132,5 +131,5 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def line(message: Order | Word) -> bytes:
-    """``message`` as it is sent."""
+    """``message`` in its wire form."""
     return _ENCODER.encode(message) + b"\n"

@@ -1,4 +1,4 @@
-"""The places of a driver's logical processes: who is idle, where each connects, what goes when."""
+"""The slots of a driver's logical processes: idle slots, their nodes, their connections."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BACKOFF_MOST_S = 1.0
 
 @attrs.define(eq=False)
 class Slot:
-    """A place for logical processes, one after the other: ``process`` ends with an ``info``.
+    """A place for logical processes, one after the other: an ``info`` ends ``process``.
 
-    ``losses`` counts connections lost in a row; ``stuck`` calls that were cancelled and did not end
-    yet; ``parked`` says that the slot is out of service until one of them ends.
+    ``losses`` counts connections lost in a row; ``stuck`` counts calls that were cancelled and have
+    not ended yet; ``parked``: the slot is out of service until one of them ends.
     """
 
     number: int
@@ -43,7 +43,7 @@ class Slots:
         note: Callable[[Slot, str], None],
     ) -> None:
         """``concurrency`` counts the slots of the whole run, of which ``numbers`` (ascending) are
-        here. ``note`` is told what clients raise when they are closed.
+        here. ``note`` receives the exceptions that clients raise when they are closed.
         """
         self.numbers = tuple(numbers)
         self._concurrency, self._nodes, self._note = concurrency, nodes, note
@@ -56,12 +56,12 @@ class Slots:
 
     @property
     def any_idle(self) -> bool:
-        """Whether ``idle`` is more than nothing."""
+        """Whether ``idle`` is not empty."""
         return bool(self._idle_numbers)
 
     @property
     def idle(self) -> tuple[int, ...]:
-        """The processes that may begin something, ascending by slot."""
+        """The processes that may begin an operation, ascending by slot."""
         return tuple(self._idle_processes)
 
     def take(self, process: int) -> Slot | None:
@@ -75,18 +75,18 @@ class Slots:
         return self._slots[number]
 
     def release(self, slot: Slot) -> None:
-        """``slot`` is idle again."""
+        """Mark ``slot`` idle again."""
         place = bisect_left(self._idle_numbers, slot.number)
         self._idle_numbers.insert(place, slot.number)
         self._idle_processes.insert(place, slot.process)
 
     def node(self, slot: Slot) -> str:
-        """The node of the slot's process: every new process of a slot goes one node further."""
+        """The node of the slot's process: every new process of a slot connects to the next node."""
         incarnation = slot.process // self._concurrency
         return self._nodes[(slot.number + incarnation) % len(self._nodes)]
 
     def lost(self, slot: Slot) -> float:
-        """One more connection of ``slot`` was lost; seconds to wait before the next."""
+        """Count one more lost connection of ``slot``; seconds to wait before the next."""
         delay_s = min(BACKOFF_FIRST_S * 2.0**slot.losses, BACKOFF_MOST_S)
         slot.losses = min(slot.losses + 1, 16)
         return delay_s
@@ -97,7 +97,7 @@ class Slots:
         self.disconnect(slot)
 
     def disconnect(self, slot: Slot) -> None:
-        """Drop the slot's connection, if it has one; nobody waits for it."""
+        """Close the slot's connection, if it has one, without waiting for it."""
         client, slot.client = slot.client, None
         if client is not None:
             number = self._next_closing
@@ -107,7 +107,7 @@ class Slots:
             task.add_done_callback(lambda _: self._closing.pop(number))
 
     def disconnect_all(self) -> list[asyncio.Task[None]]:
-        """Drop every connection; what is on its way to be closed."""
+        """Close every connection; the tasks that close them."""
         for slot in self._slots.values():
             self.disconnect(slot)
         return list(self._closing.values())

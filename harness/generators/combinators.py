@@ -1,12 +1,12 @@
-"""The algebra of generators: in which order, how far apart, and until when.
+"""The rest of the algebra of generators: order, distance, end, and the slots that may run them.
 
-``harness.generators.combinators`` has the rest: who may do what.
+``harness.generators.generator`` has the basic ones.
 
 Names and meanings are those of Jepsen's ``generator`` where there is one. Faults are no operations
 here but a schedule of their own, so there is no ``clients`` and no ``nemesis``.
 
-Everything is a frozen value. Asking a generator for what is then not used does not change it, so
-that a combinator may ask several and take the soonest answer.
+Everything is a frozen value. Asking a generator and not using its answer leaves it unchanged, so a
+combinator may ask several and take the soonest answer.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def then(first: Generator, second: Generator) -> Phases:
 
 @attrs.frozen
 class InOrder:
-    """All of the first of ``parts``, then the second, and so on, without waiting for what is still
-    open: ``Phases`` waits.
+    """All of the first of ``parts``, then the second, and so on, without waiting for open
+    operations; ``Phases`` waits.
     """
 
     parts: tuple[Generator, ...]
@@ -66,8 +66,8 @@ class InOrder:
 
 @attrs.frozen
 class Cycle:
-    """``inner`` from its beginning whenever it is exhausted; ``times`` in all, ``None`` for
-    ever.
+    """``inner`` from its beginning whenever it is exhausted; ``times`` in all, ``None`` without
+    end.
     """
 
     inner: Generator
@@ -99,8 +99,8 @@ class Cycle:
 
 @attrs.frozen
 class FlipFlop:
-    """An operation of the first of ``parts``, one of the second, and so on in a circle; over as
-    soon as the one whose turn it is is exhausted.
+    """One operation of each of ``parts`` in a circle; exhausted as soon as the part whose turn it
+    is is exhausted.
     """
 
     parts: tuple[Generator, ...]
@@ -125,7 +125,7 @@ class FlipFlop:
 
 @attrs.frozen
 class Map:
-    """``inner`` with every operation as ``change`` makes it (its process has to stay)."""
+    """``inner`` with every operation transformed by ``change``, which must keep its process."""
 
     change: Callable[[Operation], Operation]
     inner: Generator
@@ -143,7 +143,7 @@ class Map:
 
 @attrs.frozen
 class Filter:
-    """Those operations of ``inner`` that ``keep`` accepts; the others are never done."""
+    """The operations of ``inner`` that ``keep`` accepts; the others are dropped."""
 
     keep: Callable[[Operation], bool]
     inner: Generator
@@ -190,8 +190,8 @@ class Delay:
 
 @attrs.frozen
 class After:
-    """``inner``, nothing of it before ``pause_ns`` have passed since the first question. Jepsen's
-    ``sleep``, which here has to be before something.
+    """``inner``, delayed until ``pause_ns`` have passed since the first call of ``op``. Jepsen's
+    ``sleep``, which here always precedes another generator.
     """
 
     pause_ns: int
@@ -215,7 +215,7 @@ class After:
 
 @attrs.frozen
 class Synchronize:
-    """``inner`` once nothing is open any more."""
+    """``inner`` once no operation is open any more."""
 
     inner: Generator
     begun: bool = False
@@ -261,7 +261,7 @@ class UntilFirstOk:
 
 @attrs.frozen
 class ProcessLimit:
-    """``inner`` for as long as at most ``count`` different processes did something of it: an
+    """``inner`` for as long as at most ``count`` different processes ran an operation of it: an
     uncertain operation uses one up.
     """
 
@@ -290,7 +290,7 @@ class ProcessLimit:
 
 @attrs.frozen
 class OnUpdate:
-    """``inner``, and after every event of it what ``react`` makes of it."""
+    """``inner``; after every event ``react`` returns the generator that replaces it."""
 
     react: Callable[[Generator, Context, Event], Generator]
     inner: Generator
@@ -312,11 +312,12 @@ def _never_asked(generator: AnyOf) -> tuple[int | None, ...]:
 
 @attrs.frozen
 class AnyOf:
-    """The soonest operation of any of ``parts``; exhausted when all are. One that is not due yet
-    waits for its time, and leaves the idle to the others until then.
+    """The soonest operation of any of ``parts``; exhausted when all are. A part whose operation is
+    not due yet waits for its time, and leaves the idle processes to the other parts until then.
 
-    ``asked_ns``: since when each part has had an operation that is still to come. It is asked as of
-    then until it is taken: neither that operation nor what counts from the first question moves.
+    ``asked_ns``: since when each part has had an operation that is still to come. The part is asked
+    as of that time until the operation is taken, so that neither the operation nor a time counted
+    from the first call of ``op`` moves.
     """
 
     parts: tuple[Generator, ...]
@@ -356,8 +357,8 @@ class AnyOf:
         )
 
     def _next(self, answers: Sequence[Said], context: Context) -> tuple[int, Operation] | None:
-        """Which operation is the soonest of those that are due, and its part's place; of several
-        the one whose slot is next in turn.
+        """The soonest of the operations that are due, and its part's place; of several the one
+        whose slot is next in turn.
         """
         count = context.concurrency
         due = [
@@ -372,7 +373,9 @@ class AnyOf:
 
 
 def _since(answer: Said, context: Context) -> int | None:
-    """From when on the generator that gave ``answer`` has an operation that is still to come."""
+    """The time since which the generator that gave ``answer`` has had an operation still to
+    come.
+    """
     later = isinstance(answer, Operation) and answer.at_ns > context.now_ns
     return context.now_ns if later else None
 
@@ -383,7 +386,7 @@ def _not_yet(answer: Said) -> Said:
 
 @attrs.frozen
 class OnSlots:
-    """``inner``, done by the slots that ``chosen`` accepts; it knows of no others. Jepsen's
+    """``inner``, run by the slots that ``chosen`` accepts; it sees no others. Jepsen's
     ``on-threads``.
     """
 
@@ -409,8 +412,8 @@ class OnSlots:
 
 
 def reserve(shares: Sequence[tuple[int, Generator]], rest: Generator) -> AnyOf:
-    """The first so many slots for the first share, the next for the second, all others for
-    ``rest``. Raises ``UsageError``.
+    """A generator per share of slots: the first share gets the first slots, the next share the next
+    ones, and ``rest`` all others. Raises ``UsageError``.
     """
     parts: list[Generator] = []
     begin = 0

@@ -1,8 +1,8 @@
-"""Pure generators: what the clients do next, as immutable values.
+"""Pure generators: the next operations of clients, as immutable values.
 
 ``op`` and ``update`` never change their receiver, draw randomness only from ``substream`` keyed by
-(seed, purpose, slot), and never look at a clock but ``context.now_ns``; so a schedule can be run
-without a cluster. What is made for every operation is a ``msgspec.Struct``: it costs a tenth of the
+(seed, purpose, slot), and read no clock but ``context.now_ns``; so a schedule can be run without a
+cluster. A value that is made for every operation is a ``msgspec.Struct``: it costs a tenth of the
 time of a frozen ``attrs`` class.
 """
 
@@ -25,12 +25,12 @@ from harness.protocols.client import READ_WRITE
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a generator may know when it is asked: the time, and who is idle.
+    """The state that a generator may use when it is asked: the time, and the idle processes.
 
     ``free`` holds idle processes in ascending slot order; ``process % concurrency`` is the slot.
-    ``busy`` holds those with an open operation, in no order. A process that is neither is about to
-    connect again. ``slots`` are those that the generator may use, ascending: not all of the run
-    where it only has a part of them.
+    ``busy`` holds those with an open operation, in no order. A process in neither is about to
+    connect again. ``slots`` are the slots that the generator may use, ascending: not all of the run
+    where the generator has only a part of them.
     """
 
     now_ns: int
@@ -40,7 +40,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     busy: tuple[int, ...] = ()
 
     def only(self, chosen: Callable[[int], bool]) -> Context:
-        """What there is to know where only the slots that ``chosen`` accepts exist."""
+        """The same context restricted to the slots that ``chosen`` accepts."""
         count = self.concurrency
         return Context(
             now_ns=self.now_ns,
@@ -61,7 +61,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Later(msgspec.Struct, frozen=True, gc=False):
-    """Nothing before ``at_ns``, unless a completion brings something sooner: ask again at
+    """No operation before ``at_ns``, unless a completion enables one sooner: ask again at
     either.
     """
 
@@ -76,14 +76,14 @@ class Wait(enum.Enum):
 
 
 class Generator(Protocol):
-    """A value that says what to do next."""
+    """An immutable value that chooses the next operation."""
 
     def op(self, context: Context) -> Answer:
         """The next operation for one of ``context.free`` (never empty), and the generator after it.
 
-        The driver uses every answer: an operation that is not due yet is held, its process with
-        it, and nothing else is asked for until it started; so ``at_ns`` should not go back. Where
-        somebody else may have something sooner the answer is ``Later``.
+        The driver uses every answer: it holds an operation that is not due yet, together with its
+        process, and asks for nothing else until that operation started; so ``at_ns`` should not go
+        back. Where another generator may have an operation sooner the answer is ``Later``.
         """
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
@@ -96,8 +96,8 @@ Event = Invoke | Complete
 
 
 def soonest(answers: Sequence[Said]) -> Said:
-    """What several that were asked say together: the operation, if the last one gave one, or when
-    there may be one; exhausted when all are.
+    """The combined answer of several generators: the operation, if the last one gave one, else the
+    time at which there may be one; exhausted when all are.
     """
     if answers and isinstance(answers[-1], Operation):
         return answers[-1]
@@ -140,7 +140,7 @@ class Nothing:
 
 @attrs.frozen
 class Repeat:
-    """The same transaction for ever, by every idle process in turn."""
+    """The same transaction without end, by every idle process in turn."""
 
     ops: tuple[MicroOp, ...]
     last_slot: int = -1
@@ -180,8 +180,8 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
-    """Operations of ``inner`` that are meant to start less than ``limit_ns`` after the first
-    question.
+    """Operations of ``inner`` whose intended start is less than ``limit_ns`` after the first call
+    of ``op``.
     """
 
     limit_ns: int
@@ -214,8 +214,8 @@ class Stagger(msgspec.Struct, frozen=True):
     """``inner`` as an open loop: intended starts are a Poisson process of ``rate_per_s``.
 
     A store that stalls does not slow the arrivals down: operations that find no idle process start
-    late, with the intended start that they had, so that latency counted from there hides nothing.
-    Each ``lane`` is a process of its own.
+    late and keep their intended start, so that a latency measured from there includes the stall (no
+    coordinated omission). Each ``lane`` is an independent Poisson process.
     """
 
     rate_per_s: float
@@ -258,10 +258,10 @@ def paced(generator: Generator, rate_per_s: float | None, seed: int, *, lane: in
 
 @attrs.frozen
 class Mix:
-    """One of ``parts`` for each operation, by weight; a part that is exhausted drops out, and one
-    that has nothing now leaves its turn to the others.
+    """One of ``parts`` for each operation, by weight; an exhausted part drops out, and a part
+    without an operation now leaves its turn to the others.
 
-    The n-th choice of a slot is the same whatever other slots do.
+    The n-th choice of a slot does not depend on the operations of other slots.
     """
 
     parts: tuple[tuple[int, Generator], ...]
@@ -307,7 +307,7 @@ class Mix:
 
 
 class Phases(msgspec.Struct, frozen=True):
-    """``parts`` one after the other; each begins when no operation of the one before is open."""
+    """``parts`` one after the other; each begins when no operation of the part before is open."""
 
     parts: tuple[Generator, ...]
 
@@ -332,7 +332,7 @@ class Phases(msgspec.Struct, frozen=True):
 
 @attrs.frozen
 class UntilOk:
-    """Each of ``transactions`` once, and again, by another process, until it was ok."""
+    """Runs each of ``transactions``, and repeats it on another process until it was ok."""
 
     transactions: tuple[tuple[MicroOp, ...], ...]
     begun: int = 0

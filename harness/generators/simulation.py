@@ -1,6 +1,6 @@
 """Running a generator without a cluster, against a store that is only a latency model.
 
-The models are those of Jepsen's ``generator.test``: what a schedule does is seen in microseconds.
+The models are those of Jepsen's ``generator.test``: a schedule can be inspected in microseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reply:
 
 
 Latency = Callable[[Operation, random.Random], Reply]
-"""How a store that is only a model answers an operation; all chance is drawn from the stream."""
+"""The answer of a modelled store to an operation; all randomness is drawn from the stream."""
 
 
 def quick(operation: Operation, draw: random.Random) -> Reply:
@@ -44,12 +44,12 @@ def perfect(operation: Operation, draw: random.Random) -> Reply:
 
 
 def perfect_info(operation: Operation, draw: random.Random) -> Reply:
-    """Nothing is ever known of any operation, after ten nanoseconds."""
+    """Every operation ends as ``info``, after ten nanoseconds."""
     return Reply(type=OpType.INFO, after_ns=PERFECT_NS)
 
 
 def imperfect(operation: Operation, draw: random.Random) -> Reply:
-    """Operations succeed, fail and stay uncertain alike, each within a millisecond."""
+    """Operations end as ok, fail or info, each with equal chance and within a millisecond."""
     return Reply(type=draw.choice(tuple(OpType)), after_ns=draw.randint(1, IMPERFECT_NS))
 
 
@@ -64,8 +64,8 @@ def simulate(
     """The history that ``generator`` makes against a store that is only a latency model.
 
     Follows the driver's rules: an operation is held until its time has come, an ``info`` ends its
-    process, completions are seen before the next question. Ends when the generator is exhausted,
-    or waits for nothing, or ``until_ns`` is reached.
+    process, completions are seen before the next call of ``op``. Ends when the generator is
+    exhausted, when it waits although no operation is open, or when ``until_ns`` is reached.
     """
     return _Simulation(generator, latency, seed, concurrency).run(until_ns)
 

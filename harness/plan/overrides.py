@@ -50,8 +50,8 @@ def override(text: str) -> tuple[str, object]:
 
 
 def merged(flags: Overrides, sets: Iterable[str]) -> dict[str, object]:
-    """What ``flags`` (``None``: not given) and the texts of ``--set`` say together. Raises
-    ``PlanError`` for keys that they don't agree on.
+    """The combination of ``flags`` (``None``: not given) and the texts of ``--set``. Raises
+    ``PlanError`` for keys on which they disagree.
     """
     given = {path: value for path, value in flags.items() if value is not None}
     later = dict(override(text) for text in sets)
@@ -64,8 +64,8 @@ def merged(flags: Overrides, sets: Iterable[str]) -> dict[str, object]:
 
 
 def refuse_contradictions(given: Overrides) -> None:
-    """Raises ``PlanError`` where a table says something else than a key within it, and where both a
-    mix and a schedule name faults.
+    """Raises ``PlanError`` where a table and a key within it disagree, and where both a mix and a
+    schedule name faults.
     """
     for path, value in given.items():
         for outer in _outer(path):
@@ -77,7 +77,9 @@ def refuse_contradictions(given: Overrides) -> None:
 
 
 def said(given: Overrides, path: str) -> object:
-    """What ``given`` says of ``path``, by itself or within a table; ``None`` where nothing."""
+    """The value that ``given`` has for ``path``, by itself or within a table; ``None`` without
+    one.
+    """
     if path in given:
         return given[path]
     every = (_inside(given.get(outer), path.removeprefix(f"{outer}.")) for outer in _outer(path))
@@ -87,9 +89,9 @@ def said(given: Overrides, path: str) -> object:
 def applied(table: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     """``table`` with ``overrides`` (``None``: not given). Raises ``PlanError``.
 
-    The options of a system or workload are its own: who names another takes those of the file away.
-    Mix and schedule are one choice: who names faults of one takes the other away, and who names
-    none takes nothing.
+    The options of a system or workload are its own: an override that names another plug-in removes
+    the options of the file's. Mix and schedule are one choice: an override that names faults of one
+    removes the other, and an override that names none removes nothing.
     """
     given: dict[str, object] = {
         path: msgspec.to_builtins(value, builtin_types=TOML_TIMES)
@@ -118,7 +120,7 @@ def _outer(path: str) -> list[str]:
 
 
 def _inside(table: object, path: str) -> object:
-    """What stands in ``table`` at ``path``; ``None`` where nothing does."""
+    """The value in ``table`` at ``path``; ``None`` without one."""
     found = table
     for step in path.split("."):
         found = found.get(step) if isinstance(found, Mapping) else None

@@ -49,7 +49,7 @@ class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ClusterPlan(_Table, frozen=True, kw_only=True):
-    """Where nodes come from. ``options`` are the provider's own; ``auto`` picks a provider."""
+    """The source of the nodes. ``options`` are the provider's own; ``auto`` picks a provider."""
 
     provider: str = "auto"
     nodes: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 5
@@ -64,7 +64,7 @@ class PluginPlan(_Table, frozen=True, kw_only=True):
 
 
 class DrivePlan(_Table, frozen=True, kw_only=True):
-    """How hard clients drive: closed loop, or open loop where ``rate_per_s`` is given.
+    """The load of the clients: closed loop, or open loop where ``rate_per_s`` is given.
 
     ``concurrency`` and rate are the run's, shared among ``drivers`` processes.
     """
@@ -77,12 +77,12 @@ class DrivePlan(_Table, frozen=True, kw_only=True):
 
 
 class NemesisPlan(_Table, frozen=True, kw_only=True):
-    """What breaks: fault kinds to mix at random, or the schedule itself; never both.
+    """The faults: kinds to mix at random, or the schedule itself; never both.
 
     The first fault of a mix comes ``first_s`` after the drive began; each holds for ``hold_s``, and
-    ``quiet_s`` without faults follow it. ``overlap`` faults of a mix come together, on nodes of
-    their own. Where nodes are named in ``among``, each of these breaks for itself instead, and no
-    other does: any number of them may be out at once.
+    ``quiet_s`` without faults follow it. ``overlap`` faults of a mix come together, on distinct
+    nodes. Where ``among`` names nodes, each of them gets independent faults instead, and no other
+    node does: any number of them may be out at once.
     """
 
     mix: tuple[str, ...] = DEFAULT_MIX
@@ -107,8 +107,8 @@ class CheckPlan(_Table, frozen=True, kw_only=True):
 
 
 class LimitsPlan(_Table, frozen=True, kw_only=True):
-    """The longest that the phases around the drive may take, and the most that the run directory
-    may hold: a run that holds more is ended early.
+    """The time limits of the phases around the drive, and the size limit of the run directory: a
+    run that exceeds it is ended early.
     """
 
     ready_s: _LimitS = 60.0
@@ -138,7 +138,7 @@ def load(
     seed: int | None = None,
     usual: Overrides | None = None,
 ) -> Plan:
-    """The plan in file ``path`` (``None``: ``usual``, and what else there is by default) with
+    """The plan in file ``path`` (``None``: ``usual``, and the defaults for all else) with
     ``overrides``.
 
     An override of ``None`` is a flag that was not given. ``seed`` is used where neither file nor
@@ -225,7 +225,7 @@ def _check_drivers(plan: Plan) -> None:
 
 
 def _check_faults(plan: Plan) -> None:
-    """What the types of the schedule can't say."""
+    """Check the rules for faults that types can't express."""
     if plan.nemesis.mix and plan.nemesis.schedule:
         raise PlanError("nemesis.mix", ONE_OF_RIVALS)
     for number, fault in enumerate(plan.nemesis.schedule):

@@ -78,8 +78,8 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 
 def require_shape(value: object, path: str, source: str = "plan") -> None:
-    """Refuse what no plan holds though TOML can say it: nesting without end, and integers of more
-    than 64 bits. ``path`` is where ``value`` stands. Raises ``PlanError``.
+    """Refuse shapes that TOML allows and no plan has: nesting without limit, and integers of more
+    than 64 bits. ``path`` is the path of ``value``. Raises ``PlanError``.
     """
     waiting: list[tuple[str, int, object]] = [(path, 0, value)]
     while waiting:
@@ -97,7 +97,9 @@ def require_shape(value: object, path: str, source: str = "plan") -> None:
 
 
 def override(table: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
-    """``table`` with the key at dotted ``path`` set to ``value``; tables on the way are made."""
+    """``table`` with the key at dotted ``path`` set to ``value``; missing tables on the way are
+    made.
+    """
     head, _, rest = path.partition(".")
     if not head:
         raise PlanError(path, "expected a key such as drive.duration_s")
@@ -127,7 +129,7 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, known: tuple[str, ...]) -> str:
-    """`` (did you mean 'x'?)`` where one of ``known`` is near, else what there is."""
+    """`` (did you mean 'x'?)`` where one of ``known`` is near, else the known ones."""
     near = difflib.get_close_matches(word, known, n=1)
     if near:
         return f" (did you mean {near[0]!r}?)"
