@@ -18,8 +18,8 @@ class UsageError(FiredrillError):
 
 
 class PlanError(UsageError):
-    """A plan has an unknown key, a value that is not allowed, or keys that contradict each
-    other.
+    """A plan or flag has an unknown, missing or contradictory key, or a value that is not
+    allowed.
     """
 
     def __init__(self, path: str, problem: str, source: str = "plan") -> None:

@@ -37,7 +37,7 @@ FIRST_KEY = 1_000_000  # what no workload touches
 
 @attrs.frozen(kw_only=True)
 class AttemptResult:
-    """How an operation ended; ``values`` are those of its reads. ``error`` is the store's code."""
+    """The end of an operation; ``values`` are those of its reads. ``error`` is the store's code."""
 
     type: OpType
     phase: Phase
@@ -59,7 +59,7 @@ class AttemptResult:
 
 @attrs.define(eq=False)
 class _Way:
-    """How far an attempt came."""
+    """The progress of an attempt."""
 
     phase: Phase = "connect"
     client: Client | None = None
@@ -69,11 +69,11 @@ class _Way:
 @attrs.define(eq=False, kw_only=True)
 class Bench:
     """One system on one cluster. ``build`` makes another adapter from ``[system]`` options;
-    ``real_network``: clients dial over TCP, so that something can stand in their way.
+    ``real_network``: clients dial over TCP, so that a relay can stand between.
 
-    ``codes`` are all codes that were raised, with a phase; ``strangers`` what was raised and is no
-    ``StoreError``; ``events`` what the store told, with the time of the call that brought it;
-    ``looks`` how often it was asked for them, and ``unheard`` how that failed. ``stuck``: how
+    ``codes`` are all codes that were raised, with a phase; ``strangers`` the exceptions that were
+    no ``StoreError``; ``events`` the store's events, with the time of the call that returned them;
+    ``looks`` how often events were requested, and ``unheard`` the failures of that. ``stuck``: how
     ``recover`` hung, once it did.
     """
 
@@ -105,13 +105,13 @@ class Bench:
 
     @property
     def scene(self) -> Scene:
-        """What a fault acts through."""
+        """The interfaces that a fault acts through."""
         return Scene(
             provider=self.provider, system=self.system, cluster=self.cluster, clock=self.clock
         )
 
     def number(self) -> int:
-        """A key, a value or a process that nothing else here has."""
+        """A key, a value or a process number that no other operation of this bench uses."""
         return next(self._numbers)
 
     # -- operations ------------------------------------------------------------------------------
@@ -128,8 +128,8 @@ class Bench:
         client: Client | None = None,
         limit_s: float = OP_LIMIT_S,
     ) -> AttemptResult:
-        """One operation as the driver makes it: given up at its limit, classified by (phase, code).
-        Without ``client`` it has a connection of its own.
+        """Run one operation as the driver does: cancelled at its limit, classified by (phase,
+        code). Without ``client`` it has a connection of its own.
         """
         way = _Way(client=client)
         done = await self.give_up(self._attempt(way, node, steps, kind, limit_s), limit_s)
@@ -168,7 +168,7 @@ class Bench:
             self.judged("step", error)
 
     def judged(self, phase: Phase, error: Exception) -> AttemptResult:
-        """``error`` as the driver takes it, and remembered."""
+        """Classify ``error`` as the driver does, and remember its code."""
         if not isinstance(error, StoreError):
             self.strangers.append(f"{type(error).__name__} in {phase}: {error}")
             return AttemptResult(
@@ -179,7 +179,7 @@ class Bench:
         return AttemptResult(type=type_, phase=phase, error=error.code, text=error.message[:200])
 
     async def close(self, client: Client) -> None:
-        """Drop the connection. Raises ``Broken`` where that raises or waits."""
+        """Close the connection. Raises ``CheckFailure`` where that raises or waits."""
         work = asyncio.ensure_future(client.close())
         done, _ = await asyncio.wait({work}, timeout=CLOSE_LIMIT_S)
         if not done:
@@ -191,8 +191,8 @@ class Bench:
             raise CheckFailure(f"close() raised {type(error).__name__}: {error}")
 
     async def give_up(self, work: Coroutine[Any, Any, T], limit_s: float) -> T | None:
-        """The result, or ``None`` where it was cancelled at ``limit_s``. Raises ``Broken`` where it
-        goes on after that.
+        """The result, or ``None`` where the call was cancelled at ``limit_s``. Raises
+        ``CheckFailure`` where the call continues after its cancellation.
         """
         task, _ = await _over(work, limit_s)
         if not task.done():
@@ -202,8 +202,8 @@ class Bench:
     async def acknowledged(
         self, node: str, *steps: MicroOp, kind: str = READ_WRITE
     ) -> AttemptResult:
-        """The first acknowledged try of an operation without effects that differ by tries, within
-        ``settle_s``. Raises ``Broken``.
+        """Repeat an operation, which must be safe to repeat, until it is acknowledged. Raises
+        ``CheckFailure`` after ``settle_s``.
         """
         ends_s = asyncio.get_running_loop().time() + self.settle_s
         while True:
@@ -218,14 +218,16 @@ class Bench:
     # -- looking -----------------------------------------------------------------------------------
 
     async def roles(self, *nodes: str) -> Roles:
-        """What ``nodes`` (all of them by default) tell. Raises ``Broken`` where it takes too long
-        or raises.
+        """The roles that ``nodes`` (all of them by default) report. Raises ``CheckFailure`` where
+        the call takes too long or raises.
         """
         cluster = attrs.evolve(self.cluster, nodes=nodes) if nodes else self.cluster
         return await self.timely("roles()", self.system.roles(cluster))
 
     async def timely(self, what: str, work: Awaitable[T]) -> T:
-        """The result of a look that must be quick whatever the nodes do."""
+        """The result of a call that must be quick in every state of the nodes. Raises
+        ``CheckFailure`` where it takes too long or raises.
+        """
         task, ended = await _over(work, LOOK_LIMIT_S)
         if not ended:
             raise CheckFailure(f"{what} took longer than {LOOK_LIMIT_S:g} s")
@@ -237,8 +239,8 @@ class Bench:
     async def until(
         self, look: Callable[[], Awaitable[str]], what: str, limit_s: float | None = None
     ) -> None:
-        """Look until nothing is lacking. Raises ``Broken`` with what is, at the limit (by default
-        ``settle_s``).
+        """Repeat ``look`` until it reports nothing missing. Raises ``CheckFailure`` with the
+        missing things at the limit (by default ``settle_s``).
         """
         limit_s = self.settle_s if limit_s is None else limit_s
         ends_s = asyncio.get_running_loop().time() + limit_s
@@ -250,7 +252,7 @@ class Bench:
     # -- breaking ----------------------------------------------------------------------------------
 
     def kind(self, name: str) -> Fault:
-        """The kind of fault. Raises ``NotTried`` where it can't be had here."""
+        """The kind of fault. Raises ``NotTried`` where the provider does not offer it."""
         fault = self.faults.get(name)
         lacking = fault.needs - self.able if fault else frozenset()
         if fault is None or lacking:
@@ -260,7 +262,9 @@ class Bench:
 
     @asynccontextmanager
     async def broken(self, kind: str, target: str) -> AsyncIterator[Victims]:
-        """Within the block the fault is in force and proven; it is healed and proven so after."""
+        """Within the block the fault is in force and proven; afterwards it is healed and proven
+        healed.
+        """
         fault = self.kind(kind)
         found = fault.resolve(target, await self.roles(), self.cluster.nodes, 0)
         if found is None:
@@ -292,7 +296,9 @@ class Bench:
         return proof
 
     async def mend(self) -> None:
-        """Undo whatever a check left broken. Raises ``Broken`` where the system can't."""
+        """Undo every fault that a check left in force. Raises ``CheckFailure`` where the system
+        can't.
+        """
         await self.provider.cut(())
         deadline_s = asyncio.get_running_loop().time() + MEND_LIMIT_S
         try:
@@ -306,7 +312,9 @@ class Bench:
             raise CheckFailure(f"recover() does not make it whole: {error}") from error
 
     async def watch(self) -> None:
-        """Fetch the store's events as a run does, until cancelled, whatever comes of that."""
+        """Fetch the store's events as a run does, until cancelled; failures are recorded in
+        ``unheard``.
+        """
         while True:
             try:
                 self.events += await self.timely("events()", self._told())
@@ -322,8 +330,9 @@ class Bench:
 
 
 async def on_time(verb: str, work: Awaitable[None], deadline_s: float) -> None:
-    """Await a call that was told ``deadline_s`` (of the loop), which ends or fails by then. Raises
-    ``Hung`` where it went on, ``Broken`` for what is no error of ours, and what it raised.
+    """Await a call that was given ``deadline_s`` (of the loop) and has to end or fail by then.
+    Raises ``CheckHang`` where it continues, ``CheckFailure`` for an exception that is no
+    ``FiredrillError``, and every ``FiredrillError`` of the call.
     """
     left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
     task, ended = await _over(work, left_s + LATE_S)
@@ -338,8 +347,8 @@ async def on_time(verb: str, work: Awaitable[None], deadline_s: float) -> None:
 
 
 async def _over(work: Awaitable[T], limit_s: float) -> tuple[asyncio.Future[T], bool]:
-    """``work`` as a task, and whether it ended by itself. At its limit it is cancelled, and waited
-    for no longer than it may take to that.
+    """``work`` as a task, and whether it ended by itself. At its limit it is cancelled, and awaited
+    for at most ``CANCEL_LIMIT_S`` more.
     """
     task = asyncio.ensure_future(work)
     try:

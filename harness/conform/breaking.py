@@ -1,4 +1,6 @@
-"""Whether faults bite, whether they are survived, and whether the cluster is whole afterwards."""
+"""Whether faults take effect, whether the store survives them, and whether the cluster is whole
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ USED = ("kill", "pause", "partition")
 
 
 async def roles(bench: Bench) -> str:
-    """Roles name nodes and partitions of this cluster, and every node tells something by itself."""
+    """Roles name nodes and partitions of this cluster, and every node answers by itself."""
     lacking: list[str] = []
 
     async def look() -> str:
@@ -62,12 +64,12 @@ def _wrong(bench: Bench, told: Roles) -> list[str]:
 
 
 async def kill(bench: Bench) -> str:
-    """What was killed answers nobody, not under an old connection either."""
+    """A killed node answers no client, not even over an old connection."""
     return await _silenced(bench, "kill")
 
 
 async def pause(bench: Bench) -> str:
-    """What is paused acknowledges nothing, and holds up nobody who asks the others."""
+    """A paused node acknowledges nothing, and does not delay clients of the other nodes."""
     return await _silenced(bench, "pause")
 
 
@@ -96,7 +98,9 @@ async def _silenced(bench: Bench, kind: str) -> str:
 
 
 async def _succeeded(bench: Bench, dead: str) -> None:
-    """Nobody says for good that ``dead`` leads: what is aimed at a role has to hit its holder."""
+    """Wait until no node reports ``dead`` as a leader: a fault aimed at a role has to hit the
+    present holder.
+    """
 
     async def look() -> str:
         told = await bench.roles()
@@ -111,7 +115,7 @@ async def _succeeded(bench: Bench, dead: str) -> None:
 
 
 async def _open(bench: Bench, node: str, key: int) -> Client:
-    """A connection that has done something."""
+    """A connection that has completed an operation."""
     client = await bench.connect(node)
     done = await bench.transact(node, MicroOp(WRITE, key, bench.number()), client=client)
     if not done.ok:
@@ -120,7 +124,7 @@ async def _open(bench: Bench, node: str, key: int) -> Client:
 
 
 async def partition(bench: Bench) -> str:
-    """What is written on one side of a cut is not read on the other."""
+    """A value written on one side of a cut is not read on the other."""
     nodes = bench.cluster.nodes
     bench.kind("partition")
     if len(nodes) < 2:
@@ -144,7 +148,7 @@ async def partition(bench: Bench) -> str:
 
 
 async def _written(bench: Bench, node: str, key: int, value: int) -> bool:
-    """Whether a write through ``node`` came to be acknowledged in the time that the store takes."""
+    """Whether a write through ``node`` is acknowledged within ``settle_s``."""
     ends_s = asyncio.get_running_loop().time() + bench.settle_s
     while asyncio.get_running_loop().time() < ends_s:
         if (await bench.transact(node, MicroOp(WRITE, key, value))).ok:
@@ -154,8 +158,8 @@ async def _written(bench: Bench, node: str, key: int, value: int) -> bool:
 
 
 async def under_faults(bench: Bench) -> str:
-    """While nodes are killed, paused and cut off: nothing is done that is called undone, nothing
-    twice, and nothing that was acknowledged is gone.
+    """While nodes are killed, paused and cut off: no operation that failed has an effect, none
+    takes effect twice, and no acknowledged operation is lost.
     """
     usable = [kind for kind in USED if _usable(bench, kind)]
     if not usable:
@@ -192,7 +196,7 @@ def _usable(bench: Bench, kind: str) -> bool:
 
 
 async def recover(bench: Bench) -> str:
-    """``recover`` starts what is down and resumes what is paused, and then every node serves."""
+    """``recover`` starts stopped nodes and resumes paused ones, and then every node serves."""
     nodes = bench.cluster.nodes
     down = nodes[-1]
     await bench.provider.kill(down)
@@ -213,7 +217,7 @@ async def recover(bench: Bench) -> str:
 
 
 async def _paused(bench: Bench, node: str) -> str:
-    """Pause it, and say whether that could be done."""
+    """Pause the node, and return whether that was possible."""
     try:
         await bench.provider.pause(node)
     except MissingCapability:
@@ -222,7 +226,7 @@ async def _paused(bench: Bench, node: str) -> str:
 
 
 async def refused(bench: Bench) -> str:
-    """Dialing a node that is down is an error of the store's table, at once."""
+    """Dialing a node that is down raises an error of the store's table, at once."""
     victim = bench.cluster.nodes[-1]
     await bench.provider.kill(victim)
     try:

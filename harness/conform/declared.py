@@ -1,4 +1,4 @@
-"""What an adapter says of itself, before any node runs."""
+"""The declarations of an adapter, checked before any node runs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def errors(bench: Bench) -> str:
 
 
 async def options(bench: Bench) -> str:
-    """An option that nobody knows is refused as a plan's error, at its path."""
+    """An unknown option is refused with a ``PlanError`` at its path."""
     try:
         bench.build({NO_OPTION: 1})
     except PlanError as error:
@@ -99,7 +99,7 @@ async def options(bench: Bench) -> str:
 
 
 async def program(bench: Bench) -> str:
-    """The same place in the same cluster is the same program, and no two nodes share theirs."""
+    """Equal inputs give equal programs, and no two nodes share one."""
     cluster, made = bench.cluster, {}
     for node in cluster.nodes:
         made[node] = bench.system.program(node, cluster)
@@ -114,8 +114,8 @@ async def program(bench: Bench) -> str:
 
 
 def _dials_links(bench: Bench) -> None:
-    """Raise ``Broken`` where a node is told where others listen though links lead there: it would
-    walk around every cut.
+    """Raise ``CheckFailure`` where a node gets another node's listening address although there is a
+    link address: its traffic would bypass every cut.
     """
     cluster = bench.cluster
     between = [port.name for port in bench.system.ports if port.between_nodes]
@@ -137,7 +137,7 @@ def _elsewhere(cluster: Cluster, node: str, port: str) -> dict[str, dict[str, Ad
 
 
 async def partitions(bench: Bench) -> str:
-    """``partition_of`` names partitions that there are, the same ones when asked again."""
+    """``partition_of`` names existing partitions, and the same ones on every call."""
     count = bench.system.partitions
     placed = [bench.system.partition_of(key) for key in range(KEYS)]
     if placed != [bench.system.partition_of(key) for key in range(KEYS)]:
@@ -157,7 +157,7 @@ SHOWN = 3
 
 
 async def events(bench: Bench) -> str:
-    """Events are of known kinds and nodes, on the run's axis, and each is told once."""
+    """Events are of known kinds and nodes, on the run's axis, and each is returned once."""
     await _asked_again(bench)
     if bench.unheard:
         how = "; ".join(list(bench.unheard)[:SHOWN])
@@ -174,7 +174,9 @@ async def events(bench: Bench) -> str:
 
 
 async def _asked_again(bench: Bench) -> None:
-    """Return when the store was asked once more: where little else is tried, for the first time."""
+    """Return after one more request for events, which in a short selection of checks may be the
+    first.
+    """
     before, limit_s = bench.looks, LOOK_LIMIT_S + CANCEL_LIMIT_S
 
     async def look() -> str:
@@ -184,7 +186,7 @@ async def _asked_again(bench: Bench) -> None:
 
 
 def _again(bench: Bench) -> list[tuple[StoreEvent, int]]:
-    """Each event and how often it was told: the same moment of the same boot."""
+    """Each event and how often it was returned: equal means the same moment of the same boot."""
     seen: dict[tuple[object, ...], int] = {}
     first: dict[tuple[object, ...], StoreEvent] = {}
     for _, event in bench.events:

@@ -1,4 +1,4 @@
-"""Commits that pass through one node to another: answers that are lost between the two."""
+"""Commits that pass through one node to another, and answers that are lost between the two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRIED_KEYS = 64  # to find those of one node
 
 @attrs.frozen(kw_only=True)
 class _Open:
-    """An append to ``key`` that only its commit lacks."""
+    """An append to ``key`` that lacks only its commit."""
 
     client: Client
     tx: Tx
@@ -53,7 +53,9 @@ async def lost_further_on(bench: Bench) -> str:
 
 
 async def _passing(bench: Bench) -> str:
-    """The node that leads least. Raises ``NotTried`` where nothing can be lost behind it."""
+    """The node that leads the fewest partitions. Raises ``NotTried`` where no answer can be lost
+    behind it.
+    """
     bench.kind("kill")
     nodes, peer = bench.cluster.nodes, bench.cluster.peer
     if len(nodes) < 2:
@@ -66,7 +68,7 @@ async def _passing(bench: Bench) -> str:
 
 
 async def _leading(bench: Bench) -> Mapping[int, str]:
-    """Who acknowledges, by partition. Raises ``NotTried`` where nobody tells."""
+    """The acknowledging node by partition. Raises ``NotTried`` where no node reports one."""
     ends_s = asyncio.get_running_loop().time() + bench.settle_s
     while asyncio.get_running_loop().time() < ends_s:
         told = await bench.roles()
@@ -77,7 +79,7 @@ async def _leading(bench: Bench) -> Mapping[int, str]:
 
 
 async def _restarted(bench: Bench, node: str, relay: Relay | None) -> None:
-    """Start ``node`` anew, with its links through ``relay``, or as they were."""
+    """Restart ``node``, with its links through ``relay``, or direct without one."""
     await bench.provider.kill(node)
     program = bench.system.program(node, relay.cluster if relay else bench.cluster)
     await bench.provider.install(node, program)
@@ -85,8 +87,8 @@ async def _restarted(bench: Bench, node: str, relay: Relay | None) -> None:
 
 
 async def _lose(bench: Bench, relay: Relay, passing: str, ledger: Ledger, *, ends: bool) -> int:
-    """Lose the answers to commits through ``passing``, by the end of whoever leads what they
-    write, or of the connections alone; how many were lost.
+    """Lose the answers to commits through ``passing``, by killing the leader of the written
+    partitions (``ends``), or by resetting the connections alone; returns how many were lost.
     """
     leads = await _leading(bench)
     others = Counter(node for node in leads.values() if node != passing)
@@ -117,8 +119,8 @@ async def _lose(bench: Bench, relay: Relay, passing: str, ledger: Ledger, *, end
 async def _opened(
     bench: Bench, node: str, leads: Mapping[int, str], leader: str
 ) -> tuple[_Open, ...]:
-    """Transactions through ``node`` on keys that ``leader`` leads. Raises ``NotTried`` where none
-    can be had.
+    """Open transactions through ``node`` on keys that ``leader`` leads. Raises ``NotTried`` where
+    that is impossible.
     """
     ends_s = asyncio.get_running_loop().time() + bench.settle_s
     found: list[_Open] = []
@@ -159,7 +161,7 @@ async def _appended(client: Client, key: int, element: int) -> Tx:
 
 
 async def _committed(bench: Bench, tx: Tx) -> AttemptResult:
-    """How the commit ended, given up at the limit of an operation."""
+    """The result of the commit, cancelled at the limit of an operation."""
 
     async def commit() -> AttemptResult:
         try:

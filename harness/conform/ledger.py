@@ -1,4 +1,4 @@
-"""What was appended under trouble and how that ended, held against what is there afterwards."""
+"""The appends made under faults and their results, compared with the final contents."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SHOWN = 3  # elements that a sentence names
 
 @attrs.define(eq=False)
 class Ledger:
-    """Appends of elements that no two have in common, by key."""
+    """Appends of unique elements, by key."""
 
     bench: Bench
     done: dict[int, dict[int, AttemptResult]] = attrs.field(factory=dict)
 
     def enter(self, key: int, element: int, done: AttemptResult) -> None:
-        """Note how an append ended."""
+        """Record the result of an append."""
         self.done.setdefault(key, {})[element] = done
 
     async def audit(self, node: str) -> str:
-        """Read every key through ``node``. Raises ``Broken`` where a definite error was none, an
-        acknowledged append is missing, or one was done twice.
+        """Read every key through ``node``. Raises ``CheckFailure`` where an append with a definite
+        error took effect, an acknowledged append is missing, or one took effect twice.
         """
         wrong: list[str] = []
         for key, appended in sorted(self.done.items()):
@@ -45,7 +45,7 @@ class Ledger:
         return self.told()
 
     def told(self) -> str:
-        """How many there were of each type, with the codes."""
+        """The number of appends of each type, with the error codes."""
         every = [done for appended in self.done.values() for done in appended.values()]
         types = Counter(done.type.value for done in every)
         codes = Counter(f"{done.error} {done.type.value}" for done in every if not done.ok)
@@ -76,7 +76,7 @@ async def load(
     ledger: Ledger, *, seconds: float, clients: int, keys: int, limit_s: float, seed: int = 1
 ) -> None:
     """Append through all nodes for ``seconds``. A client whose operation was uncertain, or whose
-    connection is gone, goes on at the next node, as processes do.
+    connection is gone, continues at the next node, as the driver's processes do.
     """
     bench = ledger.bench
     ends_s = asyncio.get_running_loop().time() + seconds

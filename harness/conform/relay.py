@@ -1,9 +1,9 @@
-"""Something that stands between those who ask and a node: it can lose answers and break
-connections.
+"""A relay between clients and a node, which can lose answers and reset connections.
 
-Every client address of one node leads through a listener of ours on loopback, so that what a
-client does about a lost answer can be seen: above all, whether it dials again on its own. In the
-same way every link that leads out of a node can be had, for what one node asks of another.
+Every client address of one node leads through a listener of the relay on loopback, so that a check
+sees a client's reaction to a lost answer: above all, whether the client dials again on its own. In
+the same way a relay can stand on every link that leads out of a node, for the requests between
+nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ CHUNK_BYTES = 1 << 16
 
 @attrs.define(eq=False)
 class Relay:
-    """``cluster`` is what those who ask are to be given. ``accepted`` counts connections so far."""
+    """``cluster`` holds the relayed addresses, for the clients. ``accepted`` counts connections so
+    far.
+    """
 
     cluster: Cluster
     accepted: int = 0
@@ -32,18 +34,18 @@ class Relay:
     _work: list[asyncio.Task[None]] = attrs.field(factory=list)
 
     def mute(self) -> None:
-        """From now on nothing comes back to clients; what they send still goes through."""
+        """Drop all answers to clients from now on; their requests still pass."""
         self.muted = True
 
     def cut(self) -> None:
-        """Reset every connection there is; new ones are let through."""
+        """Reset every open connection; new ones pass."""
         for writer in self._open:
             writer.transport.abort()
         self._open.clear()
         self.muted = False
 
     def end(self) -> None:
-        """Let go of everything."""
+        """Reset every connection and cancel the tasks."""
         self.cut()
         for task in self._work:
             task.cancel()
@@ -51,7 +53,7 @@ class Relay:
     def carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to: Address
     ) -> None:
-        """Take one connection from a client."""
+        """Accept one connection from a client."""
         self.accepted += 1
         self._open.append(writer)
         self._work.append(asyncio.get_running_loop().create_task(self._carry(reader, writer, to)))
@@ -98,8 +100,8 @@ async def relayed(cluster: Cluster, node: str) -> AsyncIterator[Relay]:
 
 @asynccontextmanager
 async def relayed_links(cluster: Cluster, node: str) -> AsyncIterator[Relay]:
-    """A relay on every link that ``node`` dials; its program has to be made for ``cluster`` of
-    the relay.
+    """A relay on every link that ``node`` dials; the node's program has to be made for ``cluster``
+    of the relay.
     """
     relay, peer = Relay(cluster), dict(cluster.peer)
     async with AsyncExitStack() as ends:
@@ -114,7 +116,7 @@ async def relayed_links(cluster: Cluster, node: str) -> AsyncIterator[Relay]:
 async def _before(
     relay: Relay, ports: Mapping[str, Address], ends: AsyncExitStack
 ) -> dict[str, Address]:
-    """Where to dial to reach ``ports`` through ``relay``, until ``ends``."""
+    """The addresses that reach ``ports`` through ``relay``, until ``ends``."""
     addresses = {}
     for name, to in ports.items():
 

@@ -1,4 +1,4 @@
-"""What a check is, and what it can come to."""
+"""A check, and its possible results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class CheckFailure(FiredrillError):
-    """The adapter, or what it drives, does what the harness can't live with."""
+    """The adapter or its store breaks a rule that the harness relies on."""
 
 
 class CheckHang(CheckFailure):
-    """A call that knows its deadline went on long after it."""
+    """A call that was given a deadline continued long after it."""
 
 
 class NotTried(FiredrillError):
-    """What a check needs is not to be had here; the text says what that is."""
+    """A precondition of a check is missing here; the text names it."""
 
 
 class Mark(enum.StrEnum):
-    """What a check came to."""
+    """The result of a check."""
 
     HOLDS = "holds"
     BROKEN = "BROKEN"
@@ -36,7 +36,7 @@ class Mark(enum.StrEnum):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table: ``text`` is what was seen."""
+    """One row of the table: ``text`` describes the observation."""
 
     name: str
     mark: Mark
@@ -45,10 +45,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """``run`` returns what it saw, or raises ``Broken`` or ``NotTried``. It leaves the cluster
-    whole where it returns. ``relies`` is what the harness relies on, in a sentence.
+    """``run`` returns its observation, or raises ``CheckFailure`` or ``NotTried``. It leaves the
+    cluster whole where it returns. ``relies`` is the rule that the harness relies on, in a
+    sentence.
 
-    ``limit_s``: all of it; past that it is broken, too.
+    ``limit_s`` bounds the whole check, which fails past it.
     """
 
     name: str

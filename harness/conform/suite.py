@@ -96,7 +96,7 @@ WITHOUT_CLUSTER = ("events", "codes")
 
 async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Result]:
     """The results of the ``chosen`` checks (all by default), one after the other. The nodes'
-    machines are there, and no program is installed yet. Raises ``HarnessError`` where the cluster
+    machines are up, and no program is installed yet. Raises ``HarnessError`` where the cluster
     can't be set up at all.
     """
     wanted = chosen or tuple(check.name for check in SUITE)

@@ -1,4 +1,4 @@
-"""What clients of a whole cluster do: sessions, kinds of transactions, lost answers, deadlines."""
+"""Clients on a whole cluster: sessions, kinds of transactions, lost answers, deadlines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def set_up_deadline(bench: Bench) -> str:
 
 
 async def recover_deadline(bench: Bench) -> str:
-    """``recover`` does not call a cluster whole in which a node is down for good."""
+    """``recover`` fails at its deadline where a node is down for good."""
     victim = bench.cluster.nodes[-1]
     await bench.provider.kill(victim)
     try:
@@ -73,7 +73,7 @@ async def _gives_up(bench: Bench, verb: str) -> str:
 
 
 async def serves(bench: Bench) -> str:
-    """What is committed through each node is read through every other."""
+    """A value committed through each node is read through every other."""
     written: dict[int, int] = {}
     for node in bench.cluster.nodes:
         key, value = bench.number(), bench.number()
@@ -88,7 +88,9 @@ async def serves(bench: Bench) -> str:
 
 
 async def transactions(bench: Bench) -> str:
-    """Own writes are seen, what is rolled back or left open is not, and a connection goes on."""
+    """A transaction sees its own writes; rolled-back and abandoned writes stay invisible; a
+    connection serves several transactions.
+    """
     ends_s = asyncio.get_running_loop().time() + bench.settle_s
     while True:
         try:
@@ -148,7 +150,7 @@ async def _expect(tx: Tx, what: str, key: int, expected: object) -> None:
 
 
 async def identity(bench: Bench) -> str:
-    """Names of transactions are their own; commit timestamps grow where one follows another."""
+    """Identifiers of transactions are unique; commit timestamps grow from one to the next."""
     node, key = bench.cluster.nodes[0], bench.number()
     client = await bench.connect(node)
     names, stamps = [], []
@@ -172,7 +174,9 @@ async def identity(bench: Bench) -> str:
 
 
 async def kinds(bench: Bench) -> str:
-    """Each kind that is promised can be had, and sees what its staleness says that it must."""
+    """Each promised kind of transaction works, and a read is no staler than its declaration
+    allows.
+    """
     promises = [p for p in bench.system.declaration.promises if p.kind != READ_WRITE]
     if not promises:
         return "none but read-write"
@@ -192,7 +196,7 @@ async def kinds(bench: Bench) -> str:
 
 
 async def contention(bench: Bench) -> str:
-    """Of appends in each other's way none is done that is called undone, and none twice."""
+    """Of conflicting appends none that failed takes effect, and none takes effect twice."""
     ledger = Ledger(bench)
     await load(ledger, seconds=CONTENTION_S, clients=8, keys=2, limit_s=OP_LIMIT_S)
     found = await ledger.audit(bench.cluster.nodes[0])
@@ -202,7 +206,7 @@ async def contention(bench: Bench) -> str:
 
 
 async def lost_answer(bench: Bench) -> str:
-    """A commit whose answer is lost is uncertain, and nobody tries it again."""
+    """A commit whose answer is lost is uncertain, and the client does not retry it."""
     _needs_network(bench)
     node, key, element = bench.cluster.nodes[0], bench.number(), bench.number()
     async with relayed(bench.cluster, node) as relay:
@@ -239,8 +243,8 @@ async def lost_answer(bench: Bench) -> str:
 
 
 async def lost_connection(bench: Bench) -> str:
-    """A transaction whose connection was reset never commits, under whatever new connection,
-    whether the reset came before its end or between two of its steps.
+    """A transaction whose connection was reset never commits, under any new connection, whether the
+    reset came before its end or between two of its steps.
     """
     _needs_network(bench)
     told = [await _reset(bench, between_steps=between_steps) for between_steps in (False, True)]
@@ -248,7 +252,7 @@ async def lost_connection(bench: Bench) -> str:
 
 
 async def _reset(bench: Bench, *, between_steps: bool) -> str:
-    """What a transaction ended as after its connection was reset. Raises ``Broken``."""
+    """The result of a transaction after its connection was reset. Raises ``CheckFailure``."""
     node, key, later = bench.cluster.nodes[0], bench.number(), bench.number()
     what = "a step and commit()" if between_steps else "commit()"
     async with relayed(bench.cluster, node) as relay:
@@ -282,7 +286,7 @@ async def _reset(bench: Bench, *, between_steps: bool) -> str:
 
 
 async def deadlines(bench: Bench) -> str:
-    """Calls that nobody answers end when they are cancelled, and ``close`` never waits."""
+    """Calls without an answer end when they are cancelled, and ``close`` never waits."""
     _needs_network(bench)
     node = bench.cluster.nodes[0]
     for name in ("begin()", "read()", "commit()"):
@@ -305,7 +309,9 @@ async def deadlines(bench: Bench) -> str:
 
 
 async def _cancelled(bench: Bench, name: str, work: Awaitable[object]) -> None:
-    """Cancel a call that gets no answer. Raises ``Broken`` where it goes on, or returned."""
+    """Cancel a call that gets no answer. Raises ``CheckFailure`` where the call continues, or
+    returned.
+    """
     call = asyncio.ensure_future(work)
     await asyncio.wait({call}, timeout=CANCEL_LIMIT_S)
     call.cancel()

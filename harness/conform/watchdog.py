@@ -1,4 +1,6 @@
-"""A guard against adapters that block: no limit of asyncio's holds while its loop stands still."""
+"""A guard against adapters that block the loop: no timeout of asyncio fires while its loop stands
+still.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ PYTHONS_OWN = sysconfig.get_path("stdlib")
 
 
 class Blocked(CheckFailure):
-    """The adapter held up the loop that everybody shares."""
+    """The adapter blocked the loop that all clients share."""
 
     def __init__(self, limit_s: float, frame: FrameType | None) -> None:
         while frame and frame.f_back and _pythons_own(frame.f_code.co_filename):
@@ -38,8 +40,9 @@ def _pythons_own(path: str) -> bool:
 
 @contextlib.contextmanager
 def watched(loop: asyncio.AbstractEventLoop, limit_s: float = BLOCKED_S) -> Iterator[None]:
-    """Raises ``Blocked`` out of whatever holds ``loop`` up for ``limit_s``. In the main thread; a
-    signal comes each second, and a call of Python's own that waits ends by what its handler raises.
+    """Raises ``Blocked`` out of the code that blocks ``loop`` for ``limit_s``. Only in the main
+    thread: a signal arrives each second, and its handler's exception also ends a waiting call of
+    the standard library.
     """
     ticked_s = loop.time()
     timer: asyncio.TimerHandle | None = None

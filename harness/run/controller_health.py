@@ -1,9 +1,9 @@
-"""Whether the controller itself kept up: how late its loop ran, how much CPU and memory it used;
-and with it the processes that drive clients for it.
+"""Whether the controller kept up: how late its loop ran, how much CPU and memory it used, and the
+same of the driver processes.
 
-A controller that gets no CPU times operations out, injects faults late and sees gaps that were its
-own. The figures go into ``controller.parquet``, one row a second, so that an analysis can refuse to
-believe the rest.
+A controller without enough CPU times operations out, injects faults late and records gaps that it
+caused itself. The figures go into ``controller.parquet``, one row a second, so that an analysis can
+reject the rest of the evidence.
 """
 
 from __future__ import annotations
@@ -40,40 +40,40 @@ is virtual."""
 
 
 class LoopStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What processes went through since they were last asked: how late a loop of theirs ran at
-    worst, and the seconds of CPU that they used together.
+    """The load of processes since the last sample: how late a loop of theirs ran at worst, and the
+    seconds of CPU that they used together.
     """
 
     late_ns: int = 0
     cpu_s: float = 0.0
 
     def and_also(self, other: LoopStats) -> LoopStats:
-        """Both at once."""
+        """The combined statistics: the worse lateness, the sum of the CPU seconds."""
         return LoopStats(late_ns=max(self.late_ns, other.late_ns), cpu_s=self.cpu_s + other.cpu_s)
 
 
 class LoopSampler:
-    """Measures the strain of this process, while ``run`` goes on."""
+    """Measures lateness and CPU use of this process, while ``run`` goes on."""
 
     def __init__(self, clock: RunClock, cpu_s: Callable[[], float] | None) -> None:
-        """``cpu_s`` tells the seconds of CPU that this process has used."""
+        """``cpu_s`` returns the seconds of CPU that this process has used."""
         self._clock, self._cpu_s = clock, cpu_s
         self._late_ns, self._used_s = 0, self._now_used_s()
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Sample until cancelled."""
         while True:
             await self.once()
 
     async def once(self) -> None:
-        """One beat."""
+        """Take one sample."""
         before_ns = self._clock.now_ns()
         await asyncio.sleep(BEAT_S)
         late_ns = self._clock.now_ns() - before_ns - int(BEAT_S * NS_PER_S)
         self._late_ns = max(self._late_ns, late_ns)
 
     def take(self) -> LoopStats:
-        """What there was since the last call."""
+        """The statistics since the last call."""
         used_s = self._now_used_s()
         strain = LoopStats(late_ns=self._late_ns, cpu_s=used_s - self._used_s)
         self._late_ns, self._used_s = 0, used_s
@@ -84,17 +84,17 @@ class LoopSampler:
 
 
 class ControllerHealth:
-    """Measures while it runs; ``close`` writes what was measured."""
+    """Measures while ``run`` goes on; ``close`` writes the measurements."""
 
     def __init__(self, clock: RunClock, cpu_s: Callable[[], float] | None) -> None:
-        """``cpu_s`` tells the seconds of CPU that this process has used."""
+        """``cpu_s`` returns the seconds of CPU that this process has used."""
         self._clock, self._measures_cpu = clock, cpu_s is not None
         self._beat = LoopSampler(clock, cpu_s)
         self._rows: list[dict[str, Any]] = []
 
     async def run(self, others: Callable[[], LoopStats] = LoopStats) -> None:
-        """Beat until cancelled. ``others`` tells what the processes that drive clients went through
-        since it was last asked; what of it comes late stands in a later row.
+        """Sample until cancelled. ``others`` returns the statistics of the driver processes since
+        its last call; those that arrive late are in a later row.
         """
         self._beat.take()
         begun_ns = self._clock.now_ns()
@@ -118,7 +118,7 @@ class ControllerHealth:
             begun_ns = now_ns
 
     def close(self, run: RunDirectory) -> dict[str, str]:
-        """Write ``run.controller``; its checksum by name. Raises ``HarnessError``."""
+        """Write ``run.controller``; returns its checksum by name. Raises ``HarnessError``."""
         path = run.controller
         try:
             table = pa.Table.from_pylist(self._rows, schema=SCHEMA)
@@ -130,10 +130,10 @@ class ControllerHealth:
 
 
 def read_controller_health(run: RunDirectory, checksums: dict[str, str]) -> pa.Table:
-    """``run.controller``; empty where the run's manifest names none.
+    """The table ``run.controller``; empty where the run's manifest names none.
 
-    What an older run did not measure is null. Raises ``MalformedHistory`` for a file that the
-    manifest names and that is missing or differs.
+    Columns that an older version did not measure are null. Raises ``MalformedHistory`` for a file
+    that the manifest names and that is missing or differs.
     """
     path = run.controller
     expected = checksums.get(path.name)

@@ -1,4 +1,4 @@
-"""The layout of a run directory: all that a run leaves behind, all that anything later reads."""
+"""The layout of a run directory: every file that a run writes and that later commands read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ENTRIES_MAX = 100_000
 
 
 class BankRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bank holds together (what its first read saw, where that is not given), and whether
-    its accounts may be overdrawn.
+    """The total of a bank (that of its first read, where it is not given), and whether its accounts
+    may be overdrawn.
     """
 
     total: int | None = None
@@ -32,11 +32,11 @@ class BankRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The file that a history came from which was not recorded here.
+    """The file that an imported history came from.
 
-    ``operations`` counts everything in it, ``remarks`` what was of no client (a nemesis),
-    ``incomplete`` the transactions without a completion; ``real_time`` says that the times are the
-    file's own. ``bank`` is what it does not tell of a bank.
+    ``operations`` counts everything in it, ``remarks`` its operations of no client (a nemesis),
+    ``incomplete`` the transactions without a completion; ``real_time``: the times are the file's
+    own. ``bank`` holds rules of a bank that the file does not contain.
     """
 
     file: str
@@ -58,13 +58,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """``manifest.json``. ``state`` is ``running``, ``sealed`` or ``prefix``.
 
     ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256.
-    ``interrupted`` says that the user ended the run early; ``trouble`` what went wrong around the
-    store (a fault unproven, a quiesce that timed out), each a sentence: any makes the run
-    inconclusive. ``out_of_room`` is set where the disk of the run was full: whatever lies on it, a
-    node's data and logs as well, may have failed for that alone. ``origin`` is unset for what was
-    recorded here, ``arsenal`` (the faults that were possible) for what was recorded elsewhere.
-    ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the nodes' logs to
-    their sums; both are unset in runs of versions that did not record them.
+    ``interrupted``: the user ended the run early; ``trouble`` lists failures around the store (a
+    fault unproven, a quiesce that timed out), each a sentence: any of them makes the run
+    inconclusive. ``out_of_room`` is set where the disk of the run was full: writes of any file on
+    it, also of a node's data and logs, may have failed for that reason alone. ``origin`` is unset
+    for a history recorded here, ``arsenal`` (the faults that were possible) for one recorded
+    elsewhere. ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the
+    nodes' logs to their sums; both are unset in runs of versions that did not record them.
     """
 
     schema_version: int
@@ -91,15 +91,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def directory_mark(root: Path) -> str:
-    """What tells the run directory ``root`` from its copies: as the kernel knows it (it may be
-    moved), and by its path. It stands on what a run makes outside of it. Raises ``OSError``.
+    """An identifier that distinguishes the run directory ``root`` from its copies: device and
+    inode, which stay when it is moved, and its path. Resources that a run makes outside of the
+    directory carry it. Raises ``OSError``.
     """
     found = root.stat()
     return f"{found.st_dev}:{found.st_ino}:{root.resolve()}"
 
 
 def same_directory(one: str, other: str) -> bool:
-    """Whether two marks are of one directory: moved since, or put back in its place."""
+    """Whether two marks are of one directory, possibly moved since or restored in its place."""
     parts, others = one.split(":", 2), other.split(":", 2)
     if len(parts) != 3 or len(others) != 3:
         return False
@@ -108,9 +109,10 @@ def same_directory(one: str, other: str) -> bool:
 
 @attrs.frozen
 class RunDirectory:
-    """Paths inside a run directory. Making one touches nothing.
+    """Paths inside a run directory. Making one touches no file.
 
-    ``output`` is where an analysis and its report go instead, of a run that can only be read.
+    ``output`` is the directory for an analysis and its report, where the run itself can only be
+    read.
     """
 
     root: Path
@@ -158,7 +160,7 @@ class RunDirectory:
 
     @property
     def kept(self) -> Path:
-        """There while the run's cluster is left up on purpose."""
+        """Exists while the run's cluster is left up on purpose."""
         return self.undo / "kept"
 
     @property
@@ -173,7 +175,7 @@ class RunDirectory:
 
     @property
     def report(self) -> Path:
-        """The page that a person reads."""
+        """The report page."""
         return (self.output or self.root) / "report.html"
 
     def node(self, name: str) -> Path:
@@ -182,12 +184,12 @@ class RunDirectory:
 
 
 def require_plain(run: RunDirectory) -> None:
-    """Refuse a run directory in which a name that is used stands for something else than a file or
-    a directory of its own: whoever made it may have meant other files of this machine.
+    """Refuse a run directory in which a name that firedrill uses is neither a file nor a directory
+    of its own: a link from an untrusted sender may lead to other files of this machine.
 
-    Every reader of a run calls it first; ``harness.history.files`` opens what stands in these
-    directories. The run may be named by a link, and what programs of nodes made below their own
-    directories is not looked at, since nothing there is read. Raises ``MalformedHistory``.
+    Every reader of a run calls it first; ``harness.history.files`` opens the files of these
+    directories. The run itself may be named by a link. Files that programs of nodes made below
+    their own directories are not checked, since no reader opens them. Raises ``MalformedHistory``.
     """
     for entry in _entries(run.root):
         _require_no_other(entry)
@@ -205,7 +207,7 @@ def require_plain(run: RunDirectory) -> None:
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """What stands in ``directory``; nothing where there is no such directory."""
+    """The entries of ``directory``; none where there is no such directory."""
     try:
         with os.scandir(directory) as found:
             for number, entry in enumerate(found):

@@ -1,4 +1,4 @@
-"""Room on the disk for a run: what it may need, what it has taken, and what is free."""
+"""The disk space of a run: an estimate before it, its use, and the free space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ USUAL_PER_S = 4_000.0  # more than that one driver hardly does, however many cli
 
 
 def estimate_bytes(plan: Plan) -> int:
-    """About what a run of ``plan`` takes; at most its cap. Closed loops are taken for quick."""
+    """About the bytes that a run of ``plan`` takes; at most its cap. Closed loops are assumed to be
+    quick.
+    """
     drive = plan.drive
     rate = drive.rate_per_s or min(drive.concurrency * CLOSED_LOOP_PER_S, USUAL_PER_S)
     history = int(drive.duration_s * rate * RECORDS_BYTES)
@@ -26,7 +28,9 @@ def estimate_bytes(plan: Plan) -> int:
 
 
 def require_room(plan: Plan, store: Path) -> None:
-    """Refuse a run that will hardly fit. Raises ``HarnessError`` saying what is needed and free."""
+    """Refuse a run that will hardly fit. Raises ``HarnessError`` with the needed and the free
+    bytes.
+    """
     place = next(p for p in (store, *store.resolve().parents) if p.is_dir())
     needed, free = estimate_bytes(plan), shutil.disk_usage(place).free
     if free < needed:
@@ -38,7 +42,9 @@ def require_room(plan: Plan, store: Path) -> None:
 
 
 def used_bytes(root: Path) -> int:
-    """What the files below ``root`` take on the disk. What vanishes meanwhile counts nothing."""
+    """The bytes that the files below ``root`` take on the disk. Files that vanish meanwhile count
+    0.
+    """
     total, waiting = 0, [str(root)]
     while waiting:
         try:

@@ -1,8 +1,9 @@
-"""Which nodes end without being told to.
+"""Detects nodes that exit unexpectedly.
 
-Every verb that ends a program goes through ``Attended``, so that an end that nobody asked for is
-told from a fault, a teardown and a restart, whatever the fault is called and whoever wrote it. What
-is left is recorded as an event of kind ``node-exited``, with what the provider knows of the end.
+Every verb that ends a program goes through ``MonitoredProvider``, so that an unexpected exit is
+distinguished from a fault, a teardown and a restart, for faults of every kind, those of plug-ins
+included. An unexpected exit is recorded as an event of kind ``node-exited``, with the provider's
+knowledge of it.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ EXIT_TEXT_CHARS = 2000
 
 
 class ExitMonitor:
-    """What is known of every node: whether it was told to end, and when it was last seen alive.
+    """The state of every node: whether its exit is expected, and when it was last seen alive.
 
-    A node counts as told to end until it is first started, and from the beginning of any verb that
-    ends it until a start returns, or any look shows what a start brought up that did not return.
+    A node's exit is *expected* until the node is first started, and from the start of any verb that
+    ends it until a ``start`` returns, or until a probe shows the new boot of a ``start`` that did
+    not return.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class ExitMonitor:
         self._alive_ns: dict[str, int] = {}
 
     async def run(self, nodes: tuple[str, ...]) -> None:
-        """Look at ``nodes`` again and again, until cancelled."""
+        """Probe ``nodes`` again and again, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began_s = loop.time()
@@ -57,11 +59,11 @@ class ExitMonitor:
             await asyncio.sleep(min(max(LOOK_S, pause_s), LOOK_MOST_S))
 
     async def look(self, nodes: Iterable[str]) -> None:
-        """One look at each of ``nodes``; what can't be looked at now shows nothing."""
+        """Probe each of ``nodes`` once; a node that can't be probed now yields no evidence."""
         await together(self._look(node) for node in nodes)
 
     async def probe(self, node: str) -> NodeStatus:
-        """What the provider sees of ``node``; taken for a look, too."""
+        """Return the provider's status of ``node``, and record it as a probe."""
         verbs, asked_ns = self._verbs.get(node, 0), self._clock.now_ns()
         status = await self._provider.probe(node)
         if self._verbs.get(node, 0) == verbs:
@@ -78,11 +80,11 @@ class ExitMonitor:
             return
 
     def _take(self, status: NodeStatus, asked_ns: int) -> None:
-        """What a look showed that was asked for at ``asked_ns`` and that no verb crossed."""
+        """Record the status of a probe that began at ``asked_ns`` and that no verb overlapped."""
         node, now_ns = status.node, self._clock.now_ns()
         if status.running:
             self._alive_ns[node], self._boots[node] = asked_ns, status.boot
-            # The boot from before the start may yet be ended by a verb that nobody awaits any more.
+            # The boot from before the start may yet be ended by an abandoned verb.
             if node in self._unsure and status.boot != self._unsure[node]:
                 self._started(node)
             return
@@ -103,7 +105,9 @@ class ExitMonitor:
         )
 
     async def expect_exit(self, node: str, verb: Callable[[], Awaitable[T]]) -> T:
-        """Await a verb that ends ``node``; first a look whether it ended before, by itself."""
+        """Await a verb that ends ``node``; first probe whether the node exited before, by
+        itself.
+        """
         if self._clock.now_ns() - self._alive_ns.get(node, 0) > FRESH_S * NS_PER_S:
             await self._look(node, LOOK_BEFORE_LIMIT_S)
         self._running.discard(node)
@@ -113,11 +117,11 @@ class ExitMonitor:
     async def expect_start(
         self, node: str, verb: Callable[[], Awaitable[NodeStatus]]
     ) -> NodeStatus:
-        """Await a verb that starts ``node``; first a look at how it ended, if nobody did it."""
+        """Await a verb that starts ``node``; first probe for an unexpected exit before it."""
         await self._look(node)
         try:
             status = await self._crossing(node, verb)
-        except BaseException:  # too late, perhaps, for who asked, and it comes up all the same
+        except BaseException:  # a start that timed out may still bring the node up
             if node not in self._running:
                 self._unsure.setdefault(node, self._boots.get(node))
             raise
@@ -138,8 +142,8 @@ class ExitMonitor:
 
 
 class MonitoredProvider:
-    """A provider whose verbs that end and start programs are told to an ``Attendance``; all else
-    is the provider's own.
+    """A provider that reports its verbs that end and start programs to an ``ExitMonitor``; all
+    other members are the wrapped provider's own.
     """
 
     def __init__(self, provider: Provider, attendance: ExitMonitor) -> None:
@@ -152,7 +156,7 @@ class MonitoredProvider:
                 if callable(verb):
                     setattr(self, name, getattr(provider, name))
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (whatever the protocol has)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (any member of the protocol)
         return getattr(self._provider, name)
 
     async def probe(self, node: str) -> NodeStatus:
@@ -177,5 +181,5 @@ class MonitoredProvider:
 
 
 def monitored(provider: Provider, attendance: ExitMonitor) -> Provider:
-    """``provider`` with its ends and starts attended."""
+    """``provider`` with its exits and starts reported to the monitor."""
     return cast(Provider, MonitoredProvider(provider, attendance))

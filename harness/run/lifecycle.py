@@ -51,24 +51,24 @@ from harness.tasks import together, within
 
 
 class Guard(Protocol):
-    """Who heals when this process is gone. See ``cli.guard``."""
+    """The process that heals when this process is gone. See ``cli.guard``."""
 
     def release(self) -> None:
-        """Nothing is left to heal."""
+        """Tell the guard that there is nothing left to heal."""
 
 
 @attrs.frozen(kw_only=True)
 class Parts:
-    """What the wiring puts together for ``execute``: the four plugins of a run.
+    """The inputs of ``execute`` that the command line builds: the four plug-ins of a run and their
+    surroundings.
 
     ``make_nemesis`` gets the sink of the history, since faults are recorded in it. ``wall_ns`` is
     the wall clock where that is virtual too; the machine's by default. ``open_history`` opens the
-    run's stream of records in a directory. ``keep``, where it is given,
-    is asked once the history is sealed whether the cluster is to be left up; ``True`` as its
-    argument says that the run broke off. ``guard`` is released when the cluster was taken down, or
-    left up on purpose. ``arsenal`` is what faults were possible here.
-    ``driver_command`` starts a driver process (``harness.driving.protocol``), for plans that ask
-    for several.
+    run's stream of records in a directory. ``keep``, where it is given, is asked once the history
+    is sealed whether the cluster is to be left up; its argument is ``True`` where the run broke
+    off. ``guard`` is released when the cluster was taken down, or left up on purpose. ``arsenal``
+    lists the faults that were possible here. ``driver_command`` starts a driver process
+    (``harness.driving.protocol``), for plans that ask for several.
     """
 
     provider: Provider
@@ -96,7 +96,7 @@ KEEP_LIMIT_S = 30.0
 
 
 class Life:
-    """One run while it lives: the parts, the clock, the open history, and what went wrong."""
+    """One run while it lives: the parts, the clock, the open history, and the failures so far."""
 
     def __init__(
         self, *, plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
@@ -157,7 +157,7 @@ class Life:
 
     @contextlib.contextmanager
     def within_budget(self) -> Iterator[None]:
-        """Ask for the end when the run's time is over."""
+        """Stop the run when its time budget is over."""
         if self.stop.budget_s is None:
             yield
             return
@@ -169,8 +169,8 @@ class Life:
             alarm.cancel()
 
     async def live(self) -> None:
-        """Everything between the first container and the last; what was brought up is removed,
-        unless it may be kept.
+        """Run the phases between the first container and the last; remove every machine, unless the
+        cluster may be kept.
         """
         try:
             cluster = await self.stop.unless(self._bring_up())
@@ -181,13 +181,13 @@ class Life:
                 await self._tear_down()
 
     async def leave_or_tear_down(self) -> None:
-        """End what ``live`` left up, now that the history is sealed: or leave it for good."""
+        """After sealing, remove the machines that ``live`` left up, or leave them for good."""
         if self.ended:
             return
         known = len(self.trouble)
         try:
             if self.keep is not None and await self.keep(self.broke_off):
-                with contextlib.suppress(OSError):  # only a mark for who prunes
+                with contextlib.suppress(OSError):  # only a mark for the command that prunes runs
                     self.run.kept.touch()
                 self.ended = await self._attempt("keeping", KEEP_LIMIT_S, self.provider.leave())
                 if self.ended and self.guard:
@@ -200,14 +200,14 @@ class Life:
                 self.progress.note(text)
 
     async def _tear_down(self) -> None:
-        """Remove what was brought up. Where that fails the guard is not released, and goes on."""
+        """Remove every machine. After a failure the guard is not released, and continues."""
         self.ended = True
         done = await self._attempt("teardown", TEARDOWN_LIMIT_S, self.provider.teardown())
         if done and self.guard:
             self.guard.release()
 
     async def _bring_up(self) -> Cluster:
-        """Machines, programs, a cluster that serves."""
+        """Provision machines, install programs, and wait until the cluster serves."""
         self.enter("provision")
         self.writer.sync()
         names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
@@ -262,7 +262,7 @@ class Life:
             await self._collect(cluster)
 
     def _load(self, cluster: Cluster) -> Load:
-        """Who drives: this process, or as many as the plan asks for."""
+        """The load: this process, or the number of driver processes that the plan asks for."""
         drive = self.plan.drive
         if drive.drivers > 1:
             return DriverPool(
@@ -324,7 +324,7 @@ class Life:
 
     async def _watch(self, cluster: Cluster) -> None:
         """Fetch the store's events, sample its states and show the active faults, until cancelled.
-        What fails or hangs once is trouble once, and asked for again.
+        A poll that fails or hangs is trouble the first time only, and is repeated.
         """
         polls = {"fetching events": partial(self._fetch_events, cluster)}
         if self.states is not None:
@@ -348,8 +348,9 @@ class Life:
                 self.stop.ask(full)
 
     async def _beat(self) -> None:
-        """Bound, beside driver processes, what this stream lacks if it is cut off: faults above
-        all, without which what the clients saw would accuse the store.
+        """Append heartbeats, beside driver processes, so that the time is known up to which this
+        stream is whole if it is cut off. Without its faults the observations of clients would
+        accuse the store.
         """
         while True:
             self.writer.append(Heartbeat(at_ns=self.clock.now_ns()))
@@ -360,7 +361,9 @@ class Life:
             self.writer.append(event)
 
     async def _collect(self, cluster: Cluster) -> None:
-        """Last events and every node's logs; a node that does not give them is trouble, no more."""
+        """Collect last events and every node's logs; a node that does not give them is only
+        trouble.
+        """
         await self._attempt("collect events", COLLECT_LIMIT_S, self._fetch_events(cluster))
         if self.states is not None:
             # What a client left open may hold its locks up to the deadline of its transaction.
@@ -388,7 +391,7 @@ class Life:
         )
 
     async def _end(self, what: str, task: asyncio.Future[None]) -> None:
-        """End what went on beside the run; that it failed before, or goes on, is trouble."""
+        """End a task beside the run; that it failed before, or does not end, is trouble."""
         await end(task)
         if not task.done():
             self.trouble.append(f"{what}: went on {SETTLE_LIMIT_S:g} s after it was told to end")
@@ -398,8 +401,8 @@ class Life:
     async def _attempt(
         self, what: str, limit_s: float, work: Coroutine[Any, Any, None], *, tell: bool = True
     ) -> bool:
-        """Await ``work``; when it fails or outlasts its limit, that is trouble (unless it is not to
-        be told), and the run goes on. Whether it was done.
+        """Await ``work``; a failure or a timeout is trouble (unless ``tell`` is false), and the run
+        goes on. Returns whether the work was done.
         """
         try:
             await within(limit_s, work)
@@ -425,7 +428,7 @@ async def execute(
     """Run ``plan`` into ``run`` and return the sealed manifest.
 
     ``run.root`` exists and is empty. Raises ``HarnessError`` when the environment failed; the
-    history up to then is sealed all the same, and the manifest says what went wrong.
+    history up to then is sealed all the same, and the manifest names the failure.
     """
     manifest, life = _begin(plan, run, parts, progress, stop)
     try:
@@ -438,7 +441,7 @@ async def execute(
 
 
 async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
-    """Live, and seal what was recorded, however that went."""
+    """Run every phase, and seal the recorded history, also after a failure."""
     stop = life.stop
     try:
         with life.within_budget():
@@ -466,8 +469,8 @@ async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
 def _begin(
     plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
 ) -> tuple[Manifest, Life]:
-    """Plan, manifest and an open history, or nothing of them: a disk that has no room for these
-    has none for a run.
+    """Write plan and manifest and open the history, or leave none of them: a disk without room for
+    these has none for a run.
     """
     try:
         write_atomically(run.plan, dumps(plan).encode())

@@ -1,5 +1,5 @@
-"""Lines of logs in which a declared pattern is found: one dialect, RE2 (Arrow's), for whoever tries
-a pattern and whoever looks with it. It matches in linear time, whatever the pattern is.
+"""Log lines that match a declared pattern, in one dialect: RE2 (Arrow's), both for validating a
+pattern and for searching with it. RE2 matches in linear time for every pattern.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from harness.protocols.promise import LogPattern
 
 
 def matches(lines: Sequence[bytes], pattern: LogPattern) -> list[int]:
-    """The places of the lines in which ``pattern`` is found. Raises what ``unusable`` tells."""
+    """The indices of the lines that match ``pattern``. Raises the exceptions that ``unusable``
+    reports.
+    """
     found = pc.match_substring_regex(pa.array(lines, pa.binary()), pattern=pattern.regex)
     places: list[int] = np.flatnonzero(np.asarray(found)).tolist()
     return places
 
 
 def unusable(pattern: LogPattern) -> str:
-    """Why nothing can be looked for with ``pattern``; empty where it can."""
+    """Why ``pattern`` can't be searched for; empty where it can."""
     try:
         matches([b""], pattern)
     except (pa.ArrowInvalid, UnicodeEncodeError) as error:

@@ -1,8 +1,8 @@
-"""Writes down what replicas tell: samples while a run lives, whole states at its end.
+"""Records the states of replicas: samples while a run lives, whole states at its end.
 
-``states.parquet`` has one row a replica and question, ``logs.parquet`` one row an entry of a log at
-the end. What was asked at ``asked_ns`` and answered at ``answered_ns`` was so at some moment
-between.
+``states.parquet`` has one row per replica and request, ``logs.parquet`` one row per entry of a log
+at the end. A state requested at ``asked_ns`` and answered at ``answered_ns`` was true at some
+moment between.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.tasks import together
 SAMPLE_S = 1.0
 PIECE_ROWS = 4096  # kept in memory before they are written
 QUIET_POLL_S = 0.25
-QUIET_LIMIT_S = 15.0  # for locks and transactions in doubt to go once nobody drives any more
+QUIET_LIMIT_S = 15.0  # for locks and transactions in doubt to go once no client drives any more
 
 STATES_FILE = "states.parquet"
 LOGS_FILE = "logs.parquet"
@@ -76,7 +76,7 @@ LOGS = pa.schema(
 
 @attrs.frozen(kw_only=True)
 class StateAnswer:
-    """One node's answer, and between which moments it was so."""
+    """One node's answer, and the interval within which it was true."""
 
     asked_ns: int
     answered_ns: int
@@ -84,7 +84,7 @@ class StateAnswer:
 
 
 class StateLog:
-    """The state files of a run that lives. ``close`` is called once, whatever happened."""
+    """The state files of a run that lives. ``close`` is called once, on every path."""
 
     def __init__(self, run: RunDirectory, system: TellsStates, clock: RunClock) -> None:
         self._run, self._system, self._clock = run, system, clock
@@ -93,15 +93,15 @@ class StateLog:
         self._due_ns = 0
 
     async def sample(self, cluster: Cluster) -> None:
-        """Ask every node, if the last time is ``SAMPLE_S`` ago. Raises ``HarnessError``."""
+        """Ask every node, if the last sample is ``SAMPLE_S`` old. Raises ``HarnessError``."""
         if self._clock.now_ns() < self._due_ns:
             return
         self._due_ns = self._clock.now_ns() + int(SAMPLE_S * 1e9)
         self._keep(await self._ask(cluster, whole=False), final=False)
 
     async def finish(self, cluster: Cluster, limit_s: float) -> None:
-        """The states at the end, whole: once nothing is held any more and replicas have applied the
-        same, or at the latest after ``limit_s``. Raises ``HarnessError``.
+        """Record the whole states at the end: once no transaction holds a lock and all replicas
+        have applied the same, or at the latest after ``limit_s``. Raises ``HarnessError``.
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + limit_s
@@ -119,7 +119,7 @@ class StateLog:
             raise disk_failure("write", path, error, "logs were not compared") from error
 
     def close(self) -> dict[str, str]:
-        """Write what is left; the checksums of the files. Raises ``HarnessError``."""
+        """Write the remaining rows; returns the checksums of the files. Raises ``HarnessError``."""
         self._flush()
         path = self._run.root / STATES_FILE
         try:
@@ -179,7 +179,7 @@ def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
 
 
 def _quiet(told: tuple[StateAnswer, ...]) -> bool:
-    """Nothing is held, and every replica of a partition has applied the same."""
+    """No transaction holds a lock, and every replica of a partition has applied the same."""
     applied: dict[str, set[int]] = {}
     for state in (state for answer in told for state in answer.replicas):
         if state.locks or state.prepared:

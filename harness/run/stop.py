@@ -1,4 +1,4 @@
-"""Ending a run before its time, and tasks that were told to end."""
+"""Ending a run early, and tasks that were cancelled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SETTLE_LIMIT_S = 5.0  # for tasks that were told to end
 
 
 class Stop:
-    """The wish to end a run early: set once, seen at every phase.
+    """The request to end a run early: set once, checked at every phase.
 
-    ``cut_short`` says that something was left out for it, ``over`` that nothing can be any more.
-    ``reason`` is why it was asked for where that was not the user: a budget, a limit. ``budget_s``
-    seconds after the run began, it is asked for by itself, because of ``budget_text``.
+    ``cut_short``: the request made the run skip work; ``over``: no work can be skipped any more.
+    ``reason`` is set where not the user asked: a budget, a limit. ``budget_s`` seconds after the
+    run began the request comes by itself, because of ``budget_text``.
     """
 
     def __init__(self, budget_s: float | None = None, budget_text: str = "") -> None:
@@ -26,24 +26,24 @@ class Stop:
         self.budget_s, self.budget_text = budget_s, budget_text
 
     def ask(self, reason: str = "") -> None:
-        """Ask for an orderly end: heal, collect, seal."""
+        """Request an orderly end: heal, collect, seal."""
         if not self.asked:
             self.reason = reason
         self._event.set()
 
     @property
     def asked(self) -> bool:
-        """Whether the end was asked for."""
+        """Whether the end was requested."""
         return self._event.is_set()
 
     def skips(self) -> bool:
-        """Whether the next piece of work is to be left out; if so, the run is cut short."""
+        """Whether the next piece of work is to be skipped; if so, the run is cut short."""
         self.cut_short |= self.asked
         return self.asked
 
     async def unless(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of ``work``, or ``None`` as soon as the end is asked for (work is
-        cancelled). Raises what ``work`` raises, also where that is how it ends when cancelled.
+        """The result of ``work``, or ``None`` as soon as the end is requested (work is cancelled).
+        Raises what ``work`` raises, also in response to its cancellation.
         """
         task = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self._event.wait())
