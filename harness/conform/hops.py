@@ -33,8 +33,8 @@ class _Open:
 
 
 async def lost_further_on(bench: Bench) -> str:
-    """A commit whose answer is lost between two nodes is uncertain and done once, where the node
-    that has it goes on, and where it ends.
+    """A commit whose answer is lost between two nodes is uncertain and takes effect at most once,
+    whether the second node lives on or is killed.
     """
     passing = await _passing(bench)
     ledger, lost = Ledger(bench), 0

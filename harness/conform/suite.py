@@ -160,7 +160,7 @@ async def _one(bench: Bench, check: Check) -> Result:
 
 
 async def _mended(bench: Bench) -> str:
-    """Make the cluster whole for the checks that follow; what is wrong with that."""
+    """Make the cluster whole for the checks that follow; returns the failure, empty without one."""
     try:
         await bench.mend()
     except Exception as error:

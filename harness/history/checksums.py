@@ -1,9 +1,10 @@
-"""What the manifest vouches for: tables and side files whole, logs of nodes up to the sealed byte.
+"""The files that the manifest has checksums for: tables and side files whole, logs of nodes up to
+the sealed byte.
 
-A verdict rests on nothing else. A file that differs from its sum is damage and named as such, never
-taken for one that is not there; a log that is gone is named, and its node's silence proves nothing;
-a file without a sum is not read. Names in a manifest are matched against what lies in the run's
-directory or against a closed form: they never lead out of it.
+A verdict uses no other file. A file that differs from its checksum is reported as damage, never
+treated as absent; a missing log is reported, and its node's silence proves nothing; a file without
+a checksum is not read. Names in a manifest are matched against the entries of the run's directory
+or against a closed form: they never lead out of it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
 @attrs.frozen(kw_only=True)
 class NodeLog:
-    """A log as it may be read: its first ``size_bytes``, the rest came after the sealing.
+    """The readable part of a log: its first ``size_bytes``; later bytes were written after sealing.
 
-    ``name`` is relative to the run directory; ``size_bytes`` is ``None`` where no sum was made.
+    ``name`` is relative to the run directory; ``size_bytes`` is ``None`` where no checksum was
+    made.
     """
 
     node: str
@@ -41,7 +43,7 @@ class NodeLog:
 @attrs.frozen(kw_only=True)
 class NodeLogs:
     """The logs of a run. ``missing`` and ``remarks`` are sentences: on logs that were sealed and
-    are gone, and on what was not read or is not vouched for.
+    are gone, and on logs that were not read or have no checksum.
     """
 
     files: tuple[NodeLog, ...] = ()
@@ -76,7 +78,7 @@ def _require_named(run: RunDirectory, manifest: Manifest, name: str) -> None:
 
 
 def require_checksum(path: Path, expected: str) -> None:
-    """Raises ``MalformedHistory`` where ``path`` is missing or its SHA-256 is another one."""
+    """Raises ``MalformedHistory`` where ``path`` is missing or has another SHA-256."""
     try:
         found = files.sha256(path)
     except FileNotFoundError as error:
@@ -96,9 +98,10 @@ def sum_logs(run: RunDirectory) -> dict[str, LogSum]:
 
 
 def require_logs(run: RunDirectory, manifest: Manifest) -> NodeLogs:
-    """The logs that may be read. Raises ``MalformedHistory`` for one that is not what was sealed.
+    """The logs that may be read. Raises ``MalformedHistory`` for a log that differs from its sealed
+    bytes.
 
-    Runs of earlier versions have no sums of logs: every log that is there may be read then.
+    Runs of earlier versions have no checksums of logs: every present log may be read then.
     """
     present = {name: (node, path) for node, name, path in _present(run)}
     if isinstance(manifest.logs, msgspec.UnsetType):
@@ -134,7 +137,7 @@ def _present(run: RunDirectory) -> Iterator[tuple[str, str, Path]]:
 
 
 def _require_log(path: Path, sealed: LogSum) -> bool:
-    """Whether ``path`` has more than what was sealed."""
+    """Whether ``path`` has grown since it was sealed."""
     try:
         found, size_bytes = _sum(path, sealed.size_bytes), path.stat().st_size
     except OSError as error:
@@ -150,8 +153,8 @@ def _require_log(path: Path, sealed: LogSum) -> bool:
 
 
 def _sum(path: Path, size_bytes: int) -> LogSum:
-    """The sum of the first ``size_bytes``, or of fewer where there are no more. A node that was
-    left up goes on writing while its log is read.
+    """The checksum of the first ``size_bytes``, or of all bytes where there are fewer. A node that
+    was left up goes on writing while its log is read.
     """
     digest, left = hashlib.sha256(), max(0, size_bytes)
     with files.open_regular(path) as stream:
@@ -162,7 +165,7 @@ def _sum(path: Path, size_bytes: int) -> LogSum:
 
 
 def _missing(names: list[str]) -> Iterator[str]:
-    """A sentence a node."""
+    """One sentence per node."""
     by_node: dict[str, list[str]] = {}
     for name in names:
         by_node.setdefault(name.removeprefix("nodes/").partition("/")[0], []).append(name)

@@ -1,7 +1,7 @@
-"""Appending records to write-ahead chunks while a run goes on.
+"""Appending records to write-ahead chunks during a run.
 
-A record is with the operating system when ``append`` returns, so it survives a kill -9 of this
-process; a finished chunk is on the disk, so it survives the machine.
+The operating system has a record when ``append`` returns, so the record survives a kill -9 of this
+process; a finished chunk is on the disk, so it survives a crash of the machine.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CHUNK_BYTES = 8 << 20
-"""Some ten thousand operations: what a machine that dies may lose."""
+"""Some ten thousand operations: the most that a crash of the machine may lose."""
 
 OVERGROWN = 8
-"""How many times its size a chunk may take while the disk is slow with the one before."""
+"""How many times ``CHUNK_BYTES`` a chunk may grow to while the one before is being synced."""
 
 SYNC_LIMIT_S = 60.0
 """A disk that takes longer for one chunk is as good as gone."""
@@ -101,8 +101,8 @@ class _Chunk:
 
 
 class InlineExecutor(Executor):
-    """Does at once, on the calling thread, what it is given: for a simulation, in which no thread
-    may start and nothing waits for the machine's disk.
+    """Runs each call at once, on the calling thread: for a simulation, in which no thread may start
+    and no task may wait for the machine's disk.
     """
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -123,11 +123,11 @@ class OpenHistory(Protocol):
 
 
 class ChunkWriter:
-    """One writer's stream of records in ``directory`` (created). Not for several threads.
+    """One writer's stream of records in ``directory`` (created). Not thread-safe.
 
-    While it is open nobody can seal or recover the run. When the disk is full it gives up its
-    reserve: from then on it refuses invocations, so that the workload ends, and still takes what
-    ends a run (completions, heals, marks) as long as the reserve lasts.
+    While it is open no process can seal or recover the run. When the disk is full the writer gives
+    up its reserve: from then on it refuses invocations, so that the workload ends, and still
+    accepts the records that end a run (completions, heals, marks) as long as the reserve lasts.
     """
 
     def __init__(
@@ -180,11 +180,11 @@ class ChunkWriter:
         self.extend((record,))
 
     def extend(self, records: Sequence[Record]) -> None:
-        """Hand ``records`` to the operating system, in one go.
+        """Hand ``records`` to the operating system, with one write.
 
-        Raises ``HarnessError`` where the disk refuses: everything before that is in the history,
-        and nothing after it. ``InvariantError`` for a record that no history can hold; those before
-        it are in the history.
+        Raises ``HarnessError`` where the disk refuses: all earlier records are in the history, and
+        none of these. ``InvariantError`` for a record that no history can hold; those before it are
+        in the history.
         """
         if self._lock is None:
             raise InvariantError(f"{self._chunk.path}: a record was appended after the end")
@@ -209,7 +209,9 @@ class ChunkWriter:
         return f"{one if len(payloads) == 1 else some} missing at offset {self._chunk.size}"
 
     def _encoded(self, records: Sequence[Record]) -> tuple[list[bytes], FiredrillError | None]:
-        """The records' bytes up to the first that can't be written, and why that one can't."""
+        """The bytes of the records up to the first that can't be written, and the reason for that
+        one.
+        """
         payloads: list[bytes] = []
         for record in records:
             if self._full and type(record) is Invoke:
@@ -222,7 +224,7 @@ class ChunkWriter:
         return payloads, None
 
     def _write(self, payloads: list[bytes]) -> None:
-        """Append the frames of ``payloads``, or nothing of them and raise ``OSError``."""
+        """Append the frames of ``payloads``, or none of them and raise ``OSError``."""
         if self._chunk.size >= self._chunk_bytes and self._may_rotate():
             self._rotate()
         chain, content = self._chain, bytearray()
@@ -235,8 +237,8 @@ class ChunkWriter:
         self._chain = chain
 
     def sync(self) -> None:
-        """Make what was written durable, and the stream's name: before anything is driven, so that
-        a machine that dies leaves every stream that it had. Raises ``HarnessError``.
+        """Make the written records and the stream's name durable: called before anything is driven,
+        so that after a crash of the machine every stream is still found. Raises ``HarnessError``.
         """
         try:
             self._chunk.sync()
@@ -272,18 +274,18 @@ class ChunkWriter:
             self._unlock()
 
     def _may_rotate(self) -> bool:
-        """Whether the disk has the chunk before, so that nobody has to wait for it; a chunk that
+        """Whether the disk has the previous chunk, so that rotating waits for no sync; a chunk that
         outgrows its size too far waits all the same.
         """
         over = self._syncing is None or self._syncing.done()
         return over or self._chunk.size >= self._overgrown * self._chunk_bytes
 
     def _rotate(self) -> None:
-        """Go on in a new chunk, or, where the disk refuses, stay in this one unharmed.
+        """Continue in a new chunk, or, where the disk refuses, stay in this one unharmed.
 
-        The next chunk is made first: one that says that there is more always has a successor. The
-        finished one goes to the disk by the executor, one at a time: on a thread a slow disk does
-        not stop the clients of this loop.
+        The next chunk is made first, so that a chunk that ends with a ``more`` mark always has a
+        successor. The executor syncs finished chunks, one at a time: on a thread of its own a slow
+        disk does not stop the clients of this loop.
         """
         self._await_sync()
         mark, chain = frames.pack_mark(frames.MORE, self._chain)
@@ -326,7 +328,7 @@ class ChunkWriter:
 
 
 def _allocate(path: Path, size_bytes: int) -> None:
-    """Make a file that holds room and nothing else."""
+    """Make a file that only reserves space."""
     if size_bytes == 0:
         return
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -356,7 +358,7 @@ def _encode(record: Record) -> bytes:
 
 
 def _legible(record: Record) -> Record:
-    """``record`` with half characters (as in file names that are no text) written as escapes."""
+    """``record`` with lone surrogates (as in file names that are no text) written as escapes."""
     texts = {
         name: value.encode("utf-8", "backslashreplace").decode()
         for name in record.__struct_fields__

@@ -1,10 +1,10 @@
 """How every file of a run directory is opened and written, and the lock of a history being written.
 
-A run directory may come from a stranger, so a name in it promises nothing. What is read is a
-regular file and no link: a link leads out of the directory, a FIFO never ends, a device acts. What
-is written gets a name of its own beside the one that it is to have, made with ``O_EXCL``, and takes
-that name's place once it is whole: nothing that stands there is written into. Directories on the
-way are for ``harness.run.directory.require_plain``, which readers of a run call first.
+A run directory may come from an untrusted sender, so the type behind a name is unknown. Readers
+open only regular files and no links: a link leads out of the directory, a FIFO never ends, a device
+acts. Writers create a file beside the final name, with ``O_EXCL``, and rename it once it is whole:
+no existing file is written into. Directories on the way are checked by
+``harness.run.directory.require_plain``, which readers of a run call first.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def disk_failure(action: str, path: Path, error: OSError, missing: str) -> HarnessError:
-    """The sentence for an ``OSError`` on ``path``: what failed, why, what is missing; and what is
-    free, unless the reason is another one than room.
+    """The sentence for an ``OSError`` on ``path``: the action, the reason, what is missing, and the
+    free space, unless the reason is another one than space.
     """
     reason = error.strerror or str(error)
     if error.errno in READ_ONLY:
@@ -69,7 +69,7 @@ def what_it_is(mode: int) -> str:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether a regular file stands there, and no link to one."""
+    """Whether ``path`` is a regular file, and no link to one."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
@@ -77,7 +77,7 @@ def is_regular(path: Path) -> bool:
 
 
 def regular(path: Path) -> Path:
-    """``path``, if a regular file stands there: for readers that open by name.
+    """``path``, if it is a regular file: for readers that open by name.
 
     Raises ``OSError``, whose ``strerror`` is the rest of a sentence about the file.
     """
@@ -104,8 +104,8 @@ def open_regular(path: Path, buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> Buffere
 
 
 def read_small(path: Path, limit_bytes: int) -> bytes:
-    """All of the regular file ``path``. Raises ``OSError`` as ``regular`` does, and for a file of
-    more than ``limit_bytes``, of which no more than that is read.
+    """The content of the regular file ``path``. Raises ``OSError`` as ``regular`` does, and for a
+    file of more than ``limit_bytes``, of which no more than that is read.
     """
     with open_regular(path) as stream:
         content = stream.read(limit_bytes + 1)
@@ -115,8 +115,8 @@ def read_small(path: Path, limit_bytes: int) -> bytes:
 
 
 def begin(path: Path) -> Path:
-    """A new empty file beside ``path``, under a random name that readers ignore: what is to become
-    ``path`` is written there, and ``publish`` gives it its name. Raises ``OSError``.
+    """A new empty file beside ``path``, under a random name that readers ignore, to be written and
+    then renamed to ``path`` by ``publish``. Raises ``OSError``.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
@@ -128,7 +128,7 @@ def begin(path: Path) -> Path:
 
 
 def publish(unfinished: Path, path: Path) -> None:
-    """Give the finished file of ``begin(path)`` its name: contents first, then the name, both
+    """Rename the finished file of ``begin(path)`` to ``path``: contents first, then the name, both
     durable. Raises ``OSError``.
     """
     with open_regular(unfinished) as stream:
@@ -152,7 +152,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def remove_partials(directory: Path) -> None:
-    """Forget what a writer that died left unfinished."""
+    """Remove the unfinished files of a writer that died."""
     for path in sorted(directory.glob(f".*{PARTIAL}")):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -167,7 +167,8 @@ def sha256(path: Path) -> str:
 def lock_directory(directory: Path, *, shared: bool) -> int | None:
     """A descriptor that locks ``directory`` until it is closed or its process dies.
 
-    ``None`` where somebody else holds the lock. Many may hold it shared, one alone otherwise.
+    ``None`` where another process holds the lock. Several processes may hold it shared; otherwise
+    only one holds it.
     """
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX

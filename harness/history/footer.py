@@ -1,5 +1,5 @@
-"""What the footer of a Parquet file claims, before anything in the file is decoded: a few kilobytes
-may claim rows and elements that no memory holds.
+"""Bounds on the footer of a Parquet file, checked before anything in the file is decoded: a few
+kilobytes may claim rows and elements that no memory holds.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ UNCOMPRESSED_PER_BYTE = 200
 
 
 def require_plausible(path: Path, *, rows_per_byte: int = ROWS_PER_BYTE) -> pa.Schema:
-    """The schema of the Parquet file ``path``, whose footer claims what its size may hold.
+    """The schema of the Parquet file ``path``, whose footer claims no more than its size may hold.
 
-    Raises ``MalformedHistory`` for another one, and for what is no Parquet file.
+    Raises ``MalformedHistory`` where it claims more, and for a file that is no Parquet.
     """
     try:
         size = regular(path).stat().st_size

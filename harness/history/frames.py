@@ -42,7 +42,7 @@ DECODER = msgspec.msgpack.Decoder(Record)
 
 @attrs.frozen
 class Header:
-    """What a chunk says about itself. ``chain`` is the crc that its first frame continues."""
+    """The header of a chunk. ``chain`` is the crc that its first frame continues."""
 
     version: int
     writer: int
@@ -59,7 +59,7 @@ def _with_crc(header: Header, crc: int) -> bytes:
 
 
 def unpack_header(content: bytes) -> Header | str:
-    """The header, or why these bytes are none."""
+    """The header, or the reason why these bytes are none."""
     if len(content) < HEADER.size:
         return f"the header is cut off: expected {HEADER.size} bytes, found {len(content)}"
     magic, version, writer, sequence, chain, crc = HEADER.unpack(content)

@@ -1,4 +1,4 @@
-"""Which table stands in which file of a run directory."""
+"""The file of each table in a run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading a sealed history, after its checksums have shown that it is the one that was sealed."""
+"""Loading a sealed history, once its checksums match those that sealing wrote."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRANSACTIONS_PER_BYTE = 4
 
 @attrs.frozen
 class History:
-    """A sealed run whose files are what the manifest says. Tables are read when asked for."""
+    """A sealed run whose files match the manifest. Tables are read when they are requested."""
 
     run: RunDirectory
     manifest: Manifest
@@ -118,7 +118,7 @@ def _require_readable(run: RunDirectory, manifest: Manifest) -> None:
 
 
 def _require_schema(path: Path, expected: pa.Schema) -> None:
-    """Only after the checksum: a Parquet reader is not made for bytes from strangers."""
+    """Called only after the checksum: Parquet readers are not hardened against untrusted bytes."""
     dense = TRANSACTIONS_PER_BYTE if path.stem == TRANSACTIONS else ROWS_PER_BYTE
     found = require_plausible(path, rows_per_byte=dense)
     if not found.equals(expected, check_metadata=True):

@@ -1,7 +1,7 @@
 """Reading and writing ``manifest.json``.
 
 The file is JSON with sorted keys, and one key more than ``Manifest`` has: ``digest``, the SHA-256
-of the rest in canonical form, so that a damaged manifest is told from an honest one.
+of the rest in canonical form, which detects a damaged manifest.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def write_manifest(run: RunDirectory, manifest: Manifest) -> None:
 
 
 def read_manifest(run: RunDirectory) -> Manifest:
-    """The run's manifest, once ``require_plain`` holds: whoever asks for anything of a run asks for
-    this first. Raises ``MalformedHistory`` where there is none or it is damaged.
+    """The run's manifest, once ``require_plain`` holds: every reader of a run calls this first.
+    Raises ``MalformedHistory`` where there is no manifest or it is damaged.
     """
     path = run.manifest
     content = _content(run)

@@ -47,7 +47,7 @@ class ParquetSink:
             self._writers[name].write_table(piece, row_group_size=piece.num_rows)
 
     def publish(self) -> dict[str, str]:
-        """Finish the files and give them their names; returns their checksums by relative path."""
+        """Finish and rename the files; returns their checksums by relative path."""
         for writer in self._writers.values():
             writer.close()
         for name, pieces in self._late.items():
@@ -61,7 +61,7 @@ class ParquetSink:
         }
 
     def abandon(self) -> None:
-        """Remove what was written. Never raises."""
+        """Remove the written files. Never raises."""
         for writer in self._writers.values():
             with contextlib.suppress(OSError, pa.ArrowException):
                 writer.close()
@@ -70,7 +70,7 @@ class ParquetSink:
                 path.unlink(missing_ok=True)
 
     def _forget_others(self) -> None:
-        """An attempt that died may have left more splits than there are now."""
+        """Remove further splits, which an attempt that died may have left."""
         for path in sorted(self._run.history.glob("*.parquet")):
             if path not in self._paths.values():
                 path.unlink()

@@ -1,9 +1,9 @@
-"""The records of a history as they are written while a run goes on.
+"""The records of a history as they are written during a run.
 
-A run's truth is a sequence of these, appended to CRC-checked chunks (``harness.history.chunks``)
-and sealed into the tables of ``harness.history.schema`` at the end. All times are ``RunClock``
-nanoseconds. Those that every operation has hold no cycles, so the collector need not look
-(``gc=False``).
+The evidence of a run is a sequence of these, appended to CRC-checked chunks
+(``harness.history.chunks``) and sealed into the tables of ``harness.history.schema`` at the end.
+All times are ``RunClock`` nanoseconds. The records that every operation has hold no cycles, so the
+garbage collector skips them (``gc=False``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class MicroOp(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class OpType(enum.StrEnum):
-    """How an operation ended. ``fail``: it certainly did not happen; ``info``: nobody knows."""
+    """The outcome of an operation. ``fail``: it certainly had no effect; ``info``: its outcome is
+    unknown.
+    """
 
     OK = "ok"
     FAIL = "fail"
@@ -41,7 +43,7 @@ Phase = Literal["connect", "begin", "step", "commit"]
 
 
 class Invoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="invoke", tag_field="record"):
-    """A transaction is about to be sent; on its way to the disk before the request is."""
+    """A transaction is about to be sent; the record is written before the request."""
 
     index: int
     process: int
@@ -57,7 +59,7 @@ class Invoke(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="invoke", 
 class Complete(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="complete", tag_field="record"
 ):
-    """The outcome of the invoke with index ``invoke``. ``ops`` is what was observed."""
+    """The outcome of the invoke with index ``invoke``. ``ops`` holds the observed values."""
 
     index: int
     invoke: int
@@ -72,7 +74,7 @@ class Complete(
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note", tag_field="record"):
-    """Something worth keeping that is no outcome: a late answer, a reconnect, a warning."""
+    """A remark that is no outcome: a late answer, a reconnect, a warning."""
 
     at_ns: int
     process: int | None = None
@@ -97,14 +99,14 @@ class FaultState(enum.StrEnum):
     HEALED = "healed"
     SKIPPED = "skipped"
     UNPROVEN = "unproven"
-    RECORDED = "recorded"  # in an imported history: what its nemesis did, and nobody proved
+    RECORDED = "recorded"  # in an imported history: an act of its nemesis, without a proof
 
 
 class FaultTransition(msgspec.Struct, frozen=True, kw_only=True, tag="fault", tag_field="record"):
     """Fault ``fault`` entered ``state``.
 
     ``effective`` and ``healed`` carry the proof in words; ``skipped`` and ``unproven`` the reason.
-    ``roles`` names what the targets were when they were resolved: ``leader of partition 3``.
+    ``roles`` names the roles of the targets when they were resolved: ``leader of partition 3``.
     """
 
     fault: int
@@ -118,7 +120,9 @@ class FaultTransition(msgspec.Struct, frozen=True, kw_only=True, tag="fault", ta
 
 
 class EventKind(enum.StrEnum):
-    """What stores tell about themselves: a closed list, so that anomalies can be joined to it."""
+    """The kinds of events that stores report: a closed list, so that anomalies can be joined to
+    it.
+    """
 
     NODE_STARTED = "node-started"
     NODE_STOPPED = "node-stopped"
@@ -142,7 +146,7 @@ class EventKind(enum.StrEnum):
 
 
 class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_field="record"):
-    """Something the store did, in node wall time, mapped to the axis with its uncertainty.
+    """An event of the store, in node wall time, mapped to the axis with its uncertainty.
 
     Mapped time joins and explains; it never proves an anomaly.
     """
@@ -159,8 +163,8 @@ class StoreEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event", tag_fie
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", tag_field="record"):
-    """Everything of this writer up to ``at_ns`` is in its stream. No table holds it: it bounds what
-    a stream that was cut off may lack.
+    """Every record of this writer up to ``at_ns`` is in its stream. No table holds it: it bounds
+    the records that a stream may lack where it was cut off.
     """
 
     at_ns: int

@@ -1,7 +1,7 @@
 """Reading write-ahead chunks back, as far as they are whole.
 
-Nothing here trusts a file: whatever does not match its checksum, its chain or its place ends the
-stream there, and ``Torn`` says where and why.
+The reader trusts no file: the first bytes that do not match their checksum, their chain or their
+place end the stream, and ``TornChunk`` says where and why.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ DRIVE = "drive"
 
 @attrs.frozen
 class TornChunk:
-    """Where a stream stops being readable.
+    """The place where a stream stops being readable.
 
-    ``cut_off``: as a writer that died leaves it; otherwise the bytes are damaged. ``first``: in its
-    first chunk.
+    ``cut_off``: as a writer that died leaves it; otherwise the bytes are damaged. ``first``: in the
+    stream's first chunk.
     """
 
     file: Path
@@ -48,14 +48,14 @@ class TornChunk:
 class Stream:
     """One writer's records, in the order of writing. Iterate once.
 
-    ``file`` and ``offset`` say where the record last yielded stands. After the iteration, ``torn``
-    says where the stream stopped short, if it did, ``last_ns`` when it was last written,
+    ``file`` and ``offset`` are the place of the record last yielded. After the iteration, ``torn``
+    is the place where the stream stopped short, if it did, ``last_ns`` the time of its last write,
     ``drove`` whether its writer invoked anything, ``marked_drive`` whether it marked the phase in
-    which clients drive, and ``absent`` whether there is nothing of it at all.
+    which clients drive, and ``absent`` whether the stream has no chunk at all.
     """
 
     def __init__(self, directory: Path, writer: int, chain: int = 0) -> None:
-        """``chain`` is the one that the stream begins with."""
+        """``chain`` is the crc with which the stream begins."""
         self.writer = writer
         self.file = directory / frames.chunk_name(writer, 0)
         self.offset = 0
@@ -150,7 +150,7 @@ class Stream:
         return record
 
     def _mark(self, source: BinaryIO, mark: int, crc: int) -> bool:
-        """Whether the stream goes on after a mark."""
+        """Whether the stream continues after a mark."""
         if frames.frame_crc(mark, b"", self._chain) != crc:
             self._tear("a mark's checksum does not match")
             return False
@@ -170,7 +170,7 @@ class Scan:
     """The records of every writer of a run, merged by the time of writing. Iterate once."""
 
     def __init__(self, streams: tuple[Stream, ...], *, counted: bool = False) -> None:
-        """``counted``: how many there must be is known, and the controller's has heartbeats."""
+        """``counted``: the number of streams is recorded, and the controller's has heartbeats."""
         self.streams, self.counted = streams, counted
 
     def __iter__(self) -> Iterator[Record]:
@@ -183,8 +183,8 @@ class Scan:
 
     @property
     def torn(self) -> tuple[TornChunk, ...]:
-        """Where streams stopped short; complete once the iteration is over. A stream of which there
-        is nothing never began in a run that ended before clients drove.
+        """The places where streams stopped short; complete once the iteration is over. An absent
+        stream does not count where the run ended before clients drove.
         """
         return tuple(
             stream.torn
@@ -193,7 +193,7 @@ class Scan:
         )
 
     def placed(self) -> Iterator[tuple[Stream, Record]]:
-        """Every record with the stream that it comes from.
+        """Every record with its stream.
 
         Between writers the order is (time, invocations first, writer); within one it is the order
         of writing.
@@ -215,11 +215,11 @@ def _ranked(stream: Stream) -> Iterator[tuple[Rank, Stream, Record]]:
 
 
 def scan(directory: Path, *, count: int | None = None, run_id: str = "") -> Scan:
-    """The records of the chunks in ``directory``, read as they are asked for.
+    """The records of the chunks in ``directory``, read lazily.
 
-    ``count`` is how many streams run ``run_id`` has, where that was recorded: those of which there
-    is no chunk are streams as well, torn at their start. Memory is bounded by a record a writer.
-    Raises ``MalformedHistory`` where there is no chunk, or one of a writer that the run had not.
+    ``count`` is the number of streams of run ``run_id``, where that was recorded: a stream without
+    a chunk then counts as torn at its start. Memory is bounded by a record a writer. Raises
+    ``MalformedHistory`` where there is no chunk, or one of a writer that the run did not have.
     """
     try:
         names = sorted(path.name for path in directory.iterdir())

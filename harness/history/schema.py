@@ -34,7 +34,9 @@ def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field
 
 
 def _list(kind: pa.DataType) -> pa.DataType:
-    """A list whose elements are called what Parquet calls them, so that a file reads back equal."""
+    """A list whose elements have the name that Parquet gives them, so that a file reads back
+    equal.
+    """
     return pa.list_(pa.field("element", kind))
 
 

@@ -1,7 +1,8 @@
-"""Sealing: from write-ahead chunks to the Parquet tables that everything later reads.
+"""Sealing: from write-ahead chunks to the Parquet tables that all later commands read.
 
-Sealing can be killed at any moment and done again: tables are written under other names first, the
-manifest says ``sealed`` only once every table is on the disk under its own, and the chunks go last.
+Sealing can be killed at any moment and repeated: tables are written under other names first, the
+manifest says ``sealed`` only once every table is on the disk under its own name, and the chunks are
+removed last.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ def seal(run: RunDirectory, *, partition_of: PartitionOf | None, splits: int = S
     """Turn the chunks of a run whose writers are closed into its tables; returns the manifest.
 
     The manifest's state becomes ``sealed``, or ``prefix`` with a sentence in ``trouble`` where the
-    chunks are torn. ``partition_of`` tells the partition of a key, where the store does. A run that
-    is sealed already stays as it is.
+    chunks are torn. ``partition_of`` returns the partition of a key, where the store reports it. A
+    run that is sealed already stays as it is.
 
     Raises ``UsageError`` while a writer is open, ``HarnessError`` where the disk refuses (the
-    chunks stay, and sealing can be tried again), ``MalformedHistory`` where the run is none.
+    chunks stay, and sealing can be repeated), ``MalformedHistory`` where ``run`` is no run.
     """
     schema.check_splits(splits)
     return seal_chunks(run, partition_of=partition_of, splits=splits, ended=True)
@@ -43,7 +44,7 @@ def seal(run: RunDirectory, *, partition_of: PartitionOf | None, splits: int = S
 def seal_chunks(
     run: RunDirectory, *, partition_of: PartitionOf | None, splits: int, ended: bool
 ) -> Manifest:
-    """As ``seal``. Where the run has not ``ended`` by itself, what there is counts as a prefix."""
+    """As ``seal``. Where the run has not ``ended`` by itself, its records count as a prefix."""
     with _alone(run):
         manifest = read_manifest(run)
         if manifest.state == RUNNING:
@@ -55,7 +56,7 @@ def seal_chunks(
 
 @contextlib.contextmanager
 def _alone(run: RunDirectory) -> Iterator[None]:
-    """Hold the run's chunks, where there are any, against writers and other sealers."""
+    """Lock the run's chunks, where there are any, against writers and other sealers."""
     if not run.chunks.is_dir():
         yield
         return
@@ -73,7 +74,7 @@ def _tabulate(
     splits: int,
     ended: bool,
 ) -> Manifest:
-    """Write the tables; returns what the manifest is to say then."""
+    """Write the tables; returns the manifest with their entries."""
     for reserve in sorted(run.chunks.glob("reserve-*")):
         reserve.unlink()
     try:
@@ -106,11 +107,11 @@ def _written(
     splits: int,
     cut_ns: int | None,
 ) -> tuple[Scan, tuple[tuple[str, int], ...], dict[str, str] | None]:
-    """What was read, the phases in it, and the checksums of its tables.
+    """The scan, its phases, and the checksums of its tables.
 
-    Where the first of several writers stopped short, the others must stop too: what it sent after
-    that is not known, so what the others saw after that can't be judged. Without that cut no tables
-    are made of it (``None``). One writer alone needs none: what it did not record it did not send.
+    Where the first of several writers stopped short, the others must stop too: its later operations
+    are unknown, so later observations of the others can't be judged. Without that cut no tables are
+    made (``None``). A single writer needs no cut: it sent no operation that it did not record.
     """
     if isinstance(manifest.streams, msgspec.UnsetType):
         scanned = scan(run.chunks)
@@ -134,7 +135,9 @@ def _written(
 
 @contextlib.contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
-    """Records have no cycles; looking for some among them takes a third of the time of sealing."""
+    """Suspend the garbage collector: records have no cycles, and searching them takes a third of
+    the time of sealing.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -157,9 +160,9 @@ def _feed(tabulator: Tabulator, scanned: Scan) -> None:
 
 
 def _end_ns(scanned: Scan) -> int:
-    """The last time that every writer has accounted for: a stream that stopped short, for whatever
-    reason, may lack invocations and faults from its last record on, and from the very beginning
-    where it has none. What others saw after that can't be judged.
+    """The last time up to which every stream is whole: a stream that stopped short, for any reason,
+    may lack invocations and faults after its last record, and from the start where it has none.
+    Later observations of other writers can't be judged.
     """
     stopped_short = [
         stream.last_ns
@@ -172,10 +175,10 @@ def _end_ns(scanned: Scan) -> int:
 
 
 def _may_lack(stream: Stream, torn: TornChunk, scanned: Scan) -> bool:
-    """Whether a stream that was ``torn`` may lack anything that a verdict depends on.
+    """Whether a stream that was ``torn`` may lack a record that a verdict depends on.
 
-    Before the drive phase nothing was invoked. Runs of versions without heartbeats say so little of
-    the controller beside its driver processes that only damage in its stream counts.
+    Before the drive phase nothing was invoked. Runs of versions without heartbeats have so few
+    records of the controller beside its driver processes that only damage in its stream counts.
     """
     if stream.drove or not (stream.absent or torn.cut_off):
         return True
@@ -183,7 +186,7 @@ def _may_lack(stream: Stream, torn: TornChunk, scanned: Scan) -> bool:
 
 
 def _trouble(scanned: Scan, ended: bool) -> tuple[str, ...]:
-    """Why the history is no whole one, each reason a sentence; nothing where it is."""
+    """Why the history is incomplete, each reason a sentence; empty where it is whole."""
     end_s = _end_ns(scanned) / 1e9
     found = [
         f"the history is readable up to {end_s:.3f} s of the run: {torn}" for torn in scanned.torn
@@ -194,16 +197,16 @@ def _trouble(scanned: Scan, ended: bool) -> tuple[str, ...]:
 
 
 def recover(run: RunDirectory, *, partition_of: PartitionOf | None = None) -> Manifest:
-    """Seal the readable prefix of a run that nobody sealed; returns the manifest.
+    """Seal the readable prefix of a run that was never sealed; returns the manifest.
 
     The manifest's state becomes ``prefix``, ``cut_ns`` the time up to which the prefix is whole,
-    and ``trouble`` says where and why it stops. Operations without a recorded outcome stay info:
-    a prefix accuses nobody of what its end cut off. A run that is sealed, or recovered, stays as
-    it is.
+    and ``trouble`` says where and why it stops. Operations without a recorded outcome stay info, so
+    that a prefix yields no violation from its cut. A run that is sealed, or recovered, stays as it
+    is.
 
     Raises ``MalformedHistory`` where there is no manifest or no chunk to read, or the plan is not
-    the one that it began with, ``UsageError`` while
-    the run is still going on, ``HarnessError`` where the disk refuses.
+    the one that the run began with, ``UsageError`` while the run is still going on,
+    ``HarnessError`` where the disk refuses.
     """
     manifest = read_manifest(run)
     if manifest.state == RUNNING:  # what a damaged plan or state says must not be made a table

@@ -1,9 +1,9 @@
 """From records to the tables of a sealed history, in bounded memory.
 
 Transactions complete in another order than they begin, and the tables are sorted by their
-beginning: finished ones wait until ``HELD_ROWS`` are there, then the older half is given out. What
-was open for longer than that (a client that hung for the whole run) is given out as *late*, and the
-sink merges it.
+beginning: finished rows wait until there are ``HELD_ROWS`` of them, then the older half goes to the
+sink. A row that was open for longer than that (a client that hung for the whole run) goes to the
+sink as *late*, and the sink merges it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ _TYPES = {type_: type_.value for type_ in OpType}  # an enum is slow to say its 
 
 
 class Contradiction(FiredrillError):
-    """Records that can't both be true: written by something that is broken."""
+    """Records that can't both be true: a defective writer made them."""
 
 
 class Sink(Protocol):
-    """Where tables go, piece by piece. Pieces of one name come sorted, except for late ones."""
+    """The destination of tables, piece by piece. Pieces of one name come sorted, except for late
+    ones.
+    """
 
     def put(self, name: str, piece: pa.Table, *, late: bool = False) -> None:
         """Take the next rows of table ``name``."""
@@ -133,7 +135,7 @@ class Tabulator:
                 pass
 
     def finish(self, end_ns: int) -> None:
-        """Give out the rest. What is still open becomes info, completed at ``end_ns``."""
+        """Pass on the remaining rows. Open operations become info, completed at ``end_ns``."""
         self._abandon(self._late, self._late_rows, end_ns)
         self._abandon(self._open, self._rows, end_ns)
         self._give(sorted(self._rows, key=_txn))
@@ -173,8 +175,8 @@ class Tabulator:
             self._give_older_half()
 
     def _occupy(self, invoke: Invoke) -> None:
-        """A process has one operation open, and none after one whose outcome nobody knows: the
-        order of a process is evidence.
+        """Require that the process has no open operation and none that ended as info: the order of
+        a process is evidence.
         """
         process = invoke.process
         if process in self._busy:
@@ -191,7 +193,7 @@ class Tabulator:
             self._crashed[complete.process] = complete.invoke
 
     def _place(self, index: int, writer: int) -> int:
-        """The place of a record in the order of all; a writer's own indices only go up."""
+        """The index of a record in the order of all; a writer's own indices must ascend."""
         last = self._last_own.get(writer)
         if last is not None and index <= last:
             raise Contradiction(f"record {index} was written after record {last}")
@@ -256,10 +258,10 @@ def _never_completed(invoke: Invoke, index: int, end_ns: int) -> Complete:
 
 
 def _ops_of(row: _Row) -> tuple[MicroOp, ...]:
-    """What was done, and where that is not certain, also what was asked for.
+    """The completed steps, and for an uncertain outcome also the requested ones.
 
-    Of an operation that stopped half-way only the steps that were done may be recorded; of one
-    whose outcome is unknown the others may have happened all the same.
+    An operation that stopped half-way may have recorded only its completed steps; where its outcome
+    is unknown, the other steps may have taken effect all the same.
     """
     done, asked = row.complete.ops, row.invoke.ops
     if row.complete.type is OpType.OK or len(done) >= len(asked):
@@ -333,7 +335,7 @@ def _partitions(keys: npt.NDArray[np.int64], partition_of: PartitionOf | None) -
 
 
 def _events(events: list[StoreEvent]) -> pa.Table:
-    """In the order of their mapped time; the order of arrival breaks ties."""
+    """Sorted by mapped time; the order of arrival breaks ties."""
     ordered = sorted(events, key=lambda event: event.at_ns)
     columns: dict[str, Iterable[object]] = {
         name: [getattr(event, name) for event in ordered] for name in schema.EVENTS.names

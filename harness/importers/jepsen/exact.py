@@ -1,7 +1,7 @@
-"""Taking whole operations from the beginning of a text, exactly: EDN or JSON, lines or one array.
+"""Reading whole operations from the beginning of a text, exactly: EDN or JSON, lines or one array.
 
-A file is a sequence of maps or one array of maps. What this reads is what the format's definition
-says, however it is laid out; it is slow, and ``quick`` reads the usual layouts.
+A file is a sequence of maps or one array of maps. This reader follows the format's definition, for
+every layout; it is slow, and ``quick`` reads the usual layouts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Found = tuple[list[tuple[Any, int]], int]
 
 @attrs.define
 class Filler:
-    """Counts what stands between operations: blanks, comments, discarded forms."""
+    """Counts the characters between operations: blanks, comments, discarded forms."""
 
     passed: int = 0
     operations: int = 0
 
     def pass_over(self, start: int, end: int) -> None:
-        """Count the text from ``start`` to ``end``. Raises ``Notation`` where it is too much."""
+        """Count the text from ``start`` to ``end``. Raises ``Notation`` above the limit."""
         self.passed += end - start
         if self.passed > MAX_FILLER_BYTES + self.operations:
             what = "blanks, comments and discarded forms between operations"
@@ -37,10 +37,10 @@ class Filler:
 
 
 class Forms(Protocol):
-    """A reader of one file, which remembers where in it it is.
+    """A reader of one file, which remembers its position in it.
 
-    ``begun`` says that an operation was read, by this reader or by another. ``by_line`` says that
-    whole operations may stand here one a line, with nothing between them.
+    ``begun``: an operation was read, by this reader or by another. ``by_line``: at this position
+    whole operations may follow one a line, with nothing between them.
     """
 
     begun: bool
@@ -50,9 +50,10 @@ class Forms(Protocol):
     def by_line(self) -> bool: ...
 
     def take(self, text: str, *, final: bool) -> Found:
-        """The whole forms that ``text`` begins with; the rest comes again, with more behind it.
+        """The whole forms at the beginning of ``text``; the next call repeats the rest, followed by
+        more text.
 
-        ``final`` says that no more will come: then nothing may remain. Raises ``Notation``.
+        ``final``: no more text will come, so nothing may remain. Raises ``Notation``.
         """
 
 

@@ -1,9 +1,9 @@
-"""Histories recorded by Jepsen: EDN or JSON, into the tables that checkers take.
+"""Importing histories recorded by Jepsen: EDN or JSON, into the tables that checkers read.
 
-Operations are ordered by their ``:index``, or by their place in the file where they have none. In
-the tables ``invoke_index`` and ``complete_index`` are these; ``invoke_ns`` and ``complete_ns`` put
-operations into the same order: the file's own times, moved apart by nanoseconds where they tie, or
-a millisecond an operation where times are missing or go back.
+Operations are ordered by their ``:index``, or by their place in the file where they have none.
+``invoke_index`` and ``complete_index`` of the tables are these; ``invoke_ns`` and ``complete_ns``
+keep the same order: the file's own times, moved apart by nanoseconds where they tie, or a
+millisecond an operation where times are missing or go back.
 """
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ CHECKERS = {
     REGISTER: (REGISTER, *_ALWAYS),
     BANK: (BANK, *_ALWAYS),
 }
-"""What judges a workload; how long nobody was served, only where times are real."""
+"""The checkers of a workload; gaps in availability only where times are real."""
 
 _JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK), BANKS: (BANK,)}
-"""The workloads that histories of a kind can be judged as; those of plug-ins judge what they like.
-"""
+"""The workloads that histories of a kind can be judged as; those of plug-ins are not restricted."""
 
 
 KEYS_FILE = "keys.parquet"
@@ -56,12 +55,12 @@ KEYS_FILE = "keys.parquet"
 
 @attrs.frozen(kw_only=True)
 class ImportedHistory:
-    """The tables of a history that was not recorded here, in memory; as ``load.History``.
+    """The tables of an imported history, in memory; as ``load.History``.
 
-    ``keys`` (key, name) says what keys stand for that are no integers in the file. ``remarks`` is
-    how many operations were of no client (the nemesis); they are ``notes()``. ``operations`` counts
-    everything in the file, ``incomplete`` the transactions without a completion. ``real_time`` says
-    that times are the file's own.
+    ``keys`` (key, name) maps numbers to the keys that are no integers in the file. ``remarks`` is
+    the number of operations of no client (the nemesis); they are ``notes()``. ``operations`` counts
+    everything in the file, ``incomplete`` the transactions without a completion. ``real_time``:
+    times are the file's own.
     """
 
     manifest: Manifest
@@ -84,11 +83,11 @@ class ImportedHistory:
         return pa.concat_tables(self._micro_ops) if split is None else self._micro_ops[split]
 
     def faults(self) -> pa.Table:
-        """One row an act of a nemesis and what undid it, as the file tells (``nemesis``)."""
+        """One row per act of a nemesis and its undoing, as the file records them (``nemesis``)."""
         return self._faults
 
     def events(self) -> pa.Table:
-        """No row: Jepsen does not ask stores what they did."""
+        """No row: Jepsen does not collect events of stores."""
         return schema.EVENTS.empty_table()
 
     def notes(self) -> pa.Table:
@@ -106,10 +105,10 @@ def read_jepsen(
 ) -> ImportedHistory:
     """The history in ``path``, which may be compressed with gzip.
 
-    ``workload`` is found out from the operations where it is not given. ``clock`` tells the seconds
-    of processor time spent, which are limited by the size of the file. Raises
-    ``MalformedHistory``, naming file, line and reason, for everything that is not a whole history
-    whose operations pair up, and ``UsageError`` for one that no checker is known for.
+    ``workload`` is inferred from the operations where it is not given. ``clock`` returns the
+    seconds of processor time spent, which are limited by the size of the file. Raises
+    ``MalformedHistory``, naming file, line and reason, for a file that is no whole history whose
+    operations pair up, and ``UsageError`` for one that no checker can judge.
     """
     schema.check_splits(splits)
     file = str(path)
@@ -186,7 +185,9 @@ def import_run(
 
 @contextlib.contextmanager
 def _no_search_for_cycles() -> Iterator[None]:
-    """Millions of short-lived lists have none, and looking costs a tenth of the time."""
+    """Suspend the garbage collector: millions of short-lived lists have no cycles, and searching
+    costs a tenth of the time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -228,8 +229,8 @@ def _write_keys(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
 
 
 def _workload(pairing: Pairing, asked: str | None, file: str) -> str:
-    """What to judge the history as: ``asked``, or what its operations are of. Raises
-    ``UsageError`` where no checker can.
+    """The workload to judge the history as: ``asked``, or the one of its operations. Raises
+    ``UsageError`` where no checker can judge it.
     """
     able = _JUDGES.get(pairing.kind or "", (REGISTER,))
     if asked is not None and asked not in CHECKERS:

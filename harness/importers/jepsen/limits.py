@@ -1,4 +1,4 @@
-"""What an imported history may be at most. It may come from anybody."""
+"""The limits of an imported history. Its file may come from an untrusted sender."""
 
 from __future__ import annotations
 

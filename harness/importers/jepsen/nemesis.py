@@ -1,11 +1,11 @@
-"""What the nemesis of an imported history broke, as rows of faults.
+"""The acts of the nemesis of an imported history, as rows of faults.
 
 Jepsen records each act of a nemesis twice, when it began and when it was done, both as ``info``. By
-its convention an act is undone by another: ``start-partition`` by ``stop-partition``, ``kill`` by
-``start``. Two such acts make one fault, in force from the beginning of the first to the end of the
-second. An act that nothing undoes, or that undoes nothing, is a mark: a fault that was over when
-it was done. The file proves neither the effect nor the healing of any; the rows say so by their
-state, and decide nothing.
+its convention one act undoes another: ``stop-partition`` undoes ``start-partition``, ``start``
+undoes ``kill``. Two such acts make one fault, in force from the beginning of the first to the end
+of the second. An act without a counterpart is a mark: a fault that was over when it was done. The
+file proves neither the effect nor the healing of any fault; the rows say so by their state, and
+decide nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Ints = npt.NDArray[np.int64]
 
 @attrs.define
 class _Act:
-    """One act: its name, from when to when, what it was asked for and what came of it."""
+    """One act: its name, its begin and end, its arguments and its result."""
 
     f: str
     begun: int
@@ -108,7 +108,7 @@ def _told(act: _Act) -> str:
 
 
 def _acts(remarks: list[tuple[int, Remark]]) -> list[_Act]:
-    """Every act of every process that is no client, its two records as one."""
+    """Every act of every process that is no client, with its two records joined."""
     found: list[_Act] = []
     begun: dict[tuple[str, str], _Act] = {}
     for place, remark in remarks:
@@ -123,7 +123,7 @@ def _acts(remarks: list[tuple[int, Remark]]) -> list[_Act]:
 
 
 def _paired(acts: list[_Act]) -> list[_Act]:
-    """Acts that began or marked something, those that were undone with the one that did it."""
+    """The acts that began or marked a fault, each with the act that undid it."""
     found: list[_Act] = []
     begun: list[_Act] = []
     for act in acts:

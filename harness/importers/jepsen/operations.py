@@ -1,4 +1,4 @@
-"""One operation of Jepsen's, checked and in the words of the tables."""
+"""One operation of Jepsen's, checked and in the terms of the tables."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ _FIELDS = ("type", "process", "f", "value", "index", "time", "error")
 
 
 class Operation(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """What a client process did or learned.
+    """An invocation or a completion of a client process.
 
-    ``value`` holds steps (f, key, value); ``None`` says that the file does not tell. A step of
-    ``cas`` has the list of old and new value. A transfer is two steps of ``add``, a read of a bank
-    one of ``balance`` for each account.
+    ``value`` holds steps (f, key, value); ``None``: the file does not contain it. A step of ``cas``
+    has the list of old and new value. A transfer is two steps of ``add``, a read of a bank one of
+    ``balance`` for each account.
     """
 
     type: Type
@@ -64,7 +64,7 @@ class Operation(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Remark(msgspec.Struct, gc=False, kw_only=True):
-    """What a process did that is no client: the nemesis, mostly."""
+    """An operation of a process that is no client: the nemesis, mostly."""
 
     type: str
     process: str
@@ -79,7 +79,7 @@ class Refused(Exception):
 
 
 class Names:
-    """Integers for keys that are none, in the order of first appearance."""
+    """Integers for keys that are no integers, in the order of first appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -141,7 +141,7 @@ def normalize(form: object, names: Names) -> Operation | Remark:
 
 
 def _fields(form: object) -> dict[str, Any]:
-    """The fields that count, by their names without colons."""
+    """The used fields, by their names without colons."""
     if not isinstance(form, Mapping):
         raise Refused(f"expected an operation, which is a map, found {shown(text_of(form))}")
     found: dict[str, Any] = {}
@@ -242,7 +242,7 @@ def _register_step(f: str, value: Any, names: Names) -> list[Any] | None:  # noq
 
 
 def _transfer(value: object, names: Names) -> list[Any]:
-    """``{:from 0 :to 1 :amount 5}`` as what it adds to each account."""
+    """``{:from 0 :to 1 :amount 5}`` as the amount that it adds to each account."""
     told = {_name(key): part for key, part in value.items()} if isinstance(value, Mapping) else {}
     if told.keys() != _TRANSFER_FIELDS:
         expected = "expected {from, to, amount} for transfer"
@@ -253,7 +253,7 @@ def _transfer(value: object, names: Names) -> list[Any]:
 
 
 def _balances(value: Mapping[Any, Any], names: Names) -> list[Any]:
-    """``{0 50, 1 nil}``, what a read saw of a bank."""
+    """``{0 50, 1 nil}``, the result of a read of a bank."""
     found: dict[int, Any] = {}
     for name, balance in value.items():
         account = _account(name, names)
@@ -265,7 +265,9 @@ def _balances(value: Mapping[Any, Any], names: Names) -> list[Any]:
 
 
 def _account(key: object, names: Names) -> int:
-    """JSON has no integers as keys of a map: what looks like one is one."""
+    """The account of ``key``. JSON has no integer keys, so a text that looks like an integer is
+    one.
+    """
     if type(key) is str and _DIGITS.fullmatch(key):
         return int(key)
     return _key(key, names)

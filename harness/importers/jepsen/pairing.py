@@ -1,7 +1,7 @@
 """From operations in the order of a file to columns of transactions, each paired and checked.
 
-An operation lives as an object only until its batch is done (an open one until it is completed):
-what stays are columns of numbers.
+An operation exists as an object only until its batch is processed (an open one until it is
+completed); afterwards only columns of numbers remain.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Ints = npt.NDArray[np.int64]
 
 @attrs.define
 class Transactions:
-    """Columns by transaction, which count invocations. ``*_at`` are places in the order of the
-    file, nemesis included; ``*_index`` are the file's own, or places where it has none.
+    """Columns by transaction, numbered by invocation. ``*_at`` are places in the order of the file,
+    nemesis included; ``*_index`` are the file's own, or places where it has none.
     """
 
     process: array[int] = attrs.field(factory=lambda: array("q"))
@@ -90,7 +90,9 @@ class Steps:
 
 
 class Pairing:
-    """Takes operations and refuses what no history can hold. Give everything, then ``finish``."""
+    """Pairs operations and refuses those that no history can hold. Call ``add`` for all, then
+    ``finish``.
+    """
 
     def __init__(self, file: str, names: Names | None = None) -> None:
         self.transactions = Transactions()
@@ -129,7 +131,7 @@ class Pairing:
             self._flush()
 
     def finish(self) -> None:
-        """Take what is still open for operations whose outcome nobody knows, after all others."""
+        """End open operations as uncertain, after all others."""
         opened = sorted(self._open.values(), key=lambda begun: begun[0])
         at, index = self.operations, self._last_index
         for place, (txn, operation, line) in enumerate(opened):
@@ -142,7 +144,7 @@ class Pairing:
             self._finish_bank()
 
     def _finish_bank(self) -> None:
-        """An ok read that tells of no account found nothing in any; one that failed read none."""
+        """An ok read that names no account found no balance in any; a failed read observed none."""
         nothing = [("balance", account, None) for account in self._accounts()]
         for txn in self._untold:
             self._staged.append((txn, OK, self.transactions.line[txn], nothing))
@@ -182,7 +184,7 @@ class Pairing:
         return index
 
     def _note(self, remark: Remark, line: int) -> None:
-        """Keep what was done by no client."""
+        """Keep an operation of no client."""
         if len(self.remarks) >= MAX_REMARKS + self.operations - len(self.remarks):
             limit = f"expected at most {MAX_REMARKS} more operations of no client than of clients"
             raise self._malformed(line, f"{limit}, found more")
@@ -199,7 +201,7 @@ class Pairing:
             crashed = f"its operation on line {self._crashed[process]} ended as info"
             raise self._malformed(line, f"process {process} is used again after {crashed}")
         if operation.value is None and operation.f != "read":
-            # Had it taken effect, nobody could tell what it wrote from garbage.
+            # Had it taken effect, its written value would look like a garbage read.
             raise self._malformed(line, f"an invoked {operation.f} does not say what it asks for")
         self._open[process] = (len(columns.process), operation, line)
         columns.process.append(process)
@@ -244,7 +246,7 @@ class Pairing:
     def _done(
         self, operation: Operation, invoked: Operation, code: int, line: int, begun_line: int
     ) -> list[Any]:
-        """What was done; where that is not certain, also what was asked for."""
+        """The completed steps, and for an uncertain outcome also the requested ones."""
         done, asked = operation.value, invoked.value
         if done is None:
             if code == OK and operation.f == TXN:
@@ -308,7 +310,7 @@ class Pairing:
         )
 
     def _require_one_kind(self, names: tuple[str, ...], told: tuple[Any, ...], lines: Ints) -> None:
-        """Lists and registers are judged differently: a history holds the one or the other."""
+        """Lists and registers are judged differently, so a history may hold only one of them."""
         for place, (name, value) in enumerate(zip(names, told, strict=True)):
             if name == "r" and value is None:
                 continue
@@ -325,15 +327,15 @@ class Pairing:
 
 
 def _asked(operation: Operation) -> list[Any]:
-    """What an invocation asks for. What its reads will see it can't know."""
+    """The steps that an invocation requests. The results of its reads are not known yet."""
     if operation.value is None:
         return [("r", SINGLE_KEY, None)]  # only a read of the one register need not say what
     return [step if step[0] != "r" else ("r", step[1], None) for step in operation.value]
 
 
 def _answers(done: list[Any], asked: list[Any], *, whole: bool) -> bool:
-    """Whether ``done`` are the steps that were ``asked`` for, in their order: only reads learn
-    something. What did not succeed may tell but the first of them.
+    """Whether ``done`` are the steps that were ``asked`` for, in their order: only reads gain
+    values. An operation that did not succeed may report only a prefix of them.
     """
     if len(done) != len(asked) and (whole or len(done) > len(asked)):
         return False

@@ -1,9 +1,9 @@
 """Reading the usual layout of a history fast: one operation a line, integer keys, no odd text.
 
 Lines of JSON go through a typed decoder in one call. Lines of EDN are first turned into JSON by a
-few replacements of bytes; that is right for text of a narrow alphabet only, and what does not
-become JSON of exactly the expected shape is refused. Whatever is refused here (``None``), the exact
-reader takes; where both read a line, they agree.
+few replacements of bytes; that is right for text of a narrow alphabet only, and a result that is no
+JSON of exactly the expected shape is refused. The exact reader reads every block that is refused
+here (``None``); where both read a line, they agree.
 
 Why the translation can't go wrong: in the narrow alphabet there are no strings, comments, tags or
 discards, every brace belongs to an operation's own map, and each keyword becomes a JSON string. A

@@ -1,7 +1,7 @@
 """A file of Jepsen's as batches of operations with their lines: text, gzip, EDN or JSON.
 
-Text is read in blocks of whole lines. A block that ``quick`` can't read is halved until what is odd
-in it stands alone, and that is read exactly. An operation that a block cuts off waits for more
+Text is read in blocks of whole lines. A block that ``quick`` can't read is halved until the unusual
+lines stand alone, and those are read exactly. An operation that a block cuts off waits for more
 text, up to ``MAX_OPERATION_BYTES``.
 """
 
@@ -59,8 +59,8 @@ def is_jepsen(path: Path) -> bool:
 
 
 def batches(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Batch]:
-    """Every operation of the file in its order, read at a decent pace by ``clock``. Raises
-    ``MalformedHistory``.
+    """Every operation of the file in its order. Raises ``MalformedHistory``, also for a file that
+    takes more time by ``clock`` than its size allows.
     """
     try:
         with path.open("rb") as raw:
@@ -93,12 +93,12 @@ class _Text:
         self._ahead = self.lines(BLOCK_BYTES).removeprefix(_BOM)
 
     def peek(self) -> bytes:
-        """The beginning of what comes next."""
+        """The first bytes of the next block."""
         return self._ahead
 
     def lines(self, size: int) -> bytes:
-        """About ``size`` bytes that end with a line, if it is no longer than that; empty at the
-        end.
+        """About ``size`` bytes that end with a line, if that line is no longer than ``size``; empty
+        at the end.
         """
         if self._ahead:
             ahead, self._ahead = self._ahead, b""
@@ -117,7 +117,7 @@ class _Text:
 
 
 class Pace:
-    """Refuses a file that takes far more processor time than any honest one of its size."""
+    """Refuses a file that takes far more processor time than any regular one of its size."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -162,7 +162,7 @@ def _reader(text: _Text, path: Path, names: Names, clock: Clock) -> _Reader:
 
 @attrs.define(kw_only=True)
 class _Reader:
-    """``line`` is the one that ``rest``, the beginning of an operation, begins on."""
+    """``line`` is the line on which ``rest``, the beginning of an operation, begins."""
 
     path: Path
     quick: Quick
@@ -225,7 +225,7 @@ class _Reader:
         return found, lines
 
     def _decoded(self, data: bytes, final: bool) -> tuple[str, bytes]:
-        """``data`` as text, and the character that its end cuts off."""
+        """``data`` as text, and the bytes of a character that its end cuts off."""
         try:
             return data.decode(), b""
         except UnicodeDecodeError as error:

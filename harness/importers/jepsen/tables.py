@@ -104,7 +104,9 @@ def micro_ops(
 
 
 def notes(remarks: list[tuple[int, Remark]], at_ns: Ints) -> pa.Table:
-    """One row a remark of the nemesis or of anybody else who is no client (``schema.NOTES``)."""
+    """One row per remark of the nemesis or of another process that is no client
+    (``schema.NOTES``).
+    """
     texts = [
         inert(f"{remark.process} {remark.type} {remark.f} {remark.text}".rstrip(), MAX_TEXT_CHARS)
         for _, remark in remarks
@@ -118,7 +120,7 @@ def notes(remarks: list[tuple[int, Remark]], at_ns: Ints) -> pa.Table:
 
 
 def _joined(pairing: Pairing) -> dict[str, Any]:
-    """The pieces as one array a column; they are given up on the way."""
+    """The pieces as one array per column; frees the pieces on the way."""
     pieces, pairing.steps = pairing.steps, []
     return {
         name: pa.concat_arrays([getattr(piece, name) for piece in pieces])
@@ -142,7 +144,7 @@ def _renumbered(keys: Ints, names: Names, file: str) -> tuple[Ints, pa.Table]:
 
 
 def _refuse_repetition(steps: dict[str, Any], pairing: Pairing, file: str) -> None:
-    """An element that is appended twice tells nothing by being read: Elle refuses it as well."""
+    """Refuse an element that is appended twice: reads of it are ambiguous. Elle refuses it too."""
     appends = np.flatnonzero(steps["f"].to_numpy() == STEP_NAMES.index("append"))
     key = steps["key"][appends]
     value = np.asarray(pc.fill_null(steps["value"], 0))[appends]
