@@ -55,7 +55,7 @@ class MissingCapability(UsageError):
 
 
 class MalformedHistory(UsageError):
-    """A history or run directory is not what it claims to be."""
+    """A history or run directory does not have the format or the content that it declares."""
 
     def __init__(self, file: str, where: str, reason: str) -> None:
         at = f" at {where}" if where else ""
@@ -68,7 +68,7 @@ class HarnessError(FiredrillError):
 
 
 class AnalysisLost(HarnessError):
-    """A process that took part in an analysis died: nothing is said about the history."""
+    """A process that took part in an analysis died: the analysis has no verdict on the history."""
 
 
 class NotStored(HarnessError):

@@ -123,7 +123,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _members(protocol: type) -> tuple[str, ...]:
-    """What a value of ``protocol`` has: the attributes and methods of its class body."""
+    """The members of ``protocol``: the attributes and methods of its class body."""
     body = {**inspect.get_annotations(protocol), **vars(protocol)}
     return tuple(sorted(name for name in body if not name.startswith("_")))
 

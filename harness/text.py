@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-LIMIT_CHARS = 400  # a line that a person reads; longer texts end in a count of what was cut
+LIMIT_CHARS = 400  # a line that a person reads; longer texts end in a count of the cut characters
 
 
 def inert(text: str, limit: int = LIMIT_CHARS) -> str:

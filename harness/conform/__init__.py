@@ -1,3 +1,3 @@
-"""What the harness relies on in a system's adapter, as checks that can be run: ``firedrill
+"""The rules that the harness relies on in a system's adapter, as runnable checks: ``firedrill
 conform``. ``suite.py`` names them all.
 """

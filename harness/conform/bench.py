@@ -32,7 +32,7 @@ LATE_S = 8.0  # after a deadline of its own, which then was not kept
 UNDECLARED_SETTLE_S = 30.0
 LEAST_SETTLE_S = 10.0
 POLL_S = 0.2
-FIRST_KEY = 1_000_000  # what no workload touches
+FIRST_KEY = 1_000_000  # keys from here on, which no workload touches
 
 
 @attrs.frozen(kw_only=True)

@@ -91,7 +91,7 @@ UP = (
 
 SUITE = BEFORE + UP
 WITHOUT_CLUSTER = ("events", "codes")
-"""Of ``UP`` those that only judge what was told so far."""
+"""Those of ``UP`` that only judge the answers recorded so far."""
 
 
 async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Result]:
@@ -146,7 +146,7 @@ async def _one(bench: Bench, check: Check) -> Result:
         text, mark = str(error), Mark.BROKEN
     except Late:
         text, mark = f"not over within {check.limit_s:g} s", Mark.BROKEN
-    except UsageError:  # what the machine lacks is no fault of the adapter
+    except UsageError:  # a missing tool of the machine is no defect of the adapter
         raise
     except HarnessError as error:
         text, mark = f"it broke off: {error}", Mark.BROKEN

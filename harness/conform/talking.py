@@ -46,7 +46,7 @@ class StartsNothing:
 
 
 async def set_up_deadline(bench: Bench) -> str:
-    """``set_up`` gives up at its deadline and says what is missing."""
+    """``set_up`` fails at its deadline and names what is missing."""
     return await _gives_up(bench, "set_up")
 
 
@@ -323,7 +323,7 @@ async def _cancelled(bench: Bench, name: str, work: Awaitable[object]) -> None:
     error = call.exception()
     if isinstance(error, Exception):
         bench.judged("connect" if name == "connect()" else "step", error)
-    elif name not in ("connect()", "begin()"):  # what is done with the first step needs no answer
+    elif name not in ("connect()", "begin()"):  # both may be lazy, and send nothing before a step
         raise CheckFailure(f"{name} returned though no answer came")
 
 

@@ -30,7 +30,7 @@ from harness.run.controller_health import LoopStats
 from harness.run.stop import SETTLE_LIMIT_S, end
 from harness.tasks import together
 
-ENLIST_LIMIT_S = 30.0  # an interpreter starts, and imports what the run needs
+ENLIST_LIMIT_S = 30.0  # an interpreter starts, and imports the modules of the run
 LATE_LIMIT_S = 15.0  # after ``until_ns``, beyond the deadline of an operation
 HALT_LIMIT_S = SETTLE_LIMIT_S - 1.0  # the caller that ends a drive waits at most SETTLE_LIMIT_S
 LEAVE_LIMIT_S = 10.0
@@ -87,7 +87,7 @@ class DriverProcess:
             text = await self.process.stdout.readline()
             if text.endswith(b"\n"):
                 return protocol.WORDS.decode(text)
-        except (ValueError, msgspec.DecodeError) as error:  # a line too long, or none of ours
+        except (ValueError, msgspec.DecodeError) as error:  # a line too long, or no message
             raise DriverLost(f"{self}: what it says can't be read: {error}") from error
         raise DriverLost(f"{self}: {_how_it_ended(await self.process.wait())}")
 

@@ -158,7 +158,7 @@ class Deadlines:
 
     def _ring(self) -> None:
         self._timer = None
-        # A loop may wake up a little early: what the timer was set for has come all the same.
+        # A loop may wake up a little early: the time of the timer counts as reached all the same.
         now_s = max(self._loop.time(), self._rings_s)
         flights = self._flights
         while flights and (flights[0].over or flights[0].deadline_s <= now_s):

@@ -87,7 +87,7 @@ class Cycle:
         if answer is not Wait.EXHAUSTED:
             return answer, attrs.evolve(self, now=after)
         left = None if left is None else left - 1
-        if self.now is None or left == 0:  # what has nothing at all never will
+        if self.now is None or left == 0:  # an empty generator stays empty
             return Wait.EXHAUSTED, Cycle(self.inner, 0)
         answer, after = self.inner.op(context)
         return answer, Cycle(self.inner, left, after)

@@ -106,7 +106,7 @@ class InlineExecutor(Executor):
     """
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """The result of ``fn``, or what it raised, as a future that is done."""
+        """The result of ``fn``, or its exception, as a future that is done."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

@@ -120,7 +120,7 @@ def begin(path: Path) -> Path:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
-        # Not mkstemp: what is made is as readable as any file of this user (its umask).
+        # Not mkstemp: the file is as readable as any file of this user (its umask).
         name = tempfile.mktemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)  # noqa: S306
         with contextlib.suppress(FileExistsError):
             os.close(os.open(name, flags, 0o666))

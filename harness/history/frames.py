@@ -34,7 +34,9 @@ LENGTH = struct.Struct("<I")
 MORE, END = 0xFFFFFFFE, 0xFFFFFFFF
 
 MAX_RECORD_BYTES = 16 << 20
-"""A record is some hundred bytes, a read of a long list some thousand; more is a fault of ours."""
+"""A record has some hundred bytes, a read of a long list some thousand; a larger one is a bug of
+firedrill.
+"""
 
 ENCODER = msgspec.msgpack.Encoder()
 DECODER = msgspec.msgpack.Decoder(Record)

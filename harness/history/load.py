@@ -88,8 +88,8 @@ class History:
 def load(run: RunDirectory) -> History:
     """The history of a sealed run (or of a recovered one).
 
-    Raises ``MalformedHistory``, naming the file, what was expected and what was found, where the
-    run is not sealed, a file is missing or changed, or a version is not known here.
+    Raises ``MalformedHistory``, naming the file, the expected and the found state, where the run is
+    not sealed, a file is missing or changed, or a version is not known here.
     """
     manifest = read_manifest(run)
     _require_readable(run, manifest)

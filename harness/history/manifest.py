@@ -18,7 +18,7 @@ RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)
 
 MAX_MANIFEST_BYTES = 16 << 20
-"""A manifest is a few kilobytes; what is larger is something else."""
+"""A manifest has a few kilobytes; a larger file is no manifest."""
 
 
 class _Version(msgspec.Struct):
@@ -48,7 +48,7 @@ def read_manifest(run: RunDirectory) -> Manifest:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise MalformedHistory(str(path), "", f"expected a manifest, found {error}") from error
     manifest = Manifest(**{name: getattr(stored, name) for name in Manifest.__struct_fields__})
-    # Of what stands there, not of what was understood: a name that is not known would be nothing.
+    # Of the stored fields, not of the decoded ones: decoding drops an unknown name.
     digest = _digest({name: value for name, value in plain.items() if name != "digest"})
     if stored.digest != digest:
         reason = f"expected the digest {digest}, found {stored.digest or 'none'}"

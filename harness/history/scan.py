@@ -103,7 +103,7 @@ class Stream:
         return True
 
     def _frames(self, source: BinaryIO) -> Generator[Record, None, bool]:
-        # A run has a million of these: what the loop asks for each time stands before it.
+        # A run has a million frames, so attribute lookups stand before the loop.
         offset, head_size, unpack = frames.HEADER.size, frames.FRAME.size, frames.FRAME.unpack
         while True:
             self.offset = offset

@@ -1,10 +1,10 @@
 """The tables of a sealed history, version 1, and the hash that splits micro-operations by key.
 
 ``transactions`` has one row a transaction, ``micro_ops`` one row a step of one, split into files by
-``split_of`` of the key, so that everything known about a key stands in one file. Both are sorted by
+``split_of`` of the key, so that every step on a key stands in one file. Both are sorted by
 ``txn`` (then ``pos``); ``txn`` counts invocations from 0.
 
-What a read saw: ``elements`` is null where it is not known, ``[]`` where the key was empty; a
+The result of a read: ``elements`` is null where it is not known, ``[]`` where the key was empty; a
 register's read has its ``value`` and null ``elements``. ``error`` is the code alone.
 
 The hash, ``fibonacci-64``, for any language: take the key as 64 bits in two's complement, multiply

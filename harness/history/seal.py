@@ -209,7 +209,7 @@ def recover(run: RunDirectory, *, partition_of: PartitionOf | None = None) -> Ma
     ``HarnessError`` where the disk refuses.
     """
     manifest = read_manifest(run)
-    if manifest.state == RUNNING:  # what a damaged plan or state says must not be made a table
+    if manifest.state == RUNNING:  # a damaged plan or state must not become a table
         require_checksums(run, manifest)
     splits = manifest.splits or SPLITS
     return seal_chunks(run, partition_of=partition_of, splits=splits, ended=False)

@@ -1,8 +1,9 @@
-"""What flags and ``--set`` make of a plan's tables.
+"""The tables of a plan after flags and ``--set`` are applied.
 
-Overrides have no order: whole tables come before what is in them, and what a plan's file says of
-another plugin or of the other way to break goes before both. So every two of them are both applied,
-or refused by name; only of two ``--set`` of one key the later counts.
+Overrides have no order: whole tables apply before the keys in them, and the options in a plan's
+file of another plug-in, or the file's mix where the overrides give a schedule (and the reverse),
+are removed first. So any two overrides are either both applied, or refused by name; only of two
+``--set`` of one key the later counts.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from harness.protocols.faults import PlannedFault
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-MAX_SEED = (1 << 63) - 1  # what a TOML integer holds
-MAX_NODES = 64  # addresses and links grow with the square; no lab of ours has more
+MAX_SEED = (1 << 63) - 1  # the largest TOML integer
+MAX_NODES = 64  # addresses and links grow with the square; no lab of the project has more
 MAX_DURATION_S = 7 * 86_400.0  # a week's soak
 MAX_CONCURRENCY = 10_000  # logical processes of one driver
-MAX_DRIVERS = 64  # driver processes; no host of ours has more cores
+MAX_DRIVERS = 64  # driver processes; no host of the project has more cores
 MIN_RATE_PER_S = 0.001  # an operation every quarter of an hour
 MAX_RATE_PER_S = 1_000_000.0
 MIN_DEADLINE_S = 0.001  # below the timer's own noise every operation would be late
@@ -182,10 +182,10 @@ def dumps(plan: Plan) -> str:
 
 
 def options(cls: type[T], table: Mapping[str, Any], path: str) -> T:
-    """A plugin's option ``table`` as its struct ``cls`` (which forbids unknown fields).
+    """A plug-in's option ``table`` as its struct ``cls`` (which forbids unknown fields).
 
-    ``path`` is where the table stands in the plan (``workload``). Raises ``PlanError`` with the
-    dotted path of the key, what was expected and what was found.
+    ``path`` is the path of the table in the plan (``workload``). Raises ``PlanError`` with the
+    dotted path of the key, the expected and the found value.
     """
     return planfile.convert(cls, dict(table), path)
 

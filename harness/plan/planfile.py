@@ -1,7 +1,7 @@
 """From TOML text and overrides to validated structs, and errors that name the key.
 
-Every problem is a ``PlanError`` with the dotted path of the key, what was expected and what was
-found; an unknown key comes with the nearest known one.
+Every problem is a ``PlanError`` with the dotted path of the key, the expected and the found value;
+an unknown key comes with the nearest known one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.errors import PlanError
 T = TypeVar("T")
 
 MAX_PLAN_BYTES = 1 << 20  # a plan is written by people; ten thousand faults fit in this
-MAX_DEPTH = 16  # tables and arrays within each other; ours have three
+MAX_DEPTH = 16  # tables and arrays within each other; a plan has three
 OF_64_BITS = "expected an integer of 64 bits"
 MAX_SHOWN = 60  # characters of a wrong value in a message
 
@@ -123,7 +123,7 @@ def convert(cls: type[T], table: object, path: str) -> T:
 
 
 def shown(value: object) -> str:
-    """A value as it looks in a plan, cut to what fits into a sentence."""
+    """A value as it looks in a plan, cut to the length of a sentence."""
     text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
@@ -186,7 +186,7 @@ def _value_at(table: object, steps: tuple[Step, ...]) -> object:
 
 
 def _type_at(kind: Any, steps: tuple[Step, ...]) -> Any:  # noqa: ANN401 (type expressions)
-    """The declared type at ``steps`` below type ``kind``; ``None`` where it can't be told."""
+    """The declared type at ``steps`` below type ``kind``; ``None`` where there is none."""
     for step in steps:
         kind = _bare(kind)
         if isinstance(step, int):

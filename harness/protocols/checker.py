@@ -93,7 +93,7 @@ class Exchange(enum.StrEnum):
 class Kernel:
     """A named pure function. Kernels with equal names are one kernel: checkers share its result.
 
-    ``needed`` tells from the transactions whether an EARLY kernel has anything to search for;
+    ``needed`` decides from the transactions whether an EARLY kernel has anything to search for;
     running one costs another pass over the history.
     """
 

@@ -27,7 +27,7 @@ class StoreError(FiredrillError):
 
 
 class Certainty(enum.StrEnum):
-    """What an error at commit says: the transaction certainly had no effect, or its outcome is
+    """The certainty of an error at commit: the transaction had no effect, or its outcome is
     unknown.
     """
 

@@ -89,7 +89,7 @@ read-atomic); those are known to hold only where a stronger one does.
 _SYNONYMS = {
     "strong-serializable": STRICT_SERIALIZABLE,
     "conflict-serializable": "serializable",
-    # Of single registers: one object at a time, which is what their checker decides.
+    # Of single registers: their checker decides one object at a time.
     "linearizable": STRICT_SERIALIZABLE,
 }
 
@@ -133,8 +133,8 @@ _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
 
 
 OF_SNAPSHOTS = frozenset({"fractured-snapshot", "stale-snapshot", "snapshot-went-back"})
-"""Broken promises of snapshot reads, which are looked for only where a system declares them. They
-say nothing about the lattice: what a torn cut rules out shows as a cycle too."""
+"""Broken promises of snapshot reads, which checkers search for only where a system declares them.
+They rule out no model: a torn snapshot that does also shows as a cycle."""
 
 
 OF_REPLICAS = frozenset(

@@ -49,7 +49,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     promises: tuple[Promise, ...]
     transaction_scope: str = "cluster"
     durable: bool = True
-    # Not ``()``: what is unset is not written, so that the digests of older manifests hold.
+    # Not ``()``: an unset field is not written, so that the digests of older manifests hold.
     logs: tuple[LogPattern, ...] | msgspec.UnsetType = msgspec.UNSET
     liveness_s: float | msgspec.UnsetType = msgspec.UNSET
     conflicts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET

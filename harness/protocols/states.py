@@ -32,7 +32,7 @@ class RecoveredState(msgspec.Struct, frozen=True):
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica of one raft group, as its node reported it at some moment of the request.
+    """One replica of one replicated group, as its node reported it at some moment of the request.
 
     ``life`` changes each time the node's disk is wiped, ``boot`` with every start. ``term`` and
     ``vote`` are durable; so is every entry up to ``applied_index``, the last of which is of

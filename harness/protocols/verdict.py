@@ -23,7 +23,7 @@ CUTS = ((16_384, 20_000), (4_096, 4_000), (1_000, 500), (400, 50), (100, 10))
 """Characters of each text and entries of each list and table that a verdict that is too large is
 cut to: the first pair with which it fits. 20,000 are the faults of a night, or a cycle that long.
 """
-DEPTH_MAX = 16  # of what is cut; our own checkers nest 6 deep
+DEPTH_MAX = 16  # of cut values; the built-in checkers nest 6 deep
 
 T = TypeVar("T")
 
@@ -94,12 +94,12 @@ def fitted(verdict: Verdict) -> Verdict:
 def _fits(verdict: Verdict) -> bool:
     try:
         return len(encode(verdict)) <= MAX_VERDICT_BYTES
-    except RecursionError:  # nested as no checker of ours does
+    except RecursionError:  # nested more deeply than by any built-in checker
         return False
 
 
 def _plain(verdict: Verdict) -> dict[str, Any]:
-    """One level deep: what is below may be deeper than any encoder goes."""
+    """One level deep: deeper values may be nested more deeply than any encoder supports."""
     fields = {field.encode_name: field.name for field in msgspec.structs.fields(Verdict)}
     plain = {stored: getattr(verdict, name) for stored, name in fields.items()}
     for name in ("anomalies", "observed"):

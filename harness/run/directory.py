@@ -82,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
     trouble: tuple[str, ...] = ()
     checksums: dict[str, str] = {}
-    # Not ``None``: what is unset is not written, so that the digests of older manifests hold.
+    # Not ``None``: an unset field is not written, so that the digests of older manifests hold.
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
     arsenal: tuple[FaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
     out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
@@ -155,7 +155,7 @@ class RunDirectory:
 
     @property
     def undo(self) -> Path:
-        """The undo journal and the list of what the run owns outside this directory."""
+        """The undo journal and the list of the run's resources outside this directory."""
         return self.root / "undo"
 
     @property

@@ -11,7 +11,7 @@ from harness.plan.plan import Plan
 
 MIB = 1 << 20
 BASE_BYTES = 48 * MIB  # the reserve of the history, its tables, a report
-NODE_BYTES = 8 * MIB  # what a node keeps and logs, in the run directory or beside it
+NODE_BYTES = 8 * MIB  # data and logs of a node, in the run directory or beside it
 RECORDS_BYTES = 700  # of one transaction: both records, its rows in the tables, events around it
 CLOSED_LOOP_PER_S = 60.0  # transactions of one client that waits for each, on a quick store
 USUAL_PER_S = 4_000.0  # more than that one driver hardly does, however many clients it has

@@ -43,7 +43,7 @@ class ExitMonitor:
         self, provider: Provider, clock: RunClock, write: Callable[[Record], None]
     ) -> None:
         self._provider, self._clock, self._write = provider, clock, write
-        self._running: set[str] = set()  # as far as anybody asked for
+        self._running: set[str] = set()  # as far as verbs and probes show
         self._verbs: dict[str, int] = {}  # begun and ended, so that a look sees that it was crossed
         self._boots: dict[str, str | None] = {}  # as last seen
         self._unsure: dict[str, str | None] = {}  # by node whose start raised: the boot before
@@ -150,7 +150,7 @@ class MonitoredProvider:
         self._provider, self._attendance = provider, attendance
         for name in dir(type(provider)):
             # As attributes of its own: from Python 3.12 on ``isinstance`` of a protocol, by which
-            # faults ask for what only some providers have, sees no others.
+            # faults find verbs that only some providers have, sees no others.
             if not name.startswith("_") and not hasattr(type(self), name):
                 verb = getattr(type(provider), name)
                 if callable(verb):

@@ -1,8 +1,8 @@
-"""A run while it lives: from the first machine to the last, with everything that goes on beside it.
+"""A run while it lives: from the first machine to the last, and the tasks that run beside it.
 
 provision -> set up -> drive and break -> heal -> quiesce -> final reads -> collect
 
-What fails on the way is a sentence of ``trouble``; what was brought up is removed all the same.
+A failure on the way becomes a sentence of ``trouble``; machines are removed all the same.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Parts:
 
 
 HEARTBEAT_S = 0.25  # of a run that dies beside its driver processes no more than this is cut off
-EVENT_POLL_S = 0.5  # what a killed node did since the last poll can only come from its log
+EVENT_POLL_S = 0.5  # a killed node's events since the last poll are only in its log
 POLL_LIMIT_S = 30.0  # nodes that don't answer are skipped well before
 ROOM_POLL_S = 5.0  # a node that floods its log fills some hundred megabytes meanwhile
 HEAL_LIMIT_S = 90.0
@@ -446,7 +446,7 @@ async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
     try:
         with life.within_budget():
             await life.live()
-    except BaseException as error:  # cancelled as well: what is sealed then is no whole run
+    except BaseException as error:  # cancellation as well: the sealed run is then incomplete
         life.trouble.append(f"the run broke off: {str(error) or type(error).__name__}")
         raise
     finally:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-SETTLE_LIMIT_S = 5.0  # for tasks that were told to end
+SETTLE_LIMIT_S = 5.0  # for cancelled tasks to end
 
 
 class Stop:

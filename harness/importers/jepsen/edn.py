@@ -61,7 +61,7 @@ class Incomplete(Exception):
 
 
 class Notation(Exception):
-    """The text is not what it should be: ``reason``, at character ``at``."""
+    """The text is no valid EDN or JSON: ``reason``, at character ``at``."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)
@@ -69,7 +69,7 @@ class Notation(Exception):
 
 
 class _Skipped:
-    """What ``#_`` leaves: no form."""
+    """The result of ``#_``: no form."""
 
 
 SKIPPED = _Skipped()
@@ -109,12 +109,12 @@ _NOT_ZERO = "123456789"
 _LONGEST_INTEGER = 20  # digits and sign of a 64-bit integer
 _NUMBER_SHOWN = 40
 _MAY_GO_ON = frozenset({"atom", "char", "tag", "discard", "blank"})  # at the end of the text
-_SHORTEST_TAIL = 16  # what a token at the end of the text may still grow into
+_SHORTEST_TAIL = 16  # characters that a token at the end of the text may still grow to
 
 
 @attrs.define
 class _Frame:
-    """An open bracket: what it waits for, what it holds, and prefixes that wait for a form."""
+    """An open bracket: its kind, its items so far, and prefixes that wait for a form."""
 
     kind: str
     at: int

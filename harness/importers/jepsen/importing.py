@@ -50,7 +50,7 @@ _JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK), BANKS: (BANK,)}
 
 
 KEYS_FILE = "keys.parquet"
-"""In ``history/`` of an imported run: what keys that were no integers are called."""
+"""In ``history/`` of an imported run: the names of keys that were no integers."""
 
 
 @attrs.frozen(kw_only=True)

@@ -33,7 +33,7 @@ seconds."""
 FREE_READING_S = 5.0
 LEAST_BYTES_PER_S = 50_000
 """Processor time that reading may take: some seconds, and more for each byte. The slowest layout is
-read twenty times as fast on an ordinary machine; what is slower was made to be."""
+read twenty times as fast on an ordinary machine; a slower file was crafted to be slow."""
 
 MAX_MONEY = 1 << 52
 """Of a balance or an amount: thousands of them can be added up in 64 bits."""

@@ -23,7 +23,7 @@ from harness.importers.jepsen.operations import Remark
 from harness.text import inert
 
 FAULTS_MAX = 1000
-"""Of one history; what comes later stands in the notes alone."""
+"""The limit of one history; later acts are only in the notes."""
 TARGET_CHARS = 60
 PROOF_CHARS = 300
 UNNAMED_TARGET = "the cluster"
@@ -73,7 +73,7 @@ class _Act:
         return match.group(2) if match else ""
 
     def undoes(self, other: _Act) -> bool:
-        """Whether this act ends what ``other`` began; a verb alone ends all of its kind."""
+        """Whether this act undoes ``other``; a verb alone undoes all acts of its kind."""
         paired = (other.verb, self.verb) in _UNDONE_BY
         return paired and (self.what == other.what or not self.what or not other.what)
 

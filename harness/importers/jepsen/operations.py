@@ -155,7 +155,7 @@ def _fields(form: object) -> dict[str, Any]:
 
 
 def _name(value: object) -> str | None:
-    """``txn`` for ``:txn``, ``"txn"`` and ``":txn"``; ``None`` for what is no name."""
+    """``txn`` for ``:txn``, ``"txn"`` and ``":txn"``; ``None`` for a value that is no name."""
     if type(value) is Keyword:
         return str(value)
     return value.removeprefix(":") if type(value) is str else None

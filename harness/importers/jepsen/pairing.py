@@ -35,11 +35,11 @@ TYPES = (OpType.OK.value, OpType.FAIL.value, OpType.INFO.value)
 _CODES = {name: code for code, name in enumerate(TYPES)}
 _STEP_CODES = {"r": 0, "append": 1, "w": 2, "cas": 3, "add": 4, "balance": 5}
 STEP_NAMES = ("r", "append", "w", "cas", "add", "r")
-"""By the codes of steps: a balance is what a read saw, and known for a bank's."""
+"""By the codes of steps: a balance is the result of a read, and known for a bank's."""
 LISTS = "appends and reads of lists"
 REGISTERS = "reads and writes of registers"
 BANKS = "transfers and reads of a bank"
-"""What a history may consist of."""
+"""The kinds of steps that a history may consist of."""
 _BANK_STEPS = frozenset({"add", "balance"})
 
 STAGED_OPERATIONS = 16_384
@@ -267,7 +267,7 @@ class Pairing:
         return text_of(named) + (f" and {rest} more steps" if rest else "")
 
     def _flush(self) -> None:
-        """Turn what is staged into columns."""
+        """Turn the staged operations into columns."""
         if not self._staged:
             return
         txns, codes, lines, values = zip(*self._staged, strict=True)
@@ -329,7 +329,7 @@ class Pairing:
 def _asked(operation: Operation) -> list[Any]:
     """The steps that an invocation requests. The results of its reads are not known yet."""
     if operation.value is None:
-        return [("r", SINGLE_KEY, None)]  # only a read of the one register need not say what
+        return [("r", SINGLE_KEY, None)]  # only a read of a single register need not name a key
     return [step if step[0] != "r" else ("r", step[1], None) for step in operation.value]
 
 

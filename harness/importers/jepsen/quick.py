@@ -22,7 +22,7 @@ from harness.importers.jepsen.operations import NO_INDEX, Operation, text_of
 
 
 class _Line(Operation, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """Only transactions are simple: the value of ``read`` and its like can mean two things."""
+    """Only transactions have one meaning: the value of ``read`` and the like is ambiguous."""
 
     f: Literal["txn"]
 

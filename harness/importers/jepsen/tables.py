@@ -85,8 +85,8 @@ def transactions(pairing: Pairing, at_ns: Ints) -> pa.Table:
 def micro_ops(
     pairing: Pairing, names: Names, splits: int, file: str
 ) -> tuple[tuple[pa.Table, ...], pa.Table]:
-    """The micro-operations by split (``schema.MICRO_OPS``), and what keys that are no integers
-    stand for (``KEYS``). Raises ``MalformedHistory`` for an element appended twice.
+    """The micro-operations by split (``schema.MICRO_OPS``), and the names of keys that are no
+    integers (``KEYS``). Raises ``MalformedHistory`` for an element appended twice.
     """
     if not pairing.steps:
         return (schema.MICRO_OPS.empty_table(),) * splits, KEYS.empty_table()
