@@ -1,10 +1,10 @@
-"""Analysis in a process of its own: what a directory from elsewhere makes of a parser, what a
-plugin does, what a long history takes, ends that process and not the command.
+"""Analysis in a process of its own: a hostile directory, a broken plugin or a long history ends
+that process and not the command.
 
 The child reads the run, judges it and draws its report. It has limits of memory and time, imports
-nothing from the current directory, and dies with its command (``checkers.engine.supervisor``).
-It says over a pipe what it does and what came of it. One that dies is begun again without the
-kernel or checker that it died of, so that what the others find is told.
+nothing from the current directory, and dies with its command (``checkers.engine.supervisor``). It
+reports its progress and its results over a pipe. If it dies, the command starts it again without
+the kernel or checker that it died of, so that the findings of the others are reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
 
 MEMORY_SHARE = 0.75
-"""Of the machine's memory: more would have it swap, which ends nothing and stops everything."""
+"""The share of the machine's memory: more would make it swap, which ends nothing and stops
+everything.
+"""
 MEMORY_BASE_BYTES = 4 << 30
 MEMORY_PER_BYTE = 64
 """A history of ten million transactions takes 4.35 GB, some 10 bytes for each of its own."""
@@ -44,7 +46,9 @@ TIME_PER_MIB_S = 5.0
 MEMORY_VARIABLE = "FIREDRILL_MEMORY_MIB"
 TIME_VARIABLE = "FIREDRILL_JUDGING_S"
 ATTEMPTS_MAX = 4
-"""An analysis that dies of three kernels in turn is not worth a fifth beginning."""
+"""The limit of attempts: an analysis that dies of three kernels in turn is not
+worth a fifth one.
+"""
 REPLY_MAX_BYTES = 256 << 20
 TRACE_CHARS = 20_000
 
@@ -55,7 +59,7 @@ _FAMILIES: dict[str, type[FiredrillError]] = {
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one analysis may take: address space that it can write to (each of its processes), and
+    """The limits of one analysis: address space that it can write to (each of its processes), and
     time.
     """
 
@@ -64,8 +68,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is to be judged. ``executor`` and ``search_limit`` ``None`` take the plan's,
-    ``model`` ``None`` what the run's system declares.
+    """The judge's options. ``executor`` and ``search_limit`` ``None`` take the plan's, ``model``
+    ``None`` the one that the run's system declares.
     """
 
     executor: str | None = None
@@ -74,8 +78,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is to do: judge as ``judge`` says, if it does, then draw. ``crashed`` are
-    kernels and checkers to leave out, and why.
+    """The child's task: judge as ``judge`` says, if it is given, then draw. ``crashed`` are kernels
+    and checkers to leave out, and why.
     """
 
     root: str
@@ -88,7 +92,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of what the child says: a ``note`` for a person, the name of what it is ``at``, a
+    """One line from the child: a ``note`` for the user, the name of the kernel that it is ``at``, a
     result, or the ``error`` (its family, or the exception's name) that ended it.
     """
 
@@ -103,7 +107,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Found(msgspec.Struct, kw_only=True):
-    """What a child came to. ``death`` says how it ended before it was done, ``at`` where."""
+    """The results of a child. ``death`` says how it ended before it was done, ``at`` in which
+    kernel or checker.
+    """
 
     verdict: Verdict | None = None
     names: dict[int, str] = {}
@@ -114,7 +120,8 @@ class Found(msgspec.Struct, kw_only=True):
 
 
 def limits_of(run: RunDirectory) -> Limits:
-    """What an honest run of its size needs and the machine has, or what the environment says.
+    """Return the limits: the need of an honest run of its size within the machine's means, or the
+    values of the environment.
 
     Raises ``UsageError``.
     """
@@ -137,8 +144,8 @@ def analyzed(
 ) -> Found:
     """Have a child judge ``run``, if ``judge`` says how, and draw its report.
 
-    ``verdict`` is ``None`` where the child died, was over its limits, or was not to judge. Raises
-    what the child raised, as the family of error that it is of.
+    ``verdict`` is ``None`` where the child died, exceeded its limits, or was not to judge. Raises
+    the child's error, in the same family of errors.
     """
     limits = limits_of(run)
     ends_s = time.monotonic() + limits.time_s
@@ -159,7 +166,7 @@ def analyzed(
         if found.error is not None and found.error.error == AnalysisLost.__name__ and judge:
             found.death, found.error = found.error.text, None
             if judge.executor != "local" and time.monotonic() < ends_s:
-                # In one process a crash has a name, and those that it has nothing to do with stand.
+                # In one process a crash is attributed to one kernel; the others' results stand.
                 say(f"{found.death}; judging again in process")
                 judge = msgspec.structs.replace(judge, executor="local")
                 continue
@@ -176,7 +183,7 @@ def analyzed(
 
 
 def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], None]) -> Found:
-    """One child, from its start to its end."""
+    """Run one child, from its start to its end."""
     scratch = Path(tempfile.mkdtemp(prefix="firedrill-judge-"))
     reader, writer = os.pipe()
     try:
@@ -209,7 +216,7 @@ def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], 
 
 
 def _lines(reader: int, ends_s: float) -> Iterator[bytes]:
-    """What comes through the pipe, line by line, up to its end. Raises ``TimeoutError``."""
+    """Yield the lines from the pipe up to its end. Raises ``TimeoutError``."""
     pending = b""
     waiting = select.poll()
     waiting.register(reader, select.POLLIN)
@@ -240,7 +247,7 @@ def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:
 
 
 def _death(code: int) -> str:
-    """How a child ended that has not said that it is done, in words; empty for one that did."""
+    """Describe the end of a child that did not report that it was done; empty for one that did."""
     if code == 0:
         return ""
     if code <= EXIT_OF_SIGNAL:
@@ -252,7 +259,7 @@ def _death(code: int) -> str:
 
 
 def _raised(reply: Reply) -> FiredrillError:
-    """The child's error, to be raised here."""
+    """Return the child's error, to be raised here."""
     family = _FAMILIES.get(reply.error)
     if family is not None:
         return family(reply.text)
@@ -270,7 +277,7 @@ def _out_of_memory(limit_bytes: int) -> str:
 
 
 def _files(root: Path) -> Iterator[os.stat_result]:
-    """The regular files of a run directory, as they are: no link is followed."""
+    """Yield the regular files of a run directory, as they are: no link is followed."""
     pending = [root]
     while pending:
         with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
@@ -282,7 +289,7 @@ def _files(root: Path) -> Iterator[os.stat_result]:
 
 
 def machine_memory_bytes() -> int:
-    """The memory of the machine, or what its control group leaves of it."""
+    """Return the memory of the machine, or the rest of its control group's limit."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):
         memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
@@ -306,7 +313,7 @@ def _asked(variable: str, default: float) -> float:
 
 
 def main(argument: str) -> int:
-    """Do what the request says, and say what came of it."""
+    """Carry the request out, and report the results."""
     request = msgspec.json.decode(argument, type=Request)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _limit_memory(request.memory_bytes)
@@ -351,8 +358,8 @@ def _family(error: Exception) -> str:
 
 
 def _limit_memory(limit_bytes: int) -> None:
-    """Not the whole address space: much of that is only reserved, and files that are mapped cost
-    nothing. Who starts a process passes the limit on to it.
+    """Limit the memory that the child writes to, not the whole address space: much of that is only
+    reserved, and files that are mapped cost nothing. A child process inherits the limit.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))

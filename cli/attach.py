@@ -1,4 +1,4 @@
-"""``firedrill shell`` and ``firedrill logs``: a person's way into the nodes of a run."""
+"""``firedrill shell`` and ``firedrill logs``: the user's access to the nodes of a run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _blocks(run: RunDirectory, node: str, follow: bool) -> Iterator[bytes]:
 
 
 def _from_container(run: RunDirectory, node: str, follow: bool) -> Iterator[bytes] | None:
-    """What the container says; ``None`` where it is gone, or no daemon answers."""
+    """Return the container's output; ``None`` where it is gone, or no daemon answers."""
     from clusters.providers.docker import attach
     from clusters.providers.docker.daemon import NoDaemon
 
@@ -89,7 +89,7 @@ def _from_container(run: RunDirectory, node: str, follow: bool) -> Iterator[byte
 
 
 def _up(run: RunDirectory, node: str) -> bool:
-    """Whether something of a local node still writes."""
+    """Tell whether a process of a local node still writes."""
     if _provider(run) != PROCESS:
         return False
     from clusters.providers.process.attach import running
@@ -99,15 +99,17 @@ def _up(run: RunDirectory, node: str) -> bool:
 
 
 def log_files(run: RunDirectory, node: str) -> tuple[Path, ...]:
-    """The program's logs in the run directory, or the machine's where there is nothing else."""
+    """Return the program's logs in the run directory, or the machine's where there
+    are no others.
+    """
     found = sorted(run.node(node).glob("*.log"))
     programs = tuple(path for path in found if path.name != CONTAINER_LOG)
     return programs or tuple(found)
 
 
 def _read(paths: tuple[Path, ...], going_on: Callable[[], bool] | None) -> Iterator[bytes]:
-    """The content of ``paths``, one after another, then of the last as it grows for as long as
-    ``going_on`` says.
+    """Yield the content of ``paths``, one after another, then of the last as it grows for as long
+    as ``going_on`` says.
     """
     for path in paths:
         with open_regular(path) as log:
@@ -123,8 +125,8 @@ def _read(paths: tuple[Path, ...], going_on: Callable[[], bool] | None) -> Itera
 
 
 def _lines(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines of ``blocks`` with their ends; of one that is longer than a block, pieces, cut
-    where no command to a CI is cut in two.
+    """Yield the lines of ``blocks`` with their ends; of a line that is longer than a block, pieces,
+    cut where no command to a CI is cut in two.
     """
     rest = b""
     for block in blocks:

@@ -1,7 +1,7 @@
-"""A canary: a sound run with two lies in it, which the checkers must notice.
+"""A canary: a sound run with two planted falsifications, which the checkers must report.
 
-A campaign that finds nothing may be a campaign whose alarms don't ring. So what a good run recorded
-is falsified in memory: a final read loses its last element, a replica's content changes.
+A campaign without findings may be one whose checkers are broken. So the records of a good run are
+falsified in memory: a final read loses its last element, a replica's content changes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LOST_WRITE, DIVERGED = "lost-write", "diverged-replicas"
 
 
 class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was named in the run as it was, and in the falsified one."""
+    """The anomalies named in the run as it was, and in the falsified one."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
 
     @property
     def rings(self) -> bool:
-        """Whether both lies were named, and neither was before."""
+        """Whether both falsifications were reported, and neither in the original run."""
         lies = {LOST_WRITE, DIVERGED}
         return lies <= set(self.after) and not lies & set(self.before)
 
@@ -65,7 +65,7 @@ def _named(run: RunDirectory, *, lie: bool) -> tuple[str, ...]:
 
 
 def _shortened(splits: list[pa.Table]) -> list[pa.Table]:
-    """The last read of the key that is read last, without its last element."""
+    """Drop the last element of the last read of the key that is read last."""
     last = [_last_read(table) for table in splits]
     txns = [
         -1 if at is None else table.column("txn")[at].as_py()
@@ -86,7 +86,7 @@ def _shortened(splits: list[pa.Table]) -> list[pa.Table]:
 
 
 def _last_read(table: pa.Table) -> int | None:
-    """The row of the last ok read that saw something."""
+    """Return the row of the last ok read that saw an element."""
     lengths = pc.fill_null(pc.list_value_length(table.column("elements")), 0)
     seen = pc.and_(pc.equal(table.column("type"), "ok"), pc.greater(lengths, 0))
     rows = np.flatnonzero(np.asarray(seen))
@@ -94,7 +94,7 @@ def _last_read(table: pa.Table) -> int | None:
 
 
 def _altered(states: pa.Table) -> pa.Table:
-    """The content of one replica of partition 0 at the end, another one."""
+    """Change the content of one replica of partition 0 at the end."""
     chosen = pc.and_(states.column("final"), pc.equal(states.column("group"), "p0"))
     rows = np.flatnonzero(np.asarray(pc.fill_null(chosen, False)))
     contents = states.column("content").to_pylist()

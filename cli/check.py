@@ -1,4 +1,4 @@
-"""``firedrill check``: judge a recorded history again, or one that somebody else recorded."""
+"""``firedrill check``: judge a recorded history again, or one that another tool recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``firedrill cleanup``: remove what killed controllers left behind."""
+"""``firedrill cleanup``: remove the remains of killed controllers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def cleanup(
 
 
 def _plain(runs: Iterable[RunDirectory]) -> tuple[list[RunDirectory], int]:
-    """Those that lead nowhere else, and how many do, each of which is said."""
+    """Return the runs without links that lead elsewhere, and the number of the others, each of
+    which is reported.
+    """
     kept, refused = [], 0
     for run in runs:
         try:
@@ -82,9 +84,9 @@ def _plain(runs: Iterable[RunDirectory]) -> tuple[list[RunDirectory], int]:
 
 
 def known_as(run: RunDirectory) -> str:
-    """The identifier that stands on what the run made: a directory may have been moved since.
+    """Return the identifier that the run's traces carry: a directory may have been moved since.
 
-    Where no manifest tells it, traces of a run must: a directory that is none is no order to clean.
+    Where no manifest has it, traces of a run must: a directory without any is no order to clean.
     Raises ``MalformedHistory``.
     """
     try:
@@ -96,7 +98,7 @@ def known_as(run: RunDirectory) -> str:
 
 
 def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
-    """Do all of ``work``, saying what was removed; what fails keeps nothing else from going.
+    """Do all of ``work``, and report the removals; a failure does not stop the rest.
 
     Returns how many things were removed and how many pieces of work failed.
     """
@@ -113,7 +115,7 @@ def _each(work: Iterable[Callable[[], list[str]]]) -> tuple[int, int]:
             say(str(error))
             failures += 1
             continue
-        except Exception as error:  # one run that nobody foresaw leaves the others no processes
+        except Exception as error:  # an unforeseen run must not stop the cleaning of the others
             say(f"unexpected {type(error).__name__}: {error}")
             failures += 1
             continue
@@ -128,14 +130,14 @@ def _tell_removed(lines: Iterable[str]) -> None:
 
 
 def driven(run: RunDirectory) -> bool:
-    """Whether a living controller writes to ``run``, or judges it while its nodes are up."""
+    """Tell whether a living controller writes to ``run``, or judges it while its nodes are up."""
     from clusters.providers.process.cleanup import driven as runs_nodes
 
     try:
         require_plain(run)
     except MalformedHistory:  # what is elsewhere is not this run's
         return False
-    with contextlib.suppress(MalformedHistory):  # said by whoever cleans up
+    with contextlib.suppress(MalformedHistory):  # the clean-up itself reports it
         if runs_nodes(run.undo):
             return True
     try:
@@ -149,8 +151,8 @@ def driven(run: RunDirectory) -> bool:
 
 
 def left_by_others(store: RunStore) -> str:
-    """What dead controllers left on this machine, in a sentence with the command that removes it;
-    empty where nothing is left, or where it can't be looked at: a run does not depend on it.
+    """Describe the remains of dead controllers on this machine, with the command that removes them;
+    empty where nothing is left, or where it can't be examined: a run does not depend on it.
     """
     dead, expired = _left_containers()
     dead += _left_processes(store)
@@ -158,14 +160,14 @@ def left_by_others(store: RunStore) -> str:
     if dead:
         told.append(f"controllers that died left {_counted(dead)}; firedrill cleanup removes it")
     if expired:
-        # Nothing shows whether their controllers live: somebody else's daemon may hold them.
+        # Nothing shows whether their controllers live: the daemon may be another user's.
         remove = "docker rm --force, docker network rm"
         told.append(f"{_counted(expired)} outlived its time on another machine ({remove})")
     return "; ".join(told)
 
 
 def _counted(left: Iterable[tuple[str, str]]) -> str:
-    """Pairs of a kind and a run, in words."""
+    """Format pairs of a kind and a run."""
     pairs = list(left)
     counts = sorted(Counter(kind for kind, _ in pairs).items())
     what = ", ".join(f"{n} {kind}{'' if n == 1 else PLURAL[kind]}" for kind, n in counts)
@@ -204,7 +206,7 @@ def _processes(run: RunDirectory, kept_too: bool) -> list[str]:
 
 
 def _forget_intents(runs: Iterable[RunDirectory]) -> None:
-    """Remove the undo journals of ``runs``: what they tell of is gone with what it was done to.
+    """Remove the undo journals of ``runs``: their entries are void once their targets are gone.
 
     Not of runs that have containers left, nor where no daemon could be asked for them.
     """
@@ -228,9 +230,9 @@ def _forget_intents(runs: Iterable[RunDirectory]) -> None:
 def _containers(
     run_id: str | None = None, directory: str = "", *, kept_too: bool, force: bool = False
 ) -> list[str]:
-    """Containers and networks of ``run_id``, whose directory has the mark ``directory``, or of
-    every dead controller. That no daemon answers is said and is no failure: most machines never had
-    one.
+    """Return the containers and networks of ``run_id``, whose directory has the mark ``directory``,
+    or of every dead controller. A daemon that does not answer is reported and is no failure: most
+    machines never had one.
     """
     from clusters.providers.docker.cleanup import cleanup as remove
     from clusters.providers.docker.cleanup import kept_runs

@@ -1,4 +1,4 @@
-"""``firedrill conform``: does a system's adapter do what the harness relies on?"""
+"""``firedrill conform``: checks an adapter against the contract that drills rely on."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def conform_command(
 
 
 def _refuse_another(path: Path | None, system: str) -> None:
-    """Raises ``PlanError`` where the file has options of another system: to leave them out in
-    silence would check something else than was asked for.
+    """Raise ``PlanError`` where the file has options of another system: ignoring them silently
+    would check a configuration other than the requested one.
     """
     table = planfile.parse(planfile.read_text(path), str(path)).get("system") if path else None
     name = table.get("name", PLUGINS["system"]) if isinstance(table, dict) else system
@@ -116,7 +116,7 @@ def _refuse_another(path: Path | None, system: str) -> None:
 def _run(
     session: Session, plan: Plan, store: RunStore, chosen: Sequence[str], *, quiet: bool
 ) -> tuple[list[Result], RunDirectory]:
-    """The results, and the directory of the nodes, all of which have ended."""
+    """Return the results, and the directory of the nodes, all of which have ended."""
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     session.run = run
     simulated = plan.cluster.provider == SIMULATED
@@ -157,7 +157,7 @@ def _run(
 
 
 async def _bench(plan: Plan, ground: Environment) -> Bench:
-    """The machines of a cluster, on which nothing runs yet."""
+    """Return the machines of a cluster, on which nothing runs yet."""
     from cli.wiring import build_fault, build_system, node_names
     from harness.protocols.models import DECIDED
 
@@ -188,7 +188,7 @@ async def _bench(plan: Plan, ground: Environment) -> Bench:
 
 
 def line(name: str, mark: str, text: str) -> str:
-    """One row of the table, folded below its last column."""
+    """Format one row of the table, folded below its last column."""
     head = f"{name:<{NAME_WIDTH}}{mark:<{MARK_WIDTH}}"
     indent = " " * len(head)
     wrapped = textwrap.wrap(text, LINE_WIDTH - len(head), break_on_hyphens=False) or [""]

@@ -1,7 +1,6 @@
-"""Two ways to watch a run: a live panel on a terminal, plain lines everywhere else.
+"""Two displays of a run's progress: a live panel on a terminal, plain lines everywhere else.
 
-Both go to stderr; stdout carries what a person or a script keeps. Nothing here is part of the
-history.
+Both go to stderr; stdout carries the results. Nothing here is part of the history.
 """
 
 from __future__ import annotations
@@ -49,14 +48,16 @@ class Display(Progress, Protocol):
 
 
 def choose(stream: TextIO, drive_s: float, now: Now = time.monotonic) -> Display:
-    """The live panel where ``stream`` is a terminal that a person watches, else plain lines."""
+    """Return the live panel where ``stream`` is a terminal with a viewer, else plain lines."""
     if stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb":
         return LiveDisplay(Console(file=stream), drive_s, now)
     return PlainDisplay(stream, drive_s, now)
 
 
 class Tally:
-    """What both displays show: the phase, counts by type and error, the faults in force."""
+    """The state that both displays show: the phase, counts by type and error, the
+    faults in force.
+    """
 
     def __init__(self, drive_s: float, now: Now) -> None:
         self._drive_s, self._now = drive_s, now
@@ -68,13 +69,15 @@ class Tally:
         self._marks: deque[tuple[float, int]] = deque()
 
     def enter(self, phase: str) -> None:
-        """A new phase begins now."""
+        """Begin a new phase now."""
         self.phase, self.entered_s = phase, self._now()
         self._marks.clear()
         self._marks.append((self.entered_s, self.counts[OpType.OK]))
 
     def count(self, kind: OpType, error: str | None) -> None:
-        """One completion; an error code past the limit of distinct ones counts as ``other``."""
+        """Count one completion; an error code past the limit of distinct ones
+        counts as ``other``.
+        """
         self.counts[kind] += 1
         if error is not None:
             known = error in self.errors or len(self.errors) < ERROR_CODES_LIMIT
@@ -83,19 +86,19 @@ class Tally:
 
     @property
     def elapsed_s(self) -> float:
-        """Since the display began."""
+        """Return the time since the display began."""
         return self._now() - self.started_s
 
     @property
     def left_s(self) -> float | None:
-        """Until the drive phase ends; ``None`` in phases whose length nobody knows."""
+        """Return the time until the drive phase ends; ``None`` in phases of unknown length."""
         if self.phase != DRIVE:
             return None
         return max(0.0, self._drive_s - (self._now() - self.entered_s))
 
     def rate_per_s(self) -> float:
-        """Ok operations a second, since the last call that is at least a window old or since the
-        phase began.
+        """Return ok operations a second, since the last call that is at least a window old or since
+        the phase began.
         """
         now, done = self._now(), self.counts[OpType.OK]
         self._marks.append((now, done))
@@ -105,7 +108,7 @@ class Tally:
         return (done - before) / (now - then) if now > then else 0.0
 
     def top_errors(self) -> str:
-        """The commonest error codes with their counts."""
+        """Return the commonest error codes with their counts."""
         # A copy, since the panel is drawn on another thread than the one that counts.
         ordered = sorted(dict(self.errors).items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join(
@@ -115,7 +118,7 @@ class Tally:
         return f"{shown} and {rest} more" if rest > 0 else shown
 
     def faults(self) -> str:
-        """The faults in force."""
+        """Return the faults in force."""
         return ", ".join(inert(name, FIELD_CHARS) for name in self.active)
 
 
@@ -163,7 +166,7 @@ class PlainDisplay:
         self._say(inert(text))
 
     def tick(self) -> None:
-        """Say how it goes, if that was not said for long enough."""
+        """Print the progress, if the last line is old enough."""
         if self._now() - self._summed_s >= LINE_EVERY_S:
             self._summed_s = self._now()
             self._say(self._summary())
@@ -190,7 +193,7 @@ class PlainDisplay:
             try:
                 self._stream.write(f"[{self._tally.elapsed_s:6.1f} s] {text}\n")
                 self._stream.flush()
-            except (OSError, ValueError):  # nobody reads any more; the run goes on
+            except (OSError, ValueError):  # stderr has lost its reader; the run goes on
                 self._closed.set()
 
     def _tick(self) -> None:
@@ -199,7 +202,7 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A panel that is redrawn in place, and gone at the end."""
+    """A panel that is redrawn in place, and removed at the end."""
 
     def __init__(self, console: Console, drive_s: float, now: Now = time.monotonic) -> None:
         self._tally = Tally(drive_s, now)
@@ -239,7 +242,7 @@ class LiveDisplay:
         self._notes.append(inert(text))
 
     def render(self) -> Group:
-        """The panel as it stands now."""
+        """Return the panel in its present state."""
         tally, counts = self._tally, self._tally.counts
         left_s = tally.left_s
         time_text = f"{tally.elapsed_s:.0f} s" + (

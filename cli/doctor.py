@@ -1,4 +1,6 @@
-"""``firedrill doctor``: what this machine can do, and the command that adds what is missing."""
+"""``firedrill doctor``: the capabilities of this machine, and the commands that add
+missing ones.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LOG_COLUMNS = 160  # where no terminal tells its own
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``provider = "auto"`` comes to here; ``name`` is ``None`` where nothing can run."""
+    """The result of ``provider = "auto"`` on this machine; ``name`` is ``None`` where nothing can
+    run.
+    """
 
     name: str | None
     why: str
@@ -53,7 +57,7 @@ def doctor(as_json: bool, store: RunStore) -> int:
 
 
 def examine(runs: Path) -> tuple[list[Finding], Choice]:
-    """Every finding, and the provider that follows from them."""
+    """Return every finding, and the provider that follows from them."""
     rows = [_python(), _processes(), _java(), *_docker(), *_plugins(), _disk(runs)]
     return rows, _choice()
 
@@ -63,7 +67,9 @@ def _python() -> Finding:
 
 
 def _processes() -> Finding:
-    """What the process provider needs: the kernel's own word on which process is which."""
+    """Check the needs of the process provider: the kernel's ``/proc``, which tells
+    processes apart.
+    """
     ok = Path("/proc/self/stat").exists()
     return Finding(
         name="processes",
@@ -89,7 +95,9 @@ def _docker() -> tuple[Finding, ...]:
 
 
 def _plugins() -> Iterator[Finding]:
-    """What plugins say of what they need; a function without arguments behind each entry point."""
+    """Yield the findings of plugins about their needs, from a function without arguments behind
+    each entry point.
+    """
     for name in plugins.names("doctors"):
         yield from plugins.load("doctors", name)()
     for group, name, package in plugins.foreign():
@@ -97,8 +105,8 @@ def _plugins() -> Iterator[Finding]:
 
 
 def _plugin(group: str, name: str, package: str) -> Finding:
-    """Whether a plugin of somebody else's can be loaded, and, where it is made of nothing, has what
-    its protocol asks for.
+    """Check that a third-party plugin can be loaded, and, where it can be built without arguments,
+    has the members of its protocol.
     """
     from harness.protocols.checker import Checker
 

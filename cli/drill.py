@@ -1,4 +1,6 @@
-"""One run as the command line makes it: watched, stoppable, judged, told, and kept up or not."""
+"""One run as the command line makes it: displayed, stoppable, judged, reported, and
+kept up or not.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ FAILED = (Outcome.VIOLATION, Outcome.HARNESS_ERROR)
 
 
 class Keep(enum.StrEnum):
-    """When the cluster of a run is left up."""
+    """When the cluster of a run stays up."""
 
     NEVER = "never"
     FAILED = "failed"
@@ -37,14 +39,14 @@ class Keep(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class RunOptions:
-    """What is to become of a run beside its verdict."""
+    """The options of a run beside its plan."""
 
     report: bool = True
     keep: Keep = Keep.NEVER
 
 
 class Budget:
-    """Time for everything that a command does, from the moment that this is made."""
+    """The time for everything that a command does, from the creation of this object."""
 
     def __init__(self, length_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self.length_s, self._now = length_s, now
@@ -52,18 +54,18 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """What is left of it; never less than nothing."""
+        """Return the rest of the budget; never less than zero."""
         return max(0.0, self._ends_s - self._now())
 
     def stop(self) -> Stop:
-        """A stop that asks for the end when the budget is spent."""
+        """Return a stop that requests the end when the budget is spent."""
         text = f"ended early: the time budget of {words(self.length_s)} was spent"
         return Stop(self.left_s, text)
 
 
 @attrs.frozen(kw_only=True)
 class DrillResult:
-    """A run that is over: what it came to, the exit code for it, whether its cluster is up."""
+    """The result of a run: its outcome, its exit code, and whether its cluster is up."""
 
     run: RunDirectory
     outcome: Outcome
@@ -74,7 +76,7 @@ class DrillResult:
 def one(
     session: Session, plan: Plan, store: RunStore, wishes: RunOptions, budget: Budget | None = None
 ) -> DrillResult:
-    """Make one run of ``plan`` and say what came of it. Raises ``FiredrillError``."""
+    """Make one run of ``plan`` and report its result. Raises ``FiredrillError``."""
     drill = _Drill(session, wishes)
     directory = drill.drive(plan, store, budget.stop() if budget else Stop())
     session.run = directory
@@ -88,7 +90,7 @@ def one(
         judging.announce(directory, judged, directory.report.exists())
     except BrokenPipeError:
         raise
-    except OSError:  # nobody gets to read it, but a machine still reads the exit code
+    except OSError:  # stdout has lost its reader, but the exit code is still read
         reason = streams.refusal(sys.stdout) or "it can't be written"
         say(f"stdout: {reason}; {judging.last_line(directory, outcome, directory.report.exists())}")
         outcome = worst([outcome, Outcome.HARNESS_ERROR])
@@ -100,7 +102,7 @@ def one(
 
 @attrs.define
 class _Drill:
-    """One run on its way. ``judged`` is set where it was judged while its cluster was up."""
+    """One run in progress. ``judged`` is set where it was judged while its cluster was up."""
 
     session: Session
     wishes: RunOptions
@@ -109,7 +111,7 @@ class _Drill:
     begun: RunDirectory | None = None
 
     def drive(self, plan: Plan, store: RunStore, stop: Stop) -> RunDirectory:
-        """Everything up to the sealed history; with ``keep`` up to the verdict."""
+        """Run everything up to the sealed history; with ``keep`` up to the verdict."""
         from cli.wiring import run_plan
 
         with choose(sys.stderr, plan.drive.duration_s) as display:
@@ -131,7 +133,9 @@ class _Drill:
                 raise
 
     def judge(self, run: RunDirectory) -> judging.Judged:
-        """The verdict, and the report where one is wanted. Raises ``Interrupted`` at Ctrl-C."""
+        """Return the verdict, and draw the report if requested. Raises
+        ``Interrupted`` at Ctrl-C.
+        """
         try:
             return judging.judge(run, None, report=self.wishes.report)
         except KeyboardInterrupt as error:

@@ -1,9 +1,10 @@
-"""A driver process: obeys ``harness.driving.protocol`` on its standard input; runs start it.
+"""A driver process: executes ``harness.driving.protocol`` on its standard input; runs start it.
 
     python -m cli.driver_process
 
-Every invocation is with the operating system before its request is sent, as in a run's own process;
-when the run is gone (its end of the pipe is), what is open is recorded as uncertain, and it ends.
+Every invocation is with the operating system before its request is sent, as in a run's own process.
+When the run is gone (its end of the pipe is), the process records open operations as uncertain, and
+ends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TALLY_S = 0.25  # as often as a display is worth drawing
 
 
 class Worker:
-    """One driver, between the run that orders and the store that it drives."""
+    """One driver, between the run that sends orders and the store."""
 
     def __init__(self, enlist: Enlist) -> None:
         plan = self._plan = loads(enlist.plan, source="the run's plan")
@@ -62,7 +63,7 @@ class Worker:
         )
 
     async def obey(self, order: First | Main | Read) -> bool:
-        """Carry ``order`` out; whether to its end."""
+        """Carry ``order`` out; return whether it was completed."""
         match order:
             case First():
                 generator = self._workload.first()
@@ -77,7 +78,7 @@ class Worker:
         return self._driver.touched_keys()
 
     def tally(self) -> protocol.Tally:
-        """What ended since the last call."""
+        """Return the operations that ended since the last call."""
         counts, self._tally = self._tally, Counter()
         told = tuple((*ending, count) for ending, count in counts.items())
         return protocol.Tally(counts=told, strain=self.beat.take())
@@ -91,8 +92,8 @@ class Worker:
         self._tally[done.type, done.error] += 1
 
     def _paced(self, generator: Generator) -> Generator:
-        """Arrivals of every process are a Poisson process of their own: together they are one of
-        the plan's rate.
+        """Pace the generator: arrivals of every process are a Poisson process of their own, and
+        together they have the plan's rate.
         """
         rate = self._plan.drive.rate_per_s
         own = None if rate is None else rate / self._share.of
@@ -100,20 +101,20 @@ class Worker:
 
 
 def send(word: Word) -> None:
-    """Tell the run. Where it is gone, its end of the input says so too."""
+    """Send a message to the run. Where the run is gone, the end of the input reports it, too."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.buffer.write(protocol.line(word))
         sys.stdout.buffer.flush()
 
 
 async def receive(reader: asyncio.StreamReader) -> Order:
-    """The next order; a dismissal where there will be none."""
+    """Return the next order; a dismissal after the last one."""
     text = await reader.readline()
     return protocol.ORDERS.decode(text) if text.endswith(b"\n") else Dismiss()
 
 
 async def serve() -> None:
-    """Enlist, and obey until dismissed."""
+    """Enlist, and carry orders out until dismissed."""
     reader = asyncio.StreamReader(limit=protocol.MAX_LINE_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -133,7 +134,7 @@ async def serve() -> None:
 
 
 async def one(hand: Worker, order: Order, reader: asyncio.StreamReader) -> Order:
-    """Carry one order out, unless another comes; the next one."""
+    """Carry one order out, unless another comes; return the next one."""
     heard = asyncio.ensure_future(receive(reader))
     if isinstance(order, First | Main | Read):
         done = await _unless(heard, hand, hand.obey(order))
@@ -146,7 +147,7 @@ async def one(hand: Worker, order: Order, reader: asyncio.StreamReader) -> Order
 async def _unless(
     heard: asyncio.Future[Order], hand: Worker, work: Coroutine[Any, Any, bool]
 ) -> bool:
-    """Whether ``work`` was done, before anything else was heard. Tells of it all the while."""
+    """Return whether ``work`` was done before another order came. Reports progress meanwhile."""
     task = asyncio.ensure_future(work)
     either: tuple[asyncio.Future[Any], ...] = (task, heard)
     while not task.done() and not heard.done():
@@ -160,7 +161,7 @@ async def _unless(
 
 
 def main() -> int:
-    """The process; 0 where it was dismissed."""
+    """Run the process; return 0 where it was dismissed."""
     bound_warnings()
     try:
         asyncio.run(serve())

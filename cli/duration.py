@@ -1,4 +1,4 @@
-"""Spans of time as people write them on a command line."""
+"""Durations in the notation of the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 
 
 def seconds(_context: click.Context, _option: click.Parameter, value: str | None) -> float | None:
-    """``90``, ``90s``, ``30m``, ``8h`` or ``14d``, as seconds: the callback of an option.
+    """Parse ``90``, ``90s``, ``30m``, ``8h`` or ``14d`` as seconds: the callback of an option.
 
-    Raises ``click.BadParameter`` for what is none, or no more than nothing.
+    Raises ``click.BadParameter`` for any other text, and for zero or less.
     """
     if value is None:
         return None
@@ -25,7 +25,7 @@ def seconds(_context: click.Context, _option: click.Parameter, value: str | None
 
 
 def words(seconds: float) -> str:
-    """``seconds`` as a person says it: ``45 s``, ``30 min``, ``2.5 h``, ``14 d``."""
+    """Format ``seconds``: ``45 s``, ``30 min``, ``2.5 h``, ``14 d``."""
     for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size_s or seconds == size_s:
             return f"{seconds / size_s:.3g} {unit}"

@@ -1,7 +1,7 @@
-"""The console script: what must hold before the command line is even imported.
+"""The console script: handles Ctrl-C before the command line is imported.
 
 Importing it takes a moment in which Ctrl-C would show a traceback. Nothing has begun then, so the
-process may leave on the spot.
+process may exit at once.
 """
 
 from __future__ import annotations

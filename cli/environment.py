@@ -1,7 +1,7 @@
-"""What a run stands on: the provider, the loop, the clock and the journal that go with it.
+"""The environment of a run: the provider, the loop, the clock and the journal that go with it.
 
-Real providers share one ground: asyncio's own loop, the machine's clocks, a journal on the disk.
-``sim`` brings its own, in which nothing touches the machine.
+Real providers share one environment: asyncio's own loop, the machine's clocks, a journal on the
+disk. ``sim`` brings its own, in which nothing touches the machine.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TRACE = "trace.jsonl"  # in the run directory
 
 @attrs.frozen(kw_only=True)
 class Environment:
-    """``run`` runs a coroutine to its end on the ground's loop.
+    """The parts of an environment. ``run`` runs a coroutine to its end on the environment's loop.
 
     ``system_extras`` are keyword arguments for the system's factory (the network that its clients
-    dial with); ``wall_ns`` is ``None`` where it is the machine's clock. ``open_history`` writes
-    the history without what the ground refuses: threads, where it is simulated.
+    dial with); ``wall_ns`` is ``None`` where it is the machine's clock. ``open_history`` writes the
+    history without threads where the environment is simulated.
     """
 
     provider: Provider
@@ -43,9 +43,10 @@ class Environment:
 
 
 def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Environment:
-    """The ground for the plan's provider; the run's ``undo`` keeps what a clean-up needs.
+    """Prepare the environment of the plan's provider; the run's ``undo`` holds the data for a
+    clean-up.
 
-    ``trace`` writes down every message and disk operation, in a file of the run: simulated only.
+    ``trace`` records every message and disk operation in a file of the run: simulated only.
     """
     try:
         run.undo.mkdir(exist_ok=True)
@@ -87,5 +88,5 @@ def _virtual(provider: Any, trace: Path | None) -> Environment:  # noqa: ANN401 
 def simulated_history(
     directory: Path, chunk_bytes: int = CHUNK_BYTES, *, run_id: str
 ) -> ChunkWriter:
-    """The history of a simulated run: chunks are synced on the loop's own thread."""
+    """Open the history of a simulated run: chunks are synced on the loop's own thread."""
     return ChunkWriter(directory, chunk_bytes, executor=InlineExecutor(), run_id=run_id)

@@ -1,5 +1,5 @@
-"""Starts what mends after a run, its reaper and its watchdog, and lets them go when nothing is left
-to heal.
+"""Starts the processes that heal after a run, its reaper and its watchdog, and releases them when
+nothing is left to heal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LET_GO_LIMIT_S = 10.0  # an interpreter that ends on a loaded machine
 
 @attrs.define
 class ReaperGuard:
-    """Processes of their own, which heal what this one leaves: the reaper, and a watchdog that acts
+    """Two processes that heal after the death of this one: the reaper, and a watchdog that acts
     where the reaper is gone, too. See ``cli.reaper`` and ``cli.watchdog``.
     """
 
@@ -28,7 +28,7 @@ class ReaperGuard:
 
     @classmethod
     def start(cls, run: RunDirectory, provider: str) -> ReaperGuard:
-        """Watch over this process from now on, for ``run``. Raises ``HarnessError``."""
+        """Guard this process from now on, for ``run``. Raises ``HarnessError``."""
         root = run.root.resolve()
         words = (root.name, str(root), provider, str(os.getpid()))
         reaping = _start("reaper", reaper.__name__, *words)
@@ -41,7 +41,7 @@ class ReaperGuard:
         return cls((reaping, watching))
 
     def release(self) -> None:
-        """Nothing is left to heal: they end, and are waited for. Idempotent."""
+        """Tell both processes that nothing is left to heal, and wait for their end. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -53,11 +53,13 @@ class ReaperGuard:
 
     @property
     def released(self) -> bool:
-        """Whether they were let go."""
+        """Whether they were released."""
         return self._released
 
     def hand_over(self) -> None:
-        """Let them act now, while this process lives: what is left is their work. Idempotent."""
+        """Let both processes act now, while this process lives: the rest is their
+        work. Idempotent.
+        """
         for process in self._processes:
             if not self._released and process.stdin is not None:
                 process.stdin.close()

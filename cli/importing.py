@@ -1,4 +1,4 @@
-"""Histories of others for ``check``: brought into the store as runs, or only looked at."""
+"""Foreign histories for ``check``: imported into the store as runs, or only examined."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COPIED_BYTES = 1 << 20  # at once
 
 
 def is_history(name: str) -> bool:
-    """Whether ``name`` means a history to import: a file, or what stdin gives."""
+    """Tell whether ``name`` means a history to import: a file, or stdin."""
     return name == STDIN or Path(name).is_file()
 
 
@@ -36,12 +36,12 @@ def opened(
     bank: BankRules | None = None,
     keep: bool,
 ) -> Iterator[RunDirectory]:
-    """The run directory that ``name`` means: a run of ``store``, or a history, imported from a file
-    or, for ``-``, from stdin.
+    """Open the run directory that ``name`` means: a run of ``store``, or a history, imported from a
+    file or, for ``-``, from stdin.
 
-    What is imported becomes a run of the store where ``keep`` says so, and is gone after the block
-    otherwise. ``workload`` is what to judge a file as, ``bank`` what it does not tell of a bank; of
-    a run neither can be changed. Raises ``UsageError``.
+    An imported history becomes a run of the store where ``keep`` says so, and is removed after the
+    block otherwise. ``workload`` is the workload to judge a file as, ``bank`` the bank's parameters
+    that the file lacks; of a run neither can be changed. Raises ``UsageError``.
     """
     if name == STDIN:
         with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
@@ -77,7 +77,7 @@ def opened(
 
 
 def _copied_stdin(scratch: Path) -> Path:
-    """A file with all that stdin gives."""
+    """Return a file with a copy of stdin."""
     if sys.stdin.isatty():
         raise UsageError("-: expected a history on stdin, found a terminal")
     path, left = scratch / "stdin", MAX_EXPANDED_BYTES

@@ -1,4 +1,4 @@
-"""From a run directory to its verdict: what ``run`` and ``check`` have in common."""
+"""From a run directory to its verdict: the common part of ``run`` and ``check``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SMALL_TRANSACTIONS = 50_000
 
 @attrs.frozen(kw_only=True)
 class Judged:
-    """A verdict; the names of the keys that it shows, where they were no integers; and the outcome
-    to weigh against its own where the report went wrong.
+    """A verdict; the names of the keys in its examples, where they were no integers; and the
+    outcome of a failed report.
     """
 
     verdict: Verdict
@@ -42,7 +42,7 @@ class Judged:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of the verdict's outcome and what else went wrong."""
+        """The worst of the verdict's outcome and the report's."""
         return worst([self.verdict.outcome, *([self.report] if self.report else [])])
 
 
@@ -54,9 +54,9 @@ def judge(
     *,
     report: bool = True,
 ) -> Judged:
-    """Have a process of its own judge ``run`` and, if asked for, draw its report.
+    """Have a process of its own judge ``run`` and, if requested, draw its report.
 
-    As ``judge_here``. A process that dies, or is over its limits, proves nothing: ``unknown``.
+    As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``.
     """
     asked = Asked(executor=executor, model=model, search_limit=search_limit)
     found = analyzed(run, say, asked, report=report)
@@ -95,8 +95,8 @@ def judge_here(
 ) -> Verdict:
     """Analyze ``run`` in this process and write its verdict, last and in one step.
 
-    A run whose controller died is recovered first. See ``Asked`` for what is left open. Raises
-    ``MalformedHistory`` for what is no history.
+    A run whose controller died is recovered first. See ``Asked`` for the defaults. Raises
+    ``MalformedHistory`` for a directory without a history.
     """
     from checkers.engine.analyze import analyze
 
@@ -123,8 +123,8 @@ def judge_here(
 def _keep(
     run: RunDirectory, verdict: Verdict, say: Callable[[str], None], *unstored: NotStored
 ) -> None:
-    """Write the verdict, unless the tables behind it could not be (``unstored``). A disk that takes
-    nothing is said, and changes nothing in what was found.
+    """Write the verdict, unless the tables behind it could not be written (``unstored``). A disk
+    that refuses is reported, and does not change the findings.
     """
     from harness.protocols.verdict import encode
 
@@ -141,9 +141,9 @@ def _keep(
 
 
 def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
-    """Where the planned system puts keys; ``None`` where the plan or the system is not at hand.
-
-    Only faults and losses are joined by it: a history can be judged without.
+    """Return the planned system's mapping of keys to partitions; ``None`` where the plan or the
+    system is not at hand. Only the attribution of losses to faults needs it: a history can be
+    judged without.
     """
     from cli.wiring import build_system
     from harness.plan import plan
@@ -155,8 +155,8 @@ def _partition_of(run: RunDirectory) -> Callable[[int], int | None] | None:
 
 
 def planned_executor(run: RunDirectory) -> str:
-    """The executor that the run's plan asks for; a history without a readable plan takes the
-    default.
+    """Return the executor of the run's plan; a history without a readable plan
+    takes the default.
     """
     from harness.plan import plan
 
@@ -167,7 +167,9 @@ def planned_executor(run: RunDirectory) -> str:
 
 
 def chosen_executor(run: RunDirectory, asked: str) -> tuple[str, str]:
-    """The executor for what was ``asked``, and why it is that one where ``auto`` left it open."""
+    """Return the executor for ``asked``, and the reason for the choice where
+    ``auto`` left it open.
+    """
     if asked != "auto":
         return asked, ""
     from checkers.engine import java
@@ -181,8 +183,8 @@ def chosen_executor(run: RunDirectory, asked: str) -> tuple[str, str]:
 
 
 def transaction_count(run: RunDirectory) -> int:
-    """How many transactions the sealed run in ``run`` claims; 0 for what has no such table, which
-    its analysis will refuse.
+    """Return the number of transactions that the sealed run in ``run`` claims; 0 without such a
+    table, which its analysis will refuse.
     """
     from pyarrow import ArrowException, parquet
 
@@ -198,9 +200,9 @@ def transaction_count(run: RunDirectory) -> int:
 
 
 def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bool = True) -> bool:
-    """Write the report in this process; whether all went well. What goes wrong never touches the
-    verdict of a run that was just ``judged``: it is said, and a disk that takes nothing does not
-    count as wrong. Where the page alone is asked for, what goes wrong is raised.
+    """Write the report in this process; return whether all went well. A failure never touches the
+    verdict of a run that was just ``judged``: it is reported, and a full disk does not count as
+    one. Where only the page was requested, the failure is raised.
     """
     from results.report.report import write_report
 
@@ -218,7 +220,7 @@ def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bo
 
 
 def names_shown(run: RunDirectory, verdict: Verdict) -> dict[int, str]:
-    """The names of the keys in the examples that ``announce`` shows."""
+    """Return the names of the keys in the examples that ``announce`` shows."""
     from results.report.steps import key_names
 
     shown = [e for a in verdict.anomalies.values() for e in a.examples[:EXAMPLES_SHOWN]]
@@ -227,8 +229,8 @@ def names_shown(run: RunDirectory, verdict: Verdict) -> dict[int, str]:
 
 
 def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None = None) -> None:
-    """Say on stdout what was found; the last line is outcome, meaning and path: ``path`` where it
-    is given, for what is gone afterwards.
+    """Print the findings on stdout; the last line is outcome, meaning and path: ``path`` where it
+    is given, for a directory that is removed afterwards.
     """
     from results.report.cards import other_reasons, plainest_first
 
@@ -248,7 +250,7 @@ def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None 
 
 
 def last_line(run: RunDirectory, outcome: Outcome, report: bool, path: Path | None = None) -> str:
-    """``OUTCOME: meaning: path``; the path is ``path``, or of the report or the run."""
+    """Format ``OUTCOME: meaning: path``; the path is ``path``, or that of the report or the run."""
     path = path or (run.report if report else run.root)
     return f"{outcome.value.upper()}: {outcome.meaning}: {inert(str(path), PATH_CHARS)}"
 

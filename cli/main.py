@@ -1,6 +1,6 @@
 """The command line: its commands, and the one place where an error becomes an exit code.
 
-Exit codes are those of ``harness.outcome``: what Python and click would exit with (1 and 2) would
+Exit codes are those of ``harness.outcome``: the exit codes of Python and click (1 and 2) would
 read as a verdict here.
 """
 
@@ -94,8 +94,8 @@ def main() -> None:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; nothing is raised, no traceback is shown
-    unasked.
+    """Run one command line and return its exit code; raises nothing, and shows no traceback unless
+    requested.
     """
     session = Session()
     try:
@@ -114,7 +114,7 @@ def execute(arguments: Sequence[str]) -> int:
         refusal = streams.refusal(sys.stdout)
         if not refusal:
             return _failed(session, error)
-        # A violation that nobody could read about is one all the same.
+        # A violation stays one, also when its report could not be written.
         code = _failed(session, HarnessError(f"stdout: {refusal}"))
         return (
             worst([session.outcome, Outcome.HARNESS_ERROR]).exit_code if session.outcome else code
@@ -125,7 +125,9 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _failed(session: Session, error: Exception) -> int:
-    """Say it in one sentence, keep the traceback where it can be found, and pick the code."""
+    """Report the error in one sentence, keep the traceback in the run directory, and return the
+    code.
+    """
     if session.debug:
         traceback.print_exception(error)
     if isinstance(error, FiredrillError) and not isinstance(error, HarnessBug):

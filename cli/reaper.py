@@ -1,8 +1,9 @@
 """Run as a module beside a run: ``reaper RUN_ID RUN_DIRECTORY PROVIDER CONTROLLER_PID``.
 
-It waits for its controller. One that says that nothing is left lets it go; one that dies leaves it
-a cluster with cuts, frozen nodes and all, and it removes that, over and over until nothing more
-shows: the daemon may be away, or may still be making what the dead controller asked for.
+It waits for its controller. A controller that reports that nothing is left releases it; one that
+dies leaves a cluster with partitioned and frozen nodes, and the reaper removes that, repeatedly
+until no more appears: the daemon may be away, or may still be executing requests of the dead
+controller.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LOG_FILE = "reaper.log"
 
 
 class Patience(NamedTuple):
-    """How many looks in a row must find nothing, and the time between them."""
+    """The number of consecutive checks that must find nothing, and the time between them."""
 
     looks: int
     pause_s: float
@@ -39,7 +40,7 @@ PATIENCE_PROCESS = Patience(looks=2, pause_s=0.2)
 
 
 def main(argv: list[str]) -> int:
-    """Wait, and reap where that is needed; 1 where something could not be removed."""
+    """Wait, and clean up where that is needed; return 1 where a part could not be removed."""
     run_id, root, provider, pid = argv[0], Path(argv[1]), argv[2], int(argv[3])
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end its reaper
@@ -57,7 +58,8 @@ def main(argv: list[str]) -> int:
 
 
 def released(pipe: int, pid: int) -> bool:
-    """Block until the controller ``pid`` lets go or is gone; whether it let go.
+    """Block until the controller ``pid`` releases this process or is gone; return whether it
+    released.
 
     The end of the pipe is not enough: a child of the controller may have inherited the other one.
     """
@@ -82,22 +84,22 @@ def released(pipe: int, pid: int) -> bool:
 
 
 def patience_with(provider: str) -> Patience:
-    """How long to look for more of what ``provider`` makes."""
+    """Return how long to look for more remains of ``provider``."""
     return PATIENCE_DOCKER if provider == "docker" else PATIENCE_PROCESS
 
 
 def reap(remove: Callable[[], list[str]], tell: Callable[[str], None], patience: Patience) -> str:
-    """Call ``remove`` until it finds nothing as often as ``patience`` says; why not, where that
-    fails.
+    """Call ``remove`` until it finds nothing as often as ``patience`` says; return the reason of a
+    failure.
 
-    What fails is tried again, until the limit.
+    A failed attempt is repeated, until the limit.
     """
     ends_s = time.monotonic() + REAP_LIMIT_S
     clean, failure = 0, ""
     while clean < patience.looks:
         try:
             removed = remove()
-        except Exception as error:  # whatever it is: nobody else is left to try again
+        except Exception as error:  # any error: no other process is left to try again
             if isinstance(error, NotRemoved):
                 _tell_removed(error.removed, tell)
             clean, now = 0, f"{type(error).__name__}: {error}"
@@ -120,11 +122,13 @@ def _tell_removed(lines: list[str], tell: Callable[[str], None]) -> None:
 
 
 def remove_all(run_id: str, undo: Path, provider: str) -> list[str]:
-    """One attempt at everything that a run of ``provider`` may leave; what was removed."""
+    """Attempt once to remove everything that a run of ``provider`` may leave;
+    return the removals.
+    """
     if provider == "docker":
         from clusters.providers.docker.cleanup import cleanup as containers
 
-        # Its controller let go of the run, or is dead: nobody else may speak for it.
+        # Its controller has released the run, or is dead: only this process may act for it.
         return containers(run_id, force=True)
     from clusters.providers.process.cleanup import cleanup as processes
 
@@ -132,7 +136,7 @@ def remove_all(run_id: str, undo: Path, provider: str) -> list[str]:
 
 
 def prepare(provider: str) -> None:
-    """Load what ``remove_all`` needs ahead of it: on a loaded machine that takes a second."""
+    """Import the modules of ``remove_all`` ahead of it: on a loaded machine that takes a second."""
     with contextlib.suppress(Exception):  # said by the attempt itself, which is repeated
         if provider == "docker":
             import clusters.providers.docker.cleanup
@@ -141,9 +145,7 @@ def prepare(provider: str) -> None:
 
 
 def forget_undone(undo: Path) -> None:
-    """Remove the journal of what there was to undo. One that stays is no harm: it is for a
-    person.
-    """
+    """Remove the journal of undo entries. A journal that stays is no harm: it is for the user."""
     if not any(undo.glob("*")):
         return  # without the second that loading the nemesis takes on a loaded machine
     from harness.errors import FiredrillError
@@ -154,8 +156,8 @@ def forget_undone(undo: Path) -> None:
 
 
 def teller(root: Path) -> Callable[[str], None]:
-    """What writes a line into the log of the run directory ``root``; a disk that has no room for it
-    keeps nobody from mending.
+    """Return a function that writes a line into the log of the run directory ``root``; a full disk
+    does not stop the healing.
     """
     path = root / LOG_FILE
 

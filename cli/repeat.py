@@ -23,7 +23,7 @@ MAX_REPEAT = 100_000
 
 @attrs.frozen(kw_only=True)
 class Bounds:
-    """When a series ends: after so many runs, with the first that failed, or in time."""
+    """The end of a series: after so many runs, with the first that failed, or in time."""
 
     runs: int
     until_failure: bool = False
@@ -32,7 +32,7 @@ class Bounds:
 
 @attrs.frozen(kw_only=True)
 class Row:
-    """One run of a series. ``name`` is its directory, or why there is none."""
+    """One run of a series. ``name`` is its directory, or the reason why there is none."""
 
     number: int
     seed: int
@@ -49,8 +49,8 @@ class Row:
 
 
 def seed_of(first: int, number: int) -> int:
-    """The seed of run ``number`` (from 1) of a series that began with seed ``first``: the first
-    run is the one that the plan alone would make.
+    """Return the seed of run ``number`` (from 1) of a series that began with seed ``first``: the
+    first run is the one of the plan itself.
     """
     return first if number == 1 else substream(first, "repeat", number).randrange(MAX_SEED)
 
@@ -60,7 +60,7 @@ def series(
 ) -> int:
     """Make runs until a bound is met, print a table of them, and return the worst exit code.
 
-    A run that the environment broke is one row; what would refuse every run is raised.
+    A run that the environment broke is one row; an error that would refuse every run is raised.
     """
     rows: list[Row] = []
     why = ""
@@ -108,7 +108,7 @@ def _row(
 
 
 def _broken(session: Session, error: Exception) -> tuple[Outcome, int]:
-    """Say what broke one run of many: the others go on all the same."""
+    """Report the error that broke one run of many: the others go on all the same."""
     if isinstance(error, Interrupted):
         say(str(error))
         return Outcome.UNKNOWN, EXIT_INTERRUPTED
@@ -121,7 +121,7 @@ def _broken(session: Session, error: Exception) -> tuple[Outcome, int]:
 
 
 def over(rows: list[Row], bounds: Bounds) -> str:
-    """Why the series ends after ``rows``; empty where it goes on."""
+    """Return why the series ends after ``rows``; empty where it goes on."""
     last = rows[-1]
     if last.interrupted:
         return "interrupted"
@@ -142,17 +142,19 @@ def over(rows: list[Row], bounds: Bounds) -> str:
 
 
 def exit_code(rows: list[Row]) -> int:
-    """Of the worst run: a violation or a harness error outweighs an interruption."""
+    """Return the exit code of the worst run: a violation or a harness error outweighs an
+    interruption.
+    """
     outcome = worst(row.outcome for row in rows)
     interrupted = any(row.interrupted for row in rows)
     return EXIT_INTERRUPTED if interrupted and outcome not in FAILED else outcome.exit_code
 
 
 def rate(rows: list[Row]) -> str:
-    """How often such a run ends in a violation, by those that came to a verdict; empty of fewer
-    than two. A run that shows nothing counts as one without.
+    """Describe the rate of violations among the runs that came to a verdict; empty for fewer than
+    two. A run that shows nothing counts as one without.
 
-    Only for a series whose end does not hang on what was found: else it would be too high.
+    Only for a series whose end does not depend on its findings: else the rate would be too high.
     """
     judged = [r for r in rows if r.outcome is not Outcome.HARNESS_ERROR and not r.interrupted]
     if len(judged) < 2:

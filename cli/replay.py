@@ -81,7 +81,7 @@ def replay(
         ended = one(session, plan, store, RunOptions(report=not no_report))
         click.echo(faults_compared(old, ended.run))
         return ended.code
-    manifest = read_manifest(old)  # what can't be compared is told before it is simulated
+    manifest = read_manifest(old)  # an impossible comparison is reported before the run
     view = attrs.evolve(view, windows=clipped(manifest, view.windows))
     new, outcome = _again(session, plan, store, trace, not no_report)
     if trace:
@@ -94,7 +94,7 @@ def replay(
 def _again(
     session: Session, plan: Plan, store: RunStore, trace: bool, report: bool
 ) -> tuple[RunDirectory, Outcome]:
-    """Simulate ``plan`` once more, and say what came of it."""
+    """Simulate ``plan`` once more, and report the result."""
     from cli.wiring import run_plan
 
     session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace)
@@ -104,7 +104,7 @@ def _again(
 
 
 def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:
-    """Whether the two histories are the same, and a sentence that says why not."""
+    """Tell whether the two histories are the same, and describe the difference."""
     from cli.campaigns.seeds import digest
 
     if harmed := damaged(old, read_manifest(old)):
@@ -120,8 +120,8 @@ def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:
 
 
 def faults_compared(old: RunDirectory, new: RunDirectory) -> str:
-    """How alike the faults of two runs of one schedule were, in a sentence: when they came, after
-    the drive began, and whom they met.
+    """Describe the difference between the faults of two runs of one schedule: their times after the
+    drive began, and their targets.
     """
     before, now = _injected(old), _injected(new)
     both = sorted(before.keys() & now.keys())
@@ -136,7 +136,7 @@ def faults_compared(old: RunDirectory, new: RunDirectory) -> str:
 
 
 def _injected(run: RunDirectory) -> dict[int, tuple[float, tuple[str, ...]]]:
-    """By fault: seconds after the drive began, and the kinds of roles that it met."""
+    """Return by fault: seconds after the drive began, and the kinds of roles that it hit."""
     from harness.history.load import load as load_history
 
     history = load_history(run)
@@ -173,8 +173,8 @@ def _windows(texts: tuple[str, ...]) -> tuple[tuple[float, float], ...]:
 def clipped(
     manifest: Manifest, windows: tuple[tuple[float, float], ...]
 ) -> tuple[tuple[float, float], ...]:
-    """``windows`` as far as the run goes. Raises ``PlanError`` for one that begins after it; of a
-    run that was broken off nobody knows how far it would have gone.
+    """Return ``windows`` as far as the run goes. Raises ``PlanError`` for one that begins after the
+    run's end; the length of an interrupted run is unknown, so its windows are not checked.
     """
     if manifest.state != SEALED or not manifest.phases:
         return windows
@@ -187,7 +187,7 @@ def clipped(
 
 
 def _draw(run: RunDirectory, view: View) -> None:
-    """Write the diagram beside the trace, and say what is in it."""
+    """Write the diagram beside the trace, and describe its content."""
     path, stretches, left_out = draw_figure(run, view)
     if left_out:
         say(f"{path.name}: {left_out} more messages and disk operations had no room in it")

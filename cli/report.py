@@ -1,4 +1,4 @@
-"""``firedrill report``: write the page of a run again."""
+"""``firedrill report``: write a run's page again."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def run(
 
 
 def overrides(flags: dict[str, Any]) -> dict[str, object]:
-    """The plan's keys that flags name, dotted path -> value. Raises ``PlanError``."""
+    """Return the plan's keys that flags name, dotted path -> value. Raises ``PlanError``."""
     named = {
         "name": flags["name"],
         "seed": flags["seed"],
@@ -121,7 +121,7 @@ def overrides(flags: dict[str, Any]) -> dict[str, object]:
 
 @contextmanager
 def naming_source(plan: Path | None, given: Mapping[str, object]) -> Iterator[None]:
-    """Within the block a ``PlanError`` says whether the file or a flag is to be mended."""
+    """Within the block a ``PlanError`` says whether the file or a flag is to be corrected."""
     try:
         yield
     except PlanError as error:
@@ -133,12 +133,14 @@ def naming_source(plan: Path | None, given: Mapping[str, object]) -> Iterator[No
 
 
 def _within(path: str, key: str) -> bool:
-    """Whether ``path`` is the key, or a part of what stands there."""
+    """Tell whether ``path`` is the key, or a part of its value."""
     return path == key or path.startswith((f"{key}.", f"{key}["))
 
 
 def planned(text: str) -> dict[str, object]:
-    """One row of ``nemesis.schedule`` from ``AT_S:KIND:TARGET[:HOLD_S]``. Raises ``PlanError``."""
+    """Return one row of ``nemesis.schedule`` from ``AT_S:KIND:TARGET[:HOLD_S]``. Raises
+    ``PlanError``.
+    """
     parts = [part.strip() for part in text.split(":")]
     try:
         at, kind, target, *hold = parts
@@ -152,7 +154,7 @@ def planned(text: str) -> dict[str, object]:
 
 
 def _refuse_without_java(plan: Plan) -> None:
-    """A drill that nobody could judge afterwards does not start. Raises ``MissingCapability``."""
+    """Refuse a drill that could not be judged afterwards. Raises ``MissingCapability``."""
     if plan.check.executor != "spark":
         return
     from checkers.engine import java

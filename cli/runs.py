@@ -1,4 +1,4 @@
-"""``firedrill runs``: what is in the store, and letting go of what is old."""
+"""``firedrill runs``: lists the runs of the store, and removes old ones."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ UP = "its cluster is kept up"
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. ``state`` is the outcome, or what keeps it from having one; ``held``
-    says why the run can't be let go.
+    """One line of the list. ``state`` is the outcome, or the reason why there is none; ``held``
+    says why the run can't be removed.
     """
 
     run: str
@@ -113,7 +113,7 @@ def prune(
 
 
 def summary(run: RunDirectory) -> Summary:
-    """What a person wants to know of a run at a glance; what can't be read is said, not raised."""
+    """Summarize the run for the list; unreadable parts are named, not raised."""
     outcome = outcome_of(run)
     held = held_by(run)
     try:
@@ -135,7 +135,7 @@ def summary(run: RunDirectory) -> Summary:
 
 
 def outcome_of(run: RunDirectory) -> str | None:
-    """The outcome of the run's verdict; ``None`` where there is no readable one."""
+    """Return the outcome of the run's verdict; ``None`` where there is no readable one."""
     try:
         require_plain(run)
         found = read_outcome(run)
@@ -145,8 +145,8 @@ def outcome_of(run: RunDirectory) -> str | None:
 
 
 def held_by(run: RunDirectory) -> str:
-    """Why the run can't be let go now; empty where nothing holds it, or where it is none of ours:
-    a directory from elsewhere in which links stand for files.
+    """Return why the run can't be removed now; empty where nothing holds it, or where the directory
+    has links in place of files, and so comes from elsewhere.
     """
     try:
         require_plain(run)

@@ -1,4 +1,6 @@
-"""``firedrill selftest``: are planted bugs found, does a sound node stay clean, do alarms ring?"""
+"""``firedrill selftest``: finds planted bugs, clears a sound node, and tests the
+checkers' alarms.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ CHECKERS = {
 
 
 class BugResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one bug. ``tries``: how many seeds each finding took, in their order; ``names``:
-    how often which anomaly was named; ``unknown`` seeds showed nothing, ``broken`` ones came to no
-    verdict; ``run``: of the first finding.
+    """The result of one bug. ``tries``: the number of seeds of each finding, in their order;
+    ``names``: the count of each anomaly; ``unknown`` seeds showed nothing, ``broken`` ones came to
+    no verdict; ``run``: of the first finding.
     """
 
     bug: str
@@ -47,12 +49,12 @@ class BugResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def median(self) -> float | None:
-        """Seeds to find it, in the middle of all findings."""
+        """The median number of seeds of a finding."""
         return statistics.median(self.tries) if self.tries else None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole campaign. ``clean_outcome`` is that of all seeds of the sound node together: one
+    """The whole campaign. ``clean_outcome`` is that of all seeds of the sound node together: a node
     that was hardly observed was not found clean.
     """
 
@@ -131,9 +133,9 @@ def hunt(
 def decided(
     bug: str, ended: Iterable[SeedResult], rounds: int, max_seeds: int, first: int
 ) -> list[SeedResult]:
-    """The results that count, in the order of their seeds: from ``first`` on without a gap, to the
-    one that ends the hunt. Of what ended out of turn nothing counts before its turn: else how many
-    seeds a finding takes depended on what else the machine has to do.
+    """Return the results that count, in the order of their seeds: from ``first`` on without a gap,
+    to the one that ends the hunt. A result that ended out of turn does not count before its turn:
+    otherwise the number of seeds of a finding would depend on the machine's load.
     """
     waiting: dict[int, SeedResult] = {}
     results: list[SeedResult] = []
@@ -150,7 +152,7 @@ def decided(
 
 
 def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> BugResult:
-    """The findings among ``results``, each with the seeds since the one before."""
+    """Sum the findings among ``results``, each with the seeds since the one before."""
     ordered = sorted(results, key=lambda result: result.seed)
     hits = [result for result in ordered if counted(bug, result)][:rounds]
     seeds = [first - 1, *(hit.seed for hit in hits)]
@@ -174,7 +176,7 @@ def _count(results: Iterable[SeedResult], outcome: Outcome) -> int:
 
 
 def counted(bug: str, result: SeedResult) -> tuple[str, ...]:
-    """The anomalies that name ``bug``."""
+    """Return the anomalies that name ``bug``."""
     from clusters.reference.node.bugs import STALLING
 
     beside = CRASHES - {LIVENESS} if bug in STALLING else CRASHES
@@ -182,7 +184,7 @@ def counted(bug: str, result: SeedResult) -> tuple[str, ...]:
 
 
 def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
-    """The drill that suits ``bug``, with the bug or without it."""
+    """Return the drill that suits ``bug``, with the bug or without it."""
     from clusters.reference.hunts import overrides
 
     name = bug if on else f"clean-{bug}"
@@ -191,19 +193,19 @@ def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
 
 
 def checker_of(name: str) -> str:
-    """The checker that names this anomaly of a list-append drill."""
+    """Return the checker that names this anomaly of a list-append drill."""
     from harness.protocols.models import OF_REPLICAS
 
     return "replicas" if name in OF_REPLICAS else CHECKERS.get(name, "list-append")
 
 
 def row(*cells: str) -> str:
-    """One line of the table."""
+    """Format one line of the table."""
     return "{:<24} {:>7} {:>6} {:>7}  {:<24} {}".format(*cells).rstrip()
 
 
 def described(found: BugResult) -> str:
-    """One bug as a line."""
+    """Format one bug as a line."""
     checkers = dict.fromkeys(checker_of(name) for name in found.names)
     median = "-" if found.median is None else f"{found.median:g}"
     names = " ".join(f"{name}({count})" for name, count in found.names.items()) or "NOT FOUND"
@@ -216,7 +218,7 @@ def _canary(root: Path, first: int, jobs: int | None) -> bool:
     with _ground(root) as ground:
         with drilled([plan], ground, jobs, keep=True) as work:
             result = next(work)
-        from cli.canary import run_canary  # reads tables: not for who asks for help
+        from cli.canary import run_canary  # imports table readers, which --help must not wait for
 
         heard = run_canary(RunDirectory(Path(result.run)))
     named = ", ".join(heard.after) or "nothing"
@@ -253,8 +255,8 @@ def _with_clean(
 
 @contextmanager
 def _ground(root: Path) -> Iterator[Path]:
-    """A directory for runs of ours alone, gone afterwards: what else ``root`` holds is a user's,
-    whatever it is called.
+    """Yield a directory for this command's runs alone, and remove it afterwards: other directories
+    below ``root`` belong to the user, under any name.
     """
     ground = Path(tempfile.mkdtemp(prefix="selftest-", dir=root))
     try:
@@ -264,8 +266,8 @@ def _ground(root: Path) -> Iterator[Path]:
 
 
 def _kept(run: str, root: Path) -> str:
-    """Where the directory ``run`` stands that is taken out of its ground, to ``root``; nothing
-    where there is none.
+    """Move the directory ``run`` out of its temporary parent to ``root``, and return its new path;
+    empty where there is none.
     """
     if not run:
         return ""
@@ -281,7 +283,7 @@ def _kept(run: str, root: Path) -> str:
 def drilled(
     plans: Iterable[Plan], root: Path, jobs: int | None, *, keep: bool = False
 ) -> Iterator[Iterator[SeedResult]]:
-    """Results as they come; whoever leaves the block ends what goes on."""
+    """Yield results as they come; leaving the block ends the children."""
     work = campaign(plans, root, keep=keep, seed_limit_s=SEED_LIMIT_S, jobs=jobs)
     try:
         yield work

@@ -1,4 +1,4 @@
-"""What one invocation of the command line carries from command to handler."""
+"""The state of one invocation of the command line, from command to handler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ C = TypeVar("C", bound=Callable[..., Any])
 @attrs.define
 class Session:
     """``run`` is the run directory at hand, once there is one: tracebacks are kept in it.
-    ``outcome`` is what was found, for an exit code that holds also where nobody could be told.
+    ``outcome`` is the worst finding, for an exit code that holds also where no output could be
+    written.
     """
 
     debug: bool = False
@@ -39,7 +40,7 @@ class Session:
         self.outcome = outcome if self.outcome is None else worst([outcome, self.outcome])
 
     def keep_traceback(self, error: BaseException) -> Path | None:
-        """Write the traceback into the run directory; where it stands, if that was possible."""
+        """Write the traceback into the run directory; return its path, if that was possible."""
         if self.run is None or not self.run.root.is_dir():
             return None
         path = self.run.root / TRACEBACK_FILE
@@ -52,7 +53,7 @@ class Session:
 
 
 def say(text: str) -> None:
-    """One line for a person, on stderr. That nobody reads there any more ends no work."""
+    """Print one line on stderr. A closed stderr ends no work."""
     with contextlib.suppress(OSError):
         click.echo(f"firedrill: {inert(text, SENTENCE_CHARS)}", err=True)
 

@@ -1,4 +1,4 @@
-"""``firedrill shrink``: the smallest plan that still fails as a run did."""
+"""``firedrill shrink``: the smallest plan with the same failure as a run."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def shrink(
 
 
 def _refuse_unwritable(path: Path) -> None:
-    """Raises ``UsageError`` where no file ``path`` can be written."""
+    """Raise ``UsageError`` where no file ``path`` can be written."""
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -131,8 +131,8 @@ def _refuse_unwritable(path: Path) -> None:
 
 
 def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
-    """What a smaller plan is to fail with: the anomalies that decided against ``run``, or those
-    ``wanted`` of them. Raises ``UsageError`` where there are none.
+    """Return the failures that a smaller plan must show: the anomalies that decided against
+    ``run``, or those ``wanted`` of them. Raises ``UsageError`` where there are none.
     """
     try:
         verdict = read_verdict(run)
@@ -147,12 +147,12 @@ def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
         if name not in found:
             known = ", ".join(sorted(found))
             raise UsageError(f"--anomaly: expected one of {known} (got {name!r})")
-    # That a node ends or stands still has many causes: what was wrong with data is the failure.
+    # A node's exit or standstill has many causes: the anomalies of data are the failure.
     return frozenset(wanted) or (found - CRASHES) or found
 
 
 def shrunk(plan: Plan, trials: Trials) -> Plan:
-    """The smallest plan that was found before the time was over."""
+    """Return the smallest plan that was found within the time."""
     best = [plan]
 
     def of_faults(candidates: list[tuple[PlannedFault, ...]]) -> int | None:
@@ -185,13 +185,13 @@ def shrunk(plan: Plan, trials: Trials) -> Plan:
 
 
 def counted_faults(plan: Plan) -> str:
-    """How many faults ``plan`` has, in words."""
+    """Format the number of faults of ``plan``."""
     count = len(plan.nemesis.schedule)
     return "1 fault" if count == 1 else f"{count or 'no'} faults"
 
 
 def told(plan: Plan, small: Plan, names: Collection[str]) -> Iterator[str]:
-    """What became of ``plan``, in lines."""
+    """Describe the result for ``plan``, in lines."""
     yield (
         f"still fails with {' or '.join(sorted(names))}: "
         f"{counted_faults(plan)} became {len(small.nemesis.schedule)}"
@@ -220,7 +220,7 @@ def told(plan: Plan, small: Plan, names: Collection[str]) -> Iterator[str]:
 
 
 def confidence(failed: int, times: int, *, exact: bool) -> str:
-    """What ``failed`` of ``times`` repetitions say of the next run."""
+    """Describe the failure rate of the next run that ``failed`` of ``times`` repetitions imply."""
     text = f"it failed in {failed} of {times} repetitions"
     if exact:
         return text if failed < times else f"{text}; the same code fails every time"
@@ -228,7 +228,7 @@ def confidence(failed: int, times: int, *, exact: bool) -> str:
 
 
 def head(lines: Collection[str]) -> str:
-    """``lines`` as the comment that begins a plan file."""
+    """Format ``lines`` as the comment that begins a plan file."""
     wrapped = (
         part
         for line in lines

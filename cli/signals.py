@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run goes on: the first ends it in order, the second at once."""
+"""Ctrl-C and SIGTERM during a run: the first ends it in order, the second at once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ OVER = "the run is over, nothing of it is cut short: it is being sealed; once mo
 
 
 class Stoppable(Protocol):
-    """What can be asked to end in order: see ``Stop``. ``over``: nothing is left that
-    it could leave out.
+    """An object that can be asked to end in order: see ``Stop``. ``over``: nothing is left that it
+    could skip.
     """
 
     over: bool
@@ -36,10 +36,11 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stopping(stop: Stoppable, say: Callable[[str], None], hint: str) -> Iterator[None]:
-    """Within the block the first signal asks ``stop`` to end the run and tells ``say`` so.
+    """Within the block the first signal asks ``stop`` to end the run and calls ``say`` with the
+    notice.
 
-    The second leaves the process at once with exit code 130, ``hint`` on stderr: nothing of Python
-    is unwound, since that would wait for the same nodes again. What was recorded is already with
+    The second exits the process at once with exit code 130, ``hint`` on stderr: nothing of Python
+    is unwound, since that would wait for the same nodes again. Everything recorded is already with
     the operating system.
     """
     asked = False
@@ -67,7 +68,7 @@ def stopping(stop: Stoppable, say: Callable[[str], None], hint: str) -> Iterator
 @contextmanager
 def ending_in_time(stop: Stop) -> Iterator[None]:
     """Within the block the budget of ``stop`` is the machine's time, also where the loop's time is
-    virtual: an alarm signal asks for the end. For the main thread.
+    virtual: an alarm signal requests the end. For the main thread.
     """
     budget_s, stop.budget_s = stop.budget_s, None
     if budget_s is None:
@@ -87,7 +88,9 @@ def ending_in_time(stop: Stop) -> Iterator[None]:
 
 
 def interrupt_on_terminate() -> None:
-    """Outside of runs SIGTERM unwinds as Ctrl-C does, so that children (a JVM) don't outlive us."""
+    """Make SIGTERM unwind as Ctrl-C does, outside of runs, so that children (a JVM) don't outlive
+    this process.
+    """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -97,8 +100,8 @@ def interrupt_on_terminate() -> None:
 
 def _on_loop(act: Callable[[], None]) -> None:
     """Have the running loop call ``act``: it may be asleep in ``select`` under this handler, and
-    ``act`` may need what the interrupted code holds. In a context of its own: in a simulation that
-    of the interrupted code may be a node's, whose time stands still.
+    ``act`` may need a resource that the interrupted code holds. In a context of its own: in a
+    simulation the interrupted code's context may be a node's, whose time stands still.
     """
     try:
         loop = asyncio.get_running_loop()

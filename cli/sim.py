@@ -152,7 +152,7 @@ def sim(
 
 
 def _while_time(plans: Iterable[Plan], ends_s: float | None) -> Iterator[Plan]:
-    """``plans`` until the time is over."""
+    """Yield ``plans`` until the time is over."""
     return takewhile(lambda _: ends_s is None or time.monotonic() < ends_s, plans)
 
 
@@ -162,8 +162,8 @@ def seed_plans(
     workloads: Sequence[str],
     seeds: Iterable[int],
 ) -> list[Plan]:
-    """The plan of every seed: the file (by default a short drill) with ``overrides``; of several
-    ``workloads`` seeds take turns, of the mix each takes a few kinds. Raises ``PlanError``.
+    """Return the plan of every seed: the file (by default a short drill) with ``overrides``; of
+    several ``workloads`` seeds take turns, of the mix each takes a few kinds. Raises ``PlanError``.
     """
     given = dict(overrides) | FIXED
     usual = WORKLOADS if path is None and said(given, "workload.name") is None else ()
@@ -180,7 +180,7 @@ def seed_plans(
 
 
 def _with_some_kinds(plan: Plan) -> Plan:
-    """``plan`` with a few kinds of its mix, drawn by its seed."""
+    """Return ``plan`` with a few kinds of its mix, drawn by its seed."""
     mix = plan.nemesis.mix
     if not mix:
         return plan
@@ -191,7 +191,7 @@ def _with_some_kinds(plan: Plan) -> Plan:
 
 
 def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
-    """What would refuse every seed is told once, before any. Raises ``UsageError``."""
+    """Report an error that would refuse every seed once, before any. Raises ``UsageError``."""
     from cli.wiring import build_system, build_workload, named
     from clusters.providers.sim.provider import build
 
@@ -205,7 +205,7 @@ def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
 
 
 def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:
-    """The plan's keys that flags name. Raises ``PlanError``."""
+    """Return the plan's keys that flags name. Raises ``PlanError``."""
     flags = {
         "nemesis.mix": [kind.strip() for text in faults for kind in text.split(",")] or None,
         "system.bugs": list(bugs) or None,
@@ -222,7 +222,7 @@ def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> d
 def _simulate(
     work: Iterator[SeedResult], ledger: Ledger, done: list[SeedResult], count: int
 ) -> bool:
-    """Take every result into ``done`` and the ledger; whether nobody broke it off."""
+    """Record every result in ``done`` and the ledger; return false where the user interrupted."""
     noted_s, fresh = time.monotonic(), 0
     try:
         with closing(work):  # type: ignore[type-var]
@@ -240,7 +240,7 @@ def _simulate(
 
 
 def _announce(result: SeedResult) -> None:
-    """One line for a seed that is not valid, and one for what replays it."""
+    """Print one line for a seed that is not valid, and one with the command that replays it."""
     if result.outcome is Outcome.VALID:
         return
     found = ", ".join(f"{name} ({count})" for name, count in sorted(result.anomalies.items()))

@@ -16,8 +16,8 @@ _STANDARD = (0, 1, 2)
 
 
 class _Watched(io.FileIO):
-    """A descriptor that remembers why it refused: what is too large for a buffer leaves no trace
-    in it.
+    """A descriptor that remembers why it refused: data too large for a buffer leaves no trace in
+    it.
     """
 
     reason = ""
@@ -32,8 +32,9 @@ class _Watched(io.FileIO):
 
 
 def complete() -> None:
-    """Put nothing behind what was closed: else the next file to be opened would be taken for a
-    standard stream, by us or by a child. From here on ``refusal`` knows what stdout refused.
+    """Open /dev/null in place of closed streams: else a standard stream's number would go to the
+    next file that is opened, by this process or by a child. From here on ``refusal`` reports a
+    refused write to stdout.
     """
     for number in _STANDARD:
         try:
@@ -53,8 +54,8 @@ def complete() -> None:
 
 
 class Repeats(logging.Filter):
-    """Lets a warning through ``REPEATS_MAX`` times, and then says that more of its kind are left
-    out: what a store answers to every dial of a client would fill terminals and disks.
+    """Lets a warning through ``REPEATS_MAX`` times, and then notes that more of its kind are left
+    out: a store's answers to every dial of a client would fill terminals and disks.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class Repeats(logging.Filter):
         self._seen: Counter[tuple[str, str]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether ``record`` is to be shown. Its text without its arguments is its kind."""
+        """Tell whether to show ``record``. Its text without its arguments is its kind."""
         kind = (record.name, str(record.msg))
         if kind not in self._seen and len(self._seen) >= KINDS_MAX:
             return False
@@ -74,14 +75,14 @@ class Repeats(logging.Filter):
 
 
 def bound_warnings() -> None:
-    """Let no warning of this process come more often than ``REPEATS_MAX`` times. Idempotent."""
-    last = logging.lastResort  # where what nobody asked for goes: stderr
+    """Limit every warning of this process to ``REPEATS_MAX`` times. Idempotent."""
+    last = logging.lastResort  # the handler of loggers without one: stderr
     if last is not None and not any(isinstance(one, Repeats) for one in last.filters):
         last.addFilter(Repeats())
 
 
 def refusal(stream: TextIO) -> str:
-    """Why ``stream`` did not take what was written to it; empty where it did."""
+    """Return why ``stream`` refused a write; empty where it took everything."""
     try:
         stream.flush()
     except OSError as error:
@@ -91,7 +92,7 @@ def refusal(stream: TextIO) -> str:
 
 
 def settle() -> None:
-    """Drop what a stream did not take: Python would fail on it once more at its exit."""
+    """Drop the data that a stream refused: Python would fail on it once more at its exit."""
     for stream in (sys.__stdout__, sys.__stderr__):
         if stream is not None and refusal(stream):
             with suppress(OSError):

@@ -1,5 +1,5 @@
-"""What of a traced run is worth drawing: the operations that prove its failure, the fault that
-explains it, what the store did between; and where all of that lies in time.
+"""Selection of the parts of a traced run to draw: the operations that prove its failure, the fault
+that explains it, the store's events between; and the times of all of these.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Stretches = list[tuple[float, float]]
 
 @attrs.frozen(kw_only=True)
 class View:
-    """What the user asks for; where nothing is asked, all lanes and what proves the failure."""
+    """The user's choices; without any, all lanes and the proof of the failure."""
 
     windows: tuple[tuple[float, float], ...] = ()
     nodes: tuple[str, ...] = ()
@@ -59,8 +59,8 @@ class View:
 
 
 def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
-    """Write the diagram beside the trace of ``run``; where it is, the stretches of time in it, and
-    how many messages had no room.
+    """Write the diagram beside the trace of ``run``; return its path, the stretches of time in it,
+    and how many messages had no room.
     """
     from harness.history.load import load
     from results.drawing.axis import merged
@@ -86,7 +86,9 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
 
 
 def _proof(run: RunDirectory) -> tuple[str, dict[str, Any]]:
-    """The anomaly that is shown best, by its first example: one with the fewest operations."""
+    """Return the anomaly with the shortest proof, by its first example: one with the fewest
+    operations.
+    """
     verdict = read_verdict(run)
     if verdict is None:
         return "", {}
@@ -150,7 +152,7 @@ def _story(run: RunDirectory, history: History, name: str, example: dict[str, An
 
 
 def said(ops: Iterable[Sequence[Any]], keys: set[int]) -> str:
-    """The steps on ``keys`` (on all, where none are named), as people write them."""
+    """Format the steps on ``keys`` (on all, where none are named)."""
     every = [list(op) for op in ops]
     mine = [op for op in every if op[1] in keys] or every
     words = []
@@ -165,8 +167,8 @@ def said(ops: Iterable[Sequence[Any]], keys: set[int]) -> str:
 
 
 def _partitions(history: History, example: dict[str, Any]) -> tuple[str, ...]:
-    """The partitions of the example's keys, as the store's events name them at their end or in
-    their text: ``p3``, ``partition 3``.
+    """Return the partitions of the example's keys, as the store's events name them at their end or
+    in their text: ``p3``, ``partition 3``.
     """
     keys = set(example.get("keys") or ())
     ops = history.micro_ops().select(["key", "partition"]).to_pylist() if keys else []
@@ -175,9 +177,11 @@ def _partitions(history: History, example: dict[str, Any]) -> tuple[str, ...]:
 
 
 def stretches_of(story: Story, partitions: tuple[str, ...]) -> Stretches:
-    """Around the operations, the beginning of the fault before them, and, from first to last, the
-    moments at which the store told of their partition; those that tell most, if they are too many.
-    Where replicas were found out and no operation, the moments of the nodes that are named.
+    """Return the stretches around the operations, the beginning of the fault before them, and, from
+    first to last, the moments of the store's events on their partition; the most relevant ones, if
+    they are too many.
+
+    Where the anomaly is of replicas and has no operation, the moments of the nodes that it names.
     """
     if not story.operations:
         return _moments_of_nodes(story)
@@ -207,7 +211,9 @@ def _moments_of_nodes(story: Story) -> Stretches:
 
 
 def _with_room_for(wanted: Stretches, moments: Iterable[float]) -> Stretches:
-    """``wanted``, and around as many of ``moments`` as there is room for, in their order."""
+    """Return ``wanted``, and stretches around as many of ``moments`` as there is room for, in their
+    order.
+    """
     from results.drawing.axis import merged
 
     for at_s in moments:
@@ -218,7 +224,7 @@ def _with_room_for(wanted: Stretches, moments: Iterable[float]) -> Stretches:
 
 
 def _words(text: str) -> str:
-    """``text`` so that a name is found only as a whole word."""
+    """Return a pattern of ``text`` that matches a name only as a whole word."""
     return text.replace(",", " ").replace(":", " ") + " "
 
 

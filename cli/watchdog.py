@@ -1,10 +1,11 @@
 """Run as a module beside a run: ``watchdog RUN_ID RUN_DIRECTORY PROVIDER CONTROLLER REAPER`` (the
 last two are process ids).
 
-The lease of the faults that a machine can't end by itself: its own freezing, its loss, a stopped
-local process. They are in force as long as the controller lives, or the reaper that mends after it.
-Where both are gone this process does what the reaper would have done. It shares nothing with them
-that could end it as well: a session of its own, no terminal, no pipe but the one that lets it go.
+It holds the lease of the faults that a machine can't end by itself: its own freezing, its loss, a
+stopped local process. They are in force as long as the controller lives, or the reaper that heals
+after it. Where both are gone this process does the reaper's work. It shares nothing with them that
+could end it as well: it has a session of its own, no terminal, and no pipe but the one that
+releases it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from cli.reaper import forget_undone, patience_with, prepare, reap, released, re
 
 
 def main(argv: list[str]) -> int:
-    """Wait, and end what is in force where nobody else does; 1 where that failed."""
+    """Wait for controller and reaper, then end faults that are still in force; return 1 where that
+    failed.
+    """
     run_id, root, provider = argv[0], Path(argv[1]), argv[2]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end this as well
@@ -50,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def handle(pid: int) -> int | None:
-    """A handle of the process ``pid``; ``None`` where it is gone already."""
+    """Return a handle of the process ``pid``; ``None`` where it is gone already."""
     with contextlib.suppress(ProcessLookupError):
         return os.pidfd_open(pid)
     return None

@@ -1,4 +1,4 @@
-"""Puts a plan's plugins together and runs it: the one place that knows every room."""
+"""Puts a plan's plugins together and runs it: the one module that depends on every package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 
 Keep = Callable[[RunDirectory, bool], Awaitable[bool]]
-"""Asked about a sealed run, or one that broke off (``True``), whether its cluster stays up."""
+"""A callback about a sealed run, or an interrupted one (``True``): does its cluster stay up?"""
 
 
 def run_plan(
@@ -52,12 +52,11 @@ def run_plan(
     begun: Callable[[RunDirectory], None] | None = None,
 ) -> RunDirectory:
     """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
-    With ``trace`` a simulated run keeps every message and disk operation.
 
-    ``begun`` is told the directory as soon as there is one.
-
-    What can be refused is refused before anything starts, and then leaves no directory behind.
-    Raises ``UsageError`` for that and ``HarnessError`` when the environment fails on the way.
+    With ``trace`` a simulated run keeps every message and disk operation. ``begun`` is called with
+    the directory as soon as there is one. A plan that can be refused is refused before anything
+    starts, and then leaves no directory behind. Raises ``UsageError`` for that and ``HarnessError``
+    when the environment fails on the way.
     """
     from cli.cleanup import left_by_others
     from results.store.store import RunStore
@@ -148,8 +147,8 @@ async def _refuse(
     faults: Mapping[str, Fault],
     guard: Guard | None,
 ) -> frozenset[Capability]:
-    """What only the machine can tell to be impossible, before anything of the run is made; what
-    is possible.
+    """Refuse a plan that this machine can't run, before anything of the run is made; return the
+    machine's capabilities.
     """
     from nemesis.runner import refuse_missing
 
@@ -168,7 +167,7 @@ async def _refuse(
 
 
 def with_provider(plan: Plan) -> tuple[Plan, str]:
-    """``plan`` with ``auto`` replaced by a provider, and the sentence that says why that one."""
+    """Return ``plan`` with ``auto`` replaced by a provider, and the reason for that one."""
     if plan.cluster.provider != "auto":
         return plan, "as the plan says"
     name, why = choose_provider()
@@ -177,7 +176,9 @@ def with_provider(plan: Plan) -> tuple[Plan, str]:
 
 
 def choose_provider() -> tuple[str, str]:
-    """Containers where a Docker daemon answers, else local processes; and why."""
+    """Choose containers where a Docker daemon answers, else local processes; return the reason,
+    too.
+    """
     from clusters.providers.docker.daemon import NoDaemon, connect
 
     try:
@@ -189,12 +190,14 @@ def choose_provider() -> tuple[str, str]:
 
 
 def node_names(plan: Plan) -> tuple[str, ...]:
-    """``n1`` ... in the order that everything uses."""
+    """Return ``n1`` ... in the order that everything uses."""
     return tuple(f"n{i + 1}" for i in range(plan.cluster.nodes))
 
 
 def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> System:
-    """The system under test that the plan names; ``extras`` is what the ground wants it to use."""
+    """Build the system under test that the plan names; ``extras`` are the environment's arguments
+    for it.
+    """
     build = named("system.name", "systems", plan.system.name)
     for name in extras or {}:
         if name not in inspect.signature(build).parameters:
@@ -211,7 +214,7 @@ def build_system(plan: Plan, extras: Mapping[str, object] | None = None) -> Syst
 
 
 def build_workload(plan: Plan, system: System) -> Workload:
-    """The plan's workload, told what it may know of the system."""
+    """Build the plan's workload, with the system's properties that it may know."""
     build = named("workload.name", "workloads", plan.workload.name)
     setting = WorkloadSetting(
         seed=plan.seed,
@@ -229,7 +232,7 @@ def build_workload(plan: Plan, system: System) -> Workload:
 
 
 def _refuse_without_checkers(plan: Plan, workload: Workload) -> None:
-    """What nobody could judge is not driven. Raises ``PlanError`` and ``BrokenPlugin``."""
+    """Refuse a plan that could not be judged. Raises ``PlanError`` and ``BrokenPlugin``."""
     from checkers.engine.analyze import checkers_named
 
     try:
@@ -246,7 +249,7 @@ def _fault(path: str, kind: str) -> Fault:
 
 
 def build_fault(kind: str) -> Fault:
-    """The fault kind that the plan names."""
+    """Build the fault kind that the plan names."""
     fault: Fault = plugins.made("faults", kind, Fault, plugins.load("faults", kind))
     return fault
 
@@ -254,7 +257,9 @@ def build_fault(kind: str) -> Fault:
 def materialised(
     plan: Plan, system: System, faults: Mapping[str, Fault]
 ) -> tuple[PlannedFault, ...]:
-    """The plan's schedule: as written, or drawn from its mix and seed. Raises ``PlanError``."""
+    """Return the plan's schedule: as written, or drawn from its mix and seed.
+    Raises ``PlanError``.
+    """
     from nemesis.schedule import check_schedule, materialise
 
     given = plan.nemesis
@@ -281,7 +286,7 @@ def materialised(
 
 
 def machine() -> dict[str, Any]:
-    """What the controller ran on, for the manifest."""
+    """Describe the controller's machine for the manifest."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "system": platform.system(),
@@ -294,7 +299,9 @@ def machine() -> dict[str, Any]:
 
 
 def named(path: str, group: str, name: str) -> Any:  # noqa: ANN401 (each group has its own)
-    """The plugin that the plan names at ``path``. Raises ``PlanError`` where there is none."""
+    """Return the plugin that the plan names at ``path``. Raises ``PlanError`` where
+    there is none.
+    """
     try:
         return plugins.load(group, name)
     except UnknownPlugin as error:
@@ -302,7 +309,7 @@ def named(path: str, group: str, name: str) -> Any:  # noqa: ANN401 (each group 
 
 
 def _kinds(plan: Plan) -> dict[str, str]:
-    """Every kind of fault in ``plan``, with the path where it is first named."""
+    """Return every kind of fault in ``plan``, with the path where it is first named."""
     found = dict.fromkeys(plan.nemesis.mix, "nemesis.mix")
     for number, fault in enumerate(plan.nemesis.schedule):
         found.setdefault(fault.kind, f"nemesis.schedule[{number}].kind")

@@ -1,5 +1,4 @@
-"""Transfers between the accounts of a bank, and reads of the whole bank: whatever happens, the
-total stays what it was.
+"""Transfers between the accounts of a bank, and reads of the whole bank: the total never changes.
 
 A first transaction gives each account its balance; nothing else begins before it is acknowledged.
 Where transactions stay in one partition there is a bank in each. Parameters and idea are those of
@@ -52,7 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
-    """The workload for the plan's option table.
+    """Build the workload for the plan's option table.
 
     Raises ``PlanError`` for an option, or a store whose transactions can't hold two accounts.
     """
@@ -101,8 +100,8 @@ class Bank:
     async def execute(self, tx: Tx, ops: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
         """See ``Workload``.
 
-        A transfer that was done is recorded as what was asked for, the reads and the writes; one
-        that would have overdrawn an account only as the reads.
+        A completed transfer is recorded as requested, with its reads and writes; one that would
+        have overdrawn an account is recorded with the reads alone.
         """
         if all(op.f == ADD for op in ops):
             return await _transfer(tx, ops)
@@ -124,18 +123,18 @@ class Bank:
         return tuple(observed)
 
     def _first_balances(self, bank: tuple[int, ...]) -> tuple[MicroOp, ...]:
-        """As even as can be: the first accounts take what does not divide."""
+        """Divide the total as evenly as possible: the first accounts take the remainder."""
         share, left = divmod(self._options.total, len(bank))
         return tuple(MicroOp(WRITE, key, share + (n < left)) for n, key in enumerate(bank))
 
 
 def whole_read(bank: tuple[int, ...]) -> tuple[MicroOp, ...]:
-    """A read of every account of ``bank``."""
+    """Return a read of every account of ``bank``."""
     return tuple(MicroOp(READ, key) for key in bank)
 
 
 async def _transfer(tx: Tx, adds: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
-    """Reads first, so that no write is sent that another account would have forbidden."""
+    """Read first, so that no write is sent that the other account's balance would forbid."""
     reads = [MicroOp(READ, add.key, await _balance(tx, add.key)) for add in adds]
     writes = [_added(add, read) for add, read in zip(adds, reads, strict=True)]
     if any(balance < 0 for _, balance in writes):
@@ -146,7 +145,7 @@ async def _transfer(tx: Tx, adds: tuple[MicroOp, ...]) -> tuple[MicroOp, ...]:
 
 
 def _added(add: MicroOp, read: MicroOp) -> tuple[int, int]:
-    """The account and what it will hold. An account that the store lost holds nothing."""
+    """Return the account and its new balance. An account that the store lost counts as empty."""
     held = read.value if isinstance(read.value, int) else 0
     if not isinstance(add.value, int):
         raise HarnessBug(f"bank: can't add {add}")
@@ -165,7 +164,7 @@ def _as_balance(key: int, value: int | tuple[int, ...] | None) -> int | None:
 
 @attrs.frozen(kw_only=True)
 class Transfers:
-    """The generator. What a slot draws depends on nothing but its own count of operations."""
+    """The generator. A slot's draws depend on nothing but its own count of operations."""
 
     turns: Turns
     options: Options
@@ -183,7 +182,7 @@ class Transfers:
         return self
 
     def _transaction(self, draw: Random) -> tuple[str, tuple[MicroOp, ...]]:
-        """Its kind and its steps."""
+        """Return its kind and its steps."""
         bank = self.banks[draw.randrange(len(self.banks))]
         if draw.random() < self.options.read_fraction:
             return drawn_kind(self.options.read_kinds, draw), whole_read(bank)

@@ -1,4 +1,4 @@
-"""Which keys may meet in a transaction, and where fresh ones come from."""
+"""The sets of keys that may share a transaction, and the source of fresh keys."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ MAX_KEY_SEARCH = 1_000_000  # keys tried for one of a partition; a hash that nee
 
 @attrs.frozen(kw_only=True)
 class KeySpace:
-    """The sets of keys, *pools*, that may meet in a transaction.
+    """The sets of keys, *pools*, that may share a transaction.
 
-    ``owner`` names the workload in errors; ``pools`` is how many there are, ``pool_of`` the one a
-    key belongs to. ``keys_together`` is 1 where two keys may not share a transaction, else
-    ``None``.
+    ``owner`` names the workload in errors; ``pools`` is the number of pools, ``pool_of`` maps a key
+    to its pool. ``keys_together`` is 1 where two keys may not share a transaction, else ``None``.
     """
 
     owner: str
@@ -29,8 +28,8 @@ class KeySpace:
 
     @staticmethod
     def of(setting: WorkloadSetting, owner: str) -> KeySpace:
-        """A pool for each partition where transactions stay in one; where the store does not tell
-        which that is, one key a transaction is all that is safe.
+        """Return a pool for each partition where transactions stay in one; where the store does not
+        report a key's partition, only one key a transaction is safe.
         """
         bounded = setting.transaction_scope == "partition"
         told = bounded and setting.partitions is not None
@@ -42,8 +41,8 @@ class KeySpace:
         )
 
     def first(self, count: int) -> tuple[tuple[int, ...], ...]:
-        """The first ``count`` keys of each pool, ascending, in one sweep. Raises ``HarnessError``
-        where a pool lacks them.
+        """Return the first ``count`` keys of each pool, ascending, in one sweep. Raises
+        ``HarnessError`` where a pool lacks them.
         """
         keys: list[list[int]] = [[] for _ in range(self.pools)]
         missing = self.pools * count
@@ -57,7 +56,9 @@ class KeySpace:
         raise self._lacks(next(n for n, own in enumerate(keys) if len(own) < count), 0)
 
     def next(self, pool: int, after: int) -> int:
-        """The first key of ``pool`` above ``after``. Raises ``HarnessError`` where none is near."""
+        """Return the first key of ``pool`` above ``after``. Raises ``HarnessError`` where none is
+        near.
+        """
         for key in range(after + 1, after + 1 + MAX_KEY_SEARCH):
             if self.pool_of(key) == pool:
                 return key
@@ -73,5 +74,5 @@ def _one_pool(_key: int) -> int:
 
 
 def replaced(values: tuple[Any, ...], position: int, value: object) -> tuple[Any, ...]:
-    """``values`` with ``value`` at ``position``."""
+    """Return ``values`` with ``value`` at ``position``."""
     return values[:position] + (value,) + values[position + 1 :]  # noqa: RUF005 (half the time)

@@ -1,4 +1,4 @@
-"""Of which kind a transaction is that only reads, among those that the store promises something."""
+"""The kind of a read-only transaction, among the kinds for which the store declares a promise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,5 @@ def check_kinds(kinds: ReadKinds, setting: WorkloadSetting) -> None:
 
 
 def drawn_kind(kinds: ReadKinds, draw: Random) -> str:
-    """One of ``kinds``, each as often as it stands there; where there is no choice nothing is
-    drawn.
-    """
+    """Draw one of ``kinds``, each as often as it is listed; a single kind uses no draw."""
     return kinds[0] if len(kinds) == 1 else draw.choice(kinds)

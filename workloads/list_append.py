@@ -37,11 +37,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The plan's ``[workload]`` table.
 
     Transactions have ``min_length`` to ``max_length`` micro-operations, each a read with
-    probability ``read_fraction``. Each partition (where transactions may not span several; else
-    the whole cluster) has ``key_count`` live keys: chosen uniformly, or exponentially, each half
-    as often as the one before. A key makes place for a fresh one after ``max_appends``. What only
-    reads is a transaction of one of ``read_kinds``. Final reads take up to ``final_keys`` keys in
-    one transaction.
+    probability ``read_fraction``. Each partition (where transactions may not span several; else the
+    whole cluster) has ``key_count`` live keys: chosen uniformly, or exponentially, each half as
+    often as the one before. A fresh key replaces a key after ``max_appends``. A read-only
+    transaction is one of ``read_kinds``. Final reads take up to ``final_keys`` keys in one
+    transaction.
     """
 
     min_length: _Length = 1
@@ -55,7 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
-    """The workload for the plan's option table. Raises ``PlanError``."""
+    """Build the workload for the plan's option table. Raises ``PlanError``."""
     chosen = plan_options(Options, options, "workload")
     check_kinds(chosen.read_kinds, setting)
     if chosen.min_length > chosen.max_length:
@@ -146,8 +146,8 @@ def _as_list(key: int, value: int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """What stays the same over a run. Driver processes don't count each other's appends, so that
-    ``max_appends`` of a key is the plan's, shared among them.
+    """The constants of a run. Driver processes don't count each other's appends, so ``max_appends``
+    of a key is the plan's, divided among them.
     """
 
     options: Options
@@ -157,14 +157,16 @@ class Recipe:
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """The live keys of one partition, the hottest first, and how many appends each has had."""
+    """The live keys of one partition, the hottest first, and the number of appends of each."""
 
     number: int
     keys: tuple[int, ...]
     appends: tuple[int, ...]
 
     def appended(self, recipe: Recipe, position: int) -> Pool:
-        """After an append to the key at ``position``, which may have been its last."""
+        """Return the pool after an append to the key at ``position``, which may
+        have been its last.
+        """
         count = self.appends[position] + 1
         keys = self.keys
         if count >= recipe.max_appends:
@@ -174,14 +176,14 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 def fresh_pools(recipe: Recipe) -> tuple[Pool, ...]:
-    """Pools of keys that nobody has touched."""
+    """Return pools of unused keys."""
     count = recipe.options.key_count
     return tuple(Pool(n, keys, (0,) * count) for n, keys in enumerate(recipe.space.first(count)))
 
 
 class Appends(msgspec.Struct, frozen=True, kw_only=True):
-    """The generator. ``appended`` counts elements by slot; the n-th of a slot is
-    n x concurrency + slot: no two are equal.
+    """The generator. ``appended`` counts elements by slot; the n-th of a slot is n x concurrency +
+    slot: no two are equal.
     """
 
     recipe: Recipe
@@ -212,7 +214,7 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
     def _transaction(
         self, draw: Random, pool: Pool, slot: int
     ) -> tuple[tuple[MicroOp, ...], Pool, int]:
-        """The micro-operations, and the pool and the slot's element count after them."""
+        """Return the micro-operations, and the pool and the slot's element count after them."""
         recipe, options = self.recipe, self.recipe.options
         elements = self.appended[slot]
         only = _position(draw, options) if recipe.space.keys_together == 1 else None
@@ -232,8 +234,8 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _position(draw: Random, options: Options) -> int:
-    """Which of the live keys. Exponentially: of 2^n - 1 lots, key i holds 2^(n-1-i); in integers,
-    so that it is the same on every machine.
+    """Draw a position among the live keys. Exponentially: of 2^n - 1 lots, key i holds 2^(n-1-i);
+    in integers, so that it is the same on every machine.
     """
     count = options.key_count
     if options.key_choice == "uniform":

@@ -1,9 +1,9 @@
 """Reads, writes and compare-and-set of single registers: every operation must take effect at one
 moment between its invocation and its completion.
 
-Written values are unique; a key makes place for a fresh one after so many operations, so that what
-a checker must search stays short. Every other key has no compare-and-set: such a key can be judged
-without any search.
+Written values are unique; a fresh key replaces a key after so many operations, so that a checker's
+search stays short. Every other key has no compare-and-set: such a key can be judged without any
+search.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WRITE = "w"
 CAS = "cas"
 CAS_MISMATCH = "CAS-MISMATCH"
 
-NEVER_WRITTEN = 0  # what a compare-and-set expects of a register that nobody has been seen to write
+NEVER_WRITTEN = 0  # a compare-and-set's expected value of a register that had no write yet
 
 _Fraction = Annotated[float, Meta(ge=0, le=1)]
 
@@ -51,7 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
-    """The workload for the plan's option table. Raises ``PlanError``."""
+    """Build the workload for the plan's option table. Raises ``PlanError``."""
     return Register(plan_options(Options, options, "workload"), setting)
 
 
@@ -113,7 +113,7 @@ async def _value(tx: Tx, key: int) -> int | None:
 
 @attrs.frozen
 class Live:
-    """A live key, the operations drawn on it, and what it was last seen to hold."""
+    """A live key, the number of operations drawn on it, and its last value seen."""
 
     key: int
     drawn: int = 0
@@ -122,10 +122,9 @@ class Live:
 
 @attrs.frozen(kw_only=True)
 class Accesses:
-    """The generator. What a slot draws depends on nothing but its own count of operations; only the
-    value that a compare-and-set expects is the one that was last seen, since any other would fail.
-
-    The n-th value of a slot is 1 + n x concurrency + slot: no two are equal.
+    """The generator. A slot's draws depend on nothing but its own count of operations; only a
+    compare-and-set expects the value that was last seen, since any other would fail. The n-th value
+    of a slot is 1 + n x concurrency + slot: no two are equal.
     """
 
     turns: Turns
@@ -153,7 +152,7 @@ class Accesses:
         return Operation(process=turn.process, ops=(step,), at_ns=context.now_ns), after
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
-        """See ``Generator``. Remembers what the live keys were last seen to hold."""
+        """See ``Generator``. Remembers the last values seen of the live keys."""
         if isinstance(event, Invoke) or event.type is not OpType.OK:
             return self
         (op,) = event.ops

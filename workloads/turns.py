@@ -1,4 +1,4 @@
-"""Whose turn it is: every slot in a circle, each with random draws of its own."""
+"""The order of turns: every slot in a circle, each with random draws of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workloads.keys import replaced
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """The ``count``-th operation of ``slot``, which ``process`` does; ``draw`` is for it alone."""
+    """The ``count``-th operation of ``slot``, by ``process``; ``draw`` is for it alone."""
 
     process: int
     slot: int
@@ -22,7 +22,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
     """Operations begun so far, by slot. Draws are keyed by (slot, the slot's own count), so that
-    what one slot draws does not depend on how the others fare.
+    one slot's draws do not depend on the others' progress.
     """
 
     seed: int
@@ -31,11 +31,11 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(seed: int, concurrency: int) -> Turns:
-        """Nobody had a turn yet."""
+        """Return the turns before the first operation."""
         return Turns(seed=seed, begun=(0,) * concurrency)
 
     def next(self, context: Context) -> tuple[Turn, Turns]:
-        """The next turn of those who are idle, and what follows it."""
+        """Return the next turn among the idle processes, and the turns after it."""
         process = next_process(context, self.last_slot)
         slot = process % context.concurrency
         count = self.begun[slot]

@@ -40,7 +40,7 @@ class Bank:
     kernels: tuple[Kernel, ...] = (SUMS, LAST, IMPORTED, JUDGED, IMPORTED_JUDGED)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """``unknown`` where no bank was set up, or none was ever read as a whole."""
+        """Return ``unknown`` where the history sets up no bank, or reads none as a whole."""
         if not tables["bank.banks"].num_rows and tables["bank.unset.accounts"].num_rows:
             return _judge_imported(tables, setting, lookup)
         banks, wrong = tables["bank.banks"], tables["bank.wrong"]
@@ -63,7 +63,7 @@ class Bank:
 
 
 def _judge_imported(tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-    """A bank whose set-up is not in the history."""
+    """Judge a bank whose set-up is not in the history."""
     bank, wrong, moved = (tables[f"bank.unset.{name}"] for name in ("bank", "wrong", "moved"))
     accounts = tables["bank.unset.accounts"]
     kinds = (
@@ -110,7 +110,9 @@ def _total_of(bank: pa.Table, setting: Setting) -> str:
 
 
 def _anomalies(wrong: pa.Table, kinds: Kinds, faults: pa.Table, lookup: Lookup) -> dict[str, Any]:
-    """The wrong reads of each kind: its name, the column that marks it and what tells it."""
+    """Return the anomalies of the wrong reads; a kind is its name, the column that marks it, and
+    its formatter.
+    """
     found = {}
     for name, column, tell in kinds:
         rows = wrong.filter(wrong.column(column))
@@ -151,7 +153,7 @@ def _lost(tables: Tables, lookup: Lookup) -> Anomaly:
 def _pairs(
     rows: pa.Table, earlier: str, tell: Callable[[Row], str], faults: pa.Table, lookup: Lookup
 ) -> Anomaly:
-    """Accounts in which a ``read`` contradicts the operation in the column ``earlier``."""
+    """Return the accounts in which ``read`` contradicts the operation in the column ``earlier``."""
     rows = rows.sort_by([("key", "ascending"), ("read", "ascending")])
     examples = []
     for row in rows.slice(0, EXAMPLES_MAX).to_pylist():

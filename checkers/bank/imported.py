@@ -1,9 +1,9 @@
 """Banks whose set-up is not in the history, as Jepsen records them: transfers that say what they
 add, and reads of all accounts.
 
-The total is what the history's importer was told, or what the first read saw. An account holds what
-an earlier read saw in it and what was transferred since; transfers that overlap the reads, and
-those of unknown outcome, leave a range.
+The total is the one that the user gave to the import, or the one that the first read saw. An
+account must hold its balance in an earlier read plus the transfers since; transfers that overlap
+the reads, and transfers of unknown outcome, widen this to a range.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 _READ, _WRITE, _ADD = 0, 1, 2
 _STEPS = ("r", "w", "add")
 _NO_SET_UP = -1
-"""In the place of the transaction that set a bank up."""
+"""Stands for the transaction that set a bank up, where none is recorded."""
 
 ACCOUNTS = pa.schema([("key", pa.int64()), ("touched", pa.bool_()), ("moves", pa.int64())])
-"""``touched`` by a transfer, even by one that failed; ``moves`` counts acknowledged ones."""
+"""``touched`` by a transfer, even by a failed one; ``moves`` counts the acknowledged transfers."""
 
 UNTOUCHED = pa.schema([("key", pa.int64()), ("txn", pa.int64())])
 """Reads of accounts that no transfer touched."""
@@ -40,15 +40,15 @@ MOVED = pa.schema(
         ("transfers", pa.int64()),
     ]
 )
-"""An account in which ``read`` saw a ``balance`` that is not from ``least`` to ``most``: what it
-``held`` when ``before`` read it, and what was transferred since, ``transfers`` of them wholly
+"""An account in which ``read`` saw a ``balance`` that is not from ``least`` to ``most``: ``held``
+is its balance when ``before`` read it, and ``transfers`` of those that moved money since lie wholly
 between the two reads.
 """
 
 
 def add_up_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``bank.unset.accounts``, ``.untouched``, ``.sums`` (``READS``) and ``.moved``: nothing of a
-    history that a plan drove, and nothing of accounts that were written.
+    """Return ``bank.unset.accounts``, ``.untouched``, ``.sums`` (``READS``) and ``.moved``. A
+    history that a plan drove gives no rows, and neither do accounts that the history wrote.
     """
     txns, table = transactions_of(tables, setting), tables["micro_ops"]
     f, key = codes(table, "f", _STEPS), ints(table, "key")
@@ -82,7 +82,8 @@ def _named(*found: pa.Table) -> dict[str, pa.Table]:
 def _moved(
     keys: Ints, k: Ints, txn: Ints, value: Ints, txns: Transactions, steps: tuple[Ints, Ints]
 ) -> pa.Table:
-    """``MOVED``: each read of an account against the last one that had ended before it began.
+    """Return ``MOVED``: each read of an account against the last one that had ended before it
+    began.
 
     A transfer lies between the two for certain where it began after the earlier and ended before
     the later; it may where it neither ended before the earlier began nor began after the later
@@ -108,7 +109,7 @@ def _moved(
     since = np.where(known, finish[before], zero)
 
     def between(amount: Ints) -> Ints:
-        """Of the acknowledged steps those that lie between for certain."""
+        """Return the acknowledged steps that lie between the two reads for certain."""
         order = np.argsort(start)
         first = np.searchsorted(start[order], ended, side="right")
         after = np.searchsorted(since[order], begun)
@@ -121,7 +122,7 @@ def _moved(
         return found
 
     def possible(sign: int) -> Ints:
-        """What all that may lie between and has this sign adds."""
+        """Return the sum of all steps of this sign that may lie between the two reads."""
         of_all, of_done = (np.where(value[s] * sign > 0, value[s], 0) for s in (adds, done))
         to_come = _running(opened, of_all, finish) - _running(opened, of_all, zero)
         return to_come - (_running(ended, of_done, start[before]) - _running(ended, of_done, zero))
@@ -131,7 +132,7 @@ def _moved(
     least = earlier + between(np.maximum(amount, 0)) + possible(-1)
     most = earlier + between(np.minimum(amount, 0)) + possible(1)
     wrong = known & ((value[reads] < least) | (value[reads] > most))
-    # What comes after a wrong read differs from it: the first of them is told.
+    # Reads after a wrong one differ from it as well: only the first is reported.
     wrong &= ~wrong[before]
     columns = (
         keys[k[reads]],
@@ -147,16 +148,17 @@ def _moved(
 
 
 def _running(at: Ints, amount: Ints, until: Ints) -> Ints:
-    """The sum of each ``amount`` whose place ``at`` is before ``until``."""
+    """Sum each ``amount`` whose place ``at`` is before ``until``."""
     order = np.argsort(at)
     total = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(amount[order])])
     return np.asarray(total[np.searchsorted(at[order], until)], dtype=np.int64)
 
 
 def judge_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``bank.unset.bank``, one row where a history of this form was read (the first read without a
-    gap, the total, accounts, reads and acknowledged transfers), and ``bank.unset.wrong``: reads
-    with another total, a balance below zero, nothing in an account, or an account of no bank.
+    """Return ``bank.unset.bank`` and ``bank.unset.wrong``. The first has one row where a history of
+    this form was read: the first read without a gap, the total, the accounts, and the numbers of
+    reads and acknowledged transfers. The second holds the reads with another total, a balance below
+    zero, no balance in an account, or an account that is not the bank's.
     """
     txns = transactions_of(tables, setting)
     reads = added_up(tables["bank.unset.sums"])
@@ -197,8 +199,8 @@ def judge_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 
 
 def _unexpected(untouched: pa.Table, at_first: Ints, txn: Ints) -> tuple[Bools, Ints]:
-    """For each of the sorted ``txn`` whether it read an account that the first read had not and no
-    transfer touched, and the least such account.
+    """Return for each of the sorted ``txn`` whether it read an account that the first read had not
+    and that no transfer touched, and the least such account.
     """
     key, of = ints(untouched, "key"), ints(untouched, "txn")
     strange = np.flatnonzero(~np.isin(key, at_first))

@@ -1,4 +1,4 @@
-"""Every read of a whole bank, added up: first the accounts of each split, then the splits.
+"""Sums of all reads of a whole bank: first over the accounts of each split, then over the splits.
 
 Banks are recognised from the data alone. A *set-up* writes accounts without having read them, all
 accounts of one bank in one transaction; a transfer reads what it writes. So the earliest
@@ -29,18 +29,20 @@ READS = pa.schema(
         ("least_key", pa.int64()),
     ]
 )
-"""What committed transactions saw of a bank: how many accounts, how many of them held nothing,
-their sum, the least balance and its account.
+"""Reads of a bank by committed transactions: how many accounts each saw, how many of them held
+nothing, their sum, the least balance and its account.
 """
 ACCOUNTS = pa.schema(
     [("bank", pa.int64()), ("key", pa.int64()), ("balance", pa.int64()), ("acked", pa.int64())]
 )
-"""``acked`` is when the first set-up of the account was acknowledged, on the axis of the order."""
+"""``acked`` is the time of the first acknowledged set-up of the account, on the
+axis of the order.
+"""
 NEVER = np.iinfo(np.int64).max
 
 
 def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``bank.accounts``, and ``bank.sums``: ``READS`` over the accounts of this split."""
+    """Return ``bank.accounts``, and ``bank.sums``: ``READS`` over the accounts of this split."""
     txns, table = transactions_of(tables, setting), tables["micro_ops"]
     f = codes(table, "f", _STEPS)
     txn, pos, key = ints(table, "txn"), ints(table, "pos"), ints(table, "key")
@@ -66,7 +68,9 @@ def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 
 
 def sums_of(bank: Ints, txn: Ints, key: Ints, value: Ints, held: Bools) -> pa.Table:
-    """``READS`` of steps: each the bank, transaction, account, balance, and whether it has one."""
+    """Return the ``READS`` of steps: each has a bank, transaction, account, balance, and whether
+    the account held a balance.
+    """
     value = np.where(held, value, 0)
     order = np.lexsort((key, value, txn, bank))  # the least balance leads its group
     starts = np.flatnonzero(group_starts(bank[order], txn[order]))
@@ -91,8 +95,9 @@ def _per_group(values: Bools | Ints, starts: Ints) -> Ints:
 
 
 def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``bank.banks`` (bank, accounts, total, reads of the whole) and ``bank.wrong``: the reads that
-    saw another total, a balance below zero, or nothing in an account of a bank that was set up.
+    """Return ``bank.banks`` (bank, accounts, total, reads of the whole) and ``bank.wrong``: the
+    reads that saw another total, a balance below zero, or no balance in an account of a bank that
+    was set up.
     """
     banks = _banks(tables["bank.accounts"])
     reads = _whole(added_up(tables["bank.sums"]), banks)
@@ -121,7 +126,7 @@ def _banks(accounts: pa.Table) -> pa.Table:
 
 
 def added_up(sums: pa.Table) -> pa.Table:
-    """One row a bank and transaction, from one a split."""
+    """Merge the rows of the splits into one row for each bank and transaction."""
     sums = sums.sort_by([(n, "ascending") for n in ("bank", "txn", "least", "least_key")])
     bank, txn = ints(sums, "bank"), ints(sums, "txn")
     starts = np.flatnonzero(group_starts(bank, txn))
@@ -133,7 +138,7 @@ def added_up(sums: pa.Table) -> pa.Table:
 
 
 def _whole(reads: pa.Table, banks: pa.Table) -> pa.Table:
-    """Those that saw every account, with what is known of the bank."""
+    """Return the reads that saw every account, with the totals of their bank."""
     place = np.searchsorted(np.sort(ints(banks, "bank")), ints(reads, "bank"))
     ordered = banks.sort_by("bank").take(pa.array(place))
     for name in ("size", "expected", "acked"):
@@ -142,8 +147,8 @@ def _whole(reads: pa.Table, banks: pa.Table) -> pa.Table:
 
 
 def _before_set_up(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
-    """Whether a read that found nothing at all may have come before the bank was there: no set-up
-    had been acknowledged when the read began, or it may be older than what was acknowledged.
+    """Tell whether a read that found no balances may precede the bank's set-up: no set-up had been
+    acknowledged when the read began, or the read's kind promises no real time.
     """
     txns, txn = transactions_of(tables, setting), ints(reads, "txn")
     nothing = ints(reads, "empty") == ints(reads, "size")
@@ -169,15 +174,15 @@ LOST = pa.schema(
         ("last", pa.int64()),
     ]
 )
-"""An account whose last read does not hold from ``least`` to ``most``: its first balance and the
-acknowledged ``transfers``, with and without those of unknown outcome. ``last`` is the one that was
-acknowledged last.
+"""An account whose last read does not hold from ``least`` to ``most``: its first balance plus the
+acknowledged ``transfers``, with and without those of unknown outcome. ``last`` is the transfer that
+was acknowledged last.
 """
 
 
 def compare_last_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``bank.lost``, and ``bank.unverified``: how many accounts can't be compared, for lack of a
-    transfer or of a read after the last acknowledgement, or since they were set up more than once.
+    """Return ``bank.lost``, and ``bank.unverified``: how many accounts can't be compared, because
+    they lack a transfer, lack a read after the last acknowledgement, or were set up more than once.
     """
     txns, table = transactions_of(tables, setting), tables["micro_ops"]
     f = codes(table, "f", _ACCOUNT_STEPS)
@@ -211,7 +216,7 @@ def _summed(k: Ints, value: Ints | Bools, count: int) -> Ints:
 
 
 def _latest(k: Ints, at: Ints, among: Bools, count: int) -> Ints:
-    """For each key the row ``among`` these with the greatest ``at``; -1 where there is none."""
+    """Return for each key the row of ``among`` with the greatest ``at``; -1 where there is none."""
     latest = np.full(count, -1, dtype=np.int64)
     rows = np.flatnonzero(among)
     rows = rows[np.lexsort((rows, at[rows]))]
@@ -220,7 +225,7 @@ def _latest(k: Ints, at: Ints, among: Bools, count: int) -> Ints:
 
 
 def _beside(k: Ints, txn: Ints, steps: Bools) -> Bools:
-    """Whether the step's transaction has one of ``steps`` on the same account."""
+    """Tell whether the step's transaction has one of ``steps`` on the same account."""
     pair = k * (int(txn.max(initial=0)) + 1) + txn
     return np.isin(pair, pair[steps])
 

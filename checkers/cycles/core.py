@@ -1,4 +1,6 @@
-"""The part of a graph that lies on cycles: small in a healthy history, all that is looked at."""
+"""The part of a graph that lies on cycles: the only part that is searched; small in a healthy
+history.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ HELPER = -1
 
 @attrs.frozen(kw_only=True, eq=False)
 class Details:
-    """What ``Edges.row`` stands for: the key and element of a dependency."""
+    """The key and element of each dependency, by ``Edges.row``."""
 
     table: pa.Table
 
@@ -29,7 +31,7 @@ class Details:
         return cls(table=pa.concat_tables(parts).combine_chunks())
 
     def column(self, name: str, row: Ints) -> Ints:
-        """The keys or elements of ``row``; 0 where that is -1."""
+        """Return the keys or elements of ``row``; 0 where that is -1."""
         if not self.table.num_rows:
             return row
         return np.where(row >= 0, ints(self.table, name)[np.maximum(row, 0)], 0)
@@ -40,8 +42,9 @@ class Core:
     """The edges inside components, on vertices numbered anew.
 
     ``txn`` is each vertex's transaction or ``HELPER``; ``owner`` numbers the components of vertices
-    from 0 in the order of their least transaction. Edges are sorted, so that whatever is chosen
-    among them does not depend on how they were found; those of component i begin at ``first[i]``.
+    from 0 in the order of their least transaction. Edges are sorted, so that a choice among them
+    does not depend on the order in which they were found; those of component i begin at
+    ``first[i]``.
     """
 
     edges: Edges
@@ -51,16 +54,16 @@ class Core:
 
     @property
     def owners(self) -> int:
-        """How many components there are."""
+        """The number of components."""
         return len(self.first) - 1
 
     @property
     def vertices(self) -> int:
-        """How many vertices there are."""
+        """The number of vertices."""
         return len(self.txn)
 
     def only(self, owner: int) -> Core:
-        """Component ``owner`` alone, on vertices numbered anew in the same order."""
+        """Return component ``owner`` alone, on vertices numbered anew in the same order."""
         edges = self.edges.pick(np.arange(self.first[owner], self.first[owner + 1]))
         old = np.unique(np.concatenate([edges.source, edges.target]))
         source, target = np.searchsorted(old, edges.source), np.searchsorted(old, edges.target)
@@ -73,7 +76,7 @@ class Core:
 
 
 def core_of(graph: Graph, details: Details) -> Core:
-    """What lies on cycles of ``graph``."""
+    """Return the part of ``graph`` that lies on cycles."""
     label = components(graph.edges, graph.vertices)
     inside = graph.edges.pick(label[graph.edges.source] == label[graph.edges.target])
     # Helpers have higher numbers than transactions and are numbered alike by every executor.
@@ -99,7 +102,7 @@ def core_of(graph: Graph, details: Details) -> Core:
 
 
 def joined(cores: Sequence[Core]) -> Core:
-    """All of ``cores``, whose transactions ascend from one to the next, as one."""
+    """Concatenate ``cores``, whose transactions ascend from one core to the next."""
     nothing = np.zeros(0, dtype=np.int64)
     edges, txn, owner, first = (
         [Edges.of(nothing, nothing, nothing)],

@@ -4,11 +4,11 @@ Vertices 0 to n - 1 are the transactions. Two kinds of helpers follow, so that t
 linear in the history:
 
 * the *timeline*, one vertex a completion in the order of completions. A transaction leads to its
-  own, each leads to the next, and the last completion before an invocation leads to what was
-  invoked: reachability is exactly "completed before the other was invoked".
-* *gates*, where every reader of a key's last known version precedes everyone who appended beyond
+  own, each leads to the next, and the last completion before an invocation leads to the invoked
+  transaction: reachability is exactly "completed before the other was invoked".
+* *gates*, where every reader of a key's last known version precedes every appender beyond
   it. A chain of gates leads to the first i appenders, another to the last: a reader that is
-  appender i itself enters below and above its own place, so that nobody precedes himself.
+  appender i itself enters below and above its own place, so that no transaction precedes itself.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class Edges:
 
     @classmethod
     def of(cls, source: Ints, target: Ints, kind: Ints | int, row: Ints | int = -1) -> Edges:
-        """Edges whose kind or row may be one for all."""
+        """Build edges; their kind or row may be one value for all of them."""
         n = len(source)
         kinds, rows = (np.broadcast_to(np.asarray(x, dtype=np.int64), n) for x in (kind, row))
         return cls(source=source, target=target, kind=kinds, row=rows)
 
     def pick(self, which: Bools | Ints) -> Edges:
-        """The edges chosen by a mask or by positions."""
+        """Return the edges that a mask or positions choose."""
         return Edges(**{name: getattr(self, name)[which] for name in _COLUMNS})
 
     @classmethod
     def joined(cls, parts: Sequence[Edges]) -> Edges:
-        """All edges of ``parts``."""
+        """Concatenate ``parts``."""
         return cls(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS})
 
 
@@ -81,7 +81,7 @@ class Tails:
     row: Ints
 
     def pick(self, which: Bools | Ints) -> Tails:
-        """The rows chosen by a mask or by positions."""
+        """Return the rows that a mask or positions choose."""
         return Tails(**{n: getattr(self, n)[which] for n in ("appends", "txn", "key", "row")})
 
 
@@ -95,7 +95,7 @@ class Graph:
 
 
 def dependencies_of(table: pa.Table, committed: Bools) -> Edges:
-    """The rows of ``lists.edges`` that count: of reads, those of committed transactions."""
+    """Return the rows of ``lists.edges`` that count: of reads, those of committed transactions."""
     kind, source, target = (_narrow(table, name) for name in ("kind", "source", "target"))
     reader = np.where(kind == Kind.WR, target, source)
     rows = np.flatnonzero((kind == Kind.WW) | committed[reader])
@@ -105,7 +105,7 @@ def dependencies_of(table: pa.Table, committed: Bools) -> Edges:
 
 
 def tails_of(table: pa.Table, committed: Bools, first_row: int) -> Tails:
-    """The rows of ``lists.tails`` that count; the first one's detail is ``first_row``."""
+    """Return the rows of ``lists.tails`` that count; the first one's detail is ``first_row``."""
     txn, appends = ints(table, "txn"), ints(table, "role") == APPENDER
     rows = np.flatnonzero(appends | committed[txn])
     return Tails(
@@ -114,12 +114,14 @@ def tails_of(table: pa.Table, committed: Bools, first_row: int) -> Tails:
 
 
 def _narrow(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column as it is stored: as 64 bits, the edges of long histories fill the memory."""
+    """Return a column in its stored width: as 64 bits, the edges of long histories
+    fill the memory.
+    """
     return np.asarray(table.column(name).to_numpy())
 
 
 def graph_of(dependencies: Edges, tails: Tails, txns: Transactions) -> Graph:
-    """The graph of what is known of ``txns``, whose vertices are their positions."""
+    """Build the graph of ``txns``, whose vertices are the positions of the transactions."""
     gates, vertices = _gates(tails, len(txns.type))
     timeline, vertices = _timeline(txns, vertices)
     return Graph(
@@ -130,7 +132,9 @@ def graph_of(dependencies: Edges, tails: Tails, txns: Transactions) -> Graph:
 
 
 def _gates(tails: Tails, first: int) -> tuple[Edges, int]:
-    """rw edges from the readers of last versions to the appenders beyond; the next free vertex."""
+    """Return rw edges from the readers of last versions to the appenders beyond, and the next free
+    vertex.
+    """
     txn, key, row = tails.txn, tails.key, tails.row
     below = np.flatnonzero(~tails.appends)
     beyond = np.flatnonzero(tails.appends)
@@ -164,7 +168,9 @@ def _gates(tails: Tails, first: int) -> tuple[Edges, int]:
 def _entries(
     reader: Ints, group: Ints, low: Ints, size: Ints, appender: Ints, gates: tuple[Ints, Ints]
 ) -> list[Edges]:
-    """How each reader enters the gates of its key: all of them but its own."""
+    """Return the edges by which each reader enters the gates of its key: all of
+    them but its own.
+    """
     down, up = gates
     n = int(max(reader.max(), appender.max())) + 1
     # Appenders are sorted within their group, so one code sorts them all.
@@ -182,7 +188,7 @@ def _entries(
 
 
 def _processes(txns: Transactions) -> Edges:
-    """To each transaction from the last ok one that its process ran before."""
+    """Return edges to each transaction from the last ok one that its process ran before."""
     rows = np.flatnonzero((txns.type != FAIL) & txns.real_time)
     rows = rows[np.lexsort((rows, txns.start[rows], txns.process[rows]))]
     last_ok = np.maximum.accumulate(np.where(txns.type[rows] == OK, np.arange(len(rows)), -1))
@@ -193,7 +199,7 @@ def _processes(txns: Transactions) -> Edges:
 
 
 def _timeline(txns: Transactions, first: int) -> tuple[Edges, int]:
-    """The timeline's edges, and the next free vertex."""
+    """Return the timeline's edges, and the next free vertex."""
     done = np.flatnonzero((txns.type == OK) & txns.real_time)
     done = done[np.lexsort((done, txns.finish[done]))]
     points = first + np.arange(len(done))
@@ -209,7 +215,7 @@ def _timeline(txns: Transactions, first: int) -> tuple[Edges, int]:
 
 
 def components(edges: Edges, vertices: int) -> Ints:
-    """A number for each vertex: equal in the same strongly connected component."""
+    """Number each vertex: equal in the same strongly connected component."""
     ones = np.ones(len(edges.source), dtype=np.int8)
     matrix = coo_array((ones, (edges.source, edges.target)), shape=(vertices, vertices))
     label = connected_components(matrix.tocsr(), directed=True, connection="strong")[1]
@@ -217,7 +223,7 @@ def components(edges: Edges, vertices: int) -> Ints:
 
 
 def cyclic(edges: Edges, vertices: int) -> Bools:
-    """Which edges lie on a cycle, that is inside a component."""
+    """Mark the edges that lie on a cycle, that is inside a component."""
     label = components(edges, vertices)
     inside: Bools = label[edges.source] == label[edges.target]
     return inside

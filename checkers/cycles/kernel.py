@@ -23,11 +23,13 @@ from harness.errors import InvariantError
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 
 SIMPLE_ALL_MAX = 20 * SIMPLE_MAX
-"""States that searches for simple cycles of one kind look at, all components together."""
+"""The limit of states that searches for simple cycles of one kind visit, all
+components together.
+"""
 
 
 def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
-    """For each kind the components (``Core.owner``) that hold it, ascending."""
+    """Return for each kind the components (``Core.owner``) that hold it, ascending."""
     found: dict[Class, Ints] = {}
     for kind in CLASSES:
         open_ = np.ones(core.owners, dtype=np.bool_)
@@ -41,7 +43,7 @@ def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
 
 
 def _holders(core: Core, txns: Transactions, kind: Class, open_: Bools) -> Ints:
-    """The components among ``open_`` with a simple cycle of ``kind``."""
+    """Return the components among ``open_`` with a simple cycle of ``kind``."""
     edges = core.edges.pick(allowed(core, kind) & open_[core.owner[core.edges.source]])
     if not len(edges.source):
         return edges.source
@@ -83,16 +85,17 @@ STEPS = pa.schema(
         ("element", pa.int64()),
     ]
 )
-"""``kind`` is ww, wr, rw, process or realtime; key and element are those of dependencies: what the
-target appended (ww, rw) or what it read last (wr; null where that came after the source's append).
+"""``kind`` is ww, wr, rw, process or realtime. Key and element are those of dependencies: the
+element that the target appended (ww, rw) or read last (wr; null where it came after the source's
+append).
 """
 
 Row = dict[str, Any]
 
 
 def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``cycles.counts``: components by kind of cycle; ``cycles.steps``: a shortest one of each of
-    the first ``EXAMPLES_MAX`` components; ``cycles.graph``: how many dependencies there were.
+    """Return ``cycles.counts``: components by kind of cycle; ``cycles.steps``: a shortest cycle of
+    each of the first ``EXAMPLES_MAX`` components; ``cycles.graph``: the number of dependencies.
     """
     txns = transactions_of(tables, setting)
     details = Details.of(tables)
@@ -126,9 +129,9 @@ def _examples(
 
 
 def _folded(steps: list[Row], kind: Class) -> list[Row]:
-    """The same cycle with fewer words: what follows along the versions of one key is one step.
+    """Return the same cycle with fewer steps: those along the versions of one key become one step.
 
-    An rw step is not drawn out where that could put it beside another, which names another kind.
+    An rw step is not extended where that could put it beside another rw, which is another kind.
     """
     able = {("ww", "ww"), ("ww", "wr")}
     if kind.base != G_NONADJACENT:
@@ -147,7 +150,7 @@ def _folded(steps: list[Row], kind: Class) -> list[Row]:
 
 
 def _turned(cycle: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same cycle, beginning at its least transaction."""
+    """Return the same cycle, beginning at its least transaction."""
     at = min(range(len(cycle)), key=lambda i: cycle[i].source)
     return cycle[at:] + cycle[:at]
 

@@ -1,6 +1,6 @@
-"""Kinds of cycles, and which of them means that another is there too.
+"""Kinds of cycles, and which of them implies the presence of another.
 
-A kind is a base (what the dependencies do) and an order (what else closes the cycle):
+A kind is a base (the types of its dependencies) and an order (the other edges on the cycle):
 
 ================== =====================================================
 base               dependencies on the cycle
@@ -46,7 +46,7 @@ class Class:
         return BASES[self.base] + ORDERS[self.order]
 
     def implied_by(self, other: Class) -> bool:
-        """Whether ``other`` is this kind, or means that it is there too."""
+        """Tell whether ``other`` is this kind, or implies it."""
         if other.order > self.order:
             return False
         if self.base >= G_SINGLE:
@@ -55,11 +55,11 @@ class Class:
 
 
 CLASSES = tuple(Class(base, order) for order in range(3) for base in range(5))
-"""Each after all that mean that it is there."""
+"""Each kind after all kinds that imply it."""
 
 
 def allowed(core: Core, kind: Class) -> Bools:
-    """The edges that a cycle of ``kind`` may use."""
+    """Return the edges that a cycle of ``kind`` may use."""
     kinds = [(Kind.WW,), (Kind.WW, Kind.WR)][kind.base > G0]
     if kind.base > G1C:
         kinds += (Kind.RW, Kind.GATE)

@@ -1,14 +1,14 @@
-"""A shortest cycle of a kind in a component, by breadth first over typed states.
+"""Breadth-first search over typed states for a shortest cycle of a kind in a component.
 
-What may follow a step depends only on whether an rw came before, so a state is a vertex and a
+The steps that may follow depend only on whether an rw came before, so a state is a vertex and a
 mode: the search is polynomial and needs no time limit.
 
-Where nothing but the kind itself closes a cycle, any walk that is closed will do, and time needs no
-edges: the order of intervals has no two independent pairs, so of a cycle with two realtime steps
+Where only cycles of the kind itself are in the component, any closed walk will do, and time needs
+no edges: the order of intervals has no two independent pairs, so of a cycle with two realtime steps
 one half is a cycle already, and a shortest one has a single realtime step, from a path's end back
-to its beginning. In a component that holds cycles without rw too (*tangled*), an rw is asked for:
-the walk begins with one, and time is walked along the timeline. A shortest walk from an rw back to
-it is a simple cycle, unless rw may not be adjacent: then see ``simple``.
+to its beginning. In a component that also holds cycles without rw (*tangled*), the search must
+include an rw: the walk begins with one, and time is walked along the timeline. A shortest walk from
+an rw back to it is a simple cycle, unless rw may not be adjacent: then see ``simple``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from checkers.engine.arrays import OK
 from checkers.engine.transactions import Transactions
 
 STATES_MAX = 1_000_000
-"""States looked at in one search, a second or two of work, once a cycle was found: beyond it the
-shortest so far is shown. Only components of many thousand transactions that hold cycles of the
-kind, but no short one, get there."""
+"""The limit of states of one search, a second or two of work, once a cycle was found: beyond it the
+shortest cycle so far is reported. Only components of many thousand transactions that hold cycles of
+the kind, but no short one, reach the limit."""
 SIMPLE_MAX = 200_000
-"""States looked at for a simple cycle in a tangled component, the one question that is not
-polynomial: beyond it there is said to be none."""
+"""The limit of states of a search for a simple cycle in a tangled component, the only search that
+is not polynomial: beyond it the answer is that there is none."""
 
 CALM, AFTER_RW, BEGIN = range(3)
 """Modes: an rw may follow; an rw came before; an rw must follow, it is the first step."""
@@ -57,7 +57,7 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class TypedCycle:
-    """The cycle, ``None`` where there is none, and how many states were looked at for it."""
+    """The cycle, ``None`` where there is none, and how many states the search visited."""
 
     cycle: tuple[Step, ...] | None
     states: int
@@ -66,9 +66,10 @@ class TypedCycle:
 def shortest_cycle(
     core: Core, txns: Transactions, kind: Class, simple_max: int = SIMPLE_MAX
 ) -> TypedCycle:
-    """A shortest cycle of ``kind`` in ``core``, one component, which holds none that means it.
+    """Find a shortest cycle of ``kind`` in ``core``, one component, which holds no kind that
+    implies it.
 
-    ``simple_max`` bounds the one search that may not find what is there.
+    ``simple_max`` bounds the states of the one search that may miss an existing cycle.
     """
     edges = core.edges.pick(allowed(core, kind))
     edges = edges.pick(cyclic(edges, core.vertices))
@@ -84,7 +85,7 @@ def shortest_cycle(
 
 
 def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
-    """Where to begin: vertices that lie on a cycle of the kind, ascending."""
+    """Return the vertices to begin at, ascending: those that lie on a cycle of the kind."""
     if kind.base == G_NONADJACENT:
         vertices = closed_without_adjacent_rw(edges, core.vertices)
     elif kind.base == G_SINGLE and kind.order < REALTIME:
@@ -99,7 +100,7 @@ def _starts(core: Core, edges: Edges, kind: Class) -> list[int]:
 
 
 def _readers(core: Core, edges: Edges) -> list[int]:
-    """The sources of rw steps, those first that one rw is known to lead back to."""
+    """Return the sources of rw steps, first those that one rw is known to lead back to."""
     sure = closed_by_one_rw(edges, core.vertices, core.owner)
     readers = np.unique(edges.source[edges.kind == Kind.RW])
     return [*sure.tolist(), *readers[~np.isin(readers, sure)].tolist()]
@@ -108,7 +109,7 @@ def _readers(core: Core, edges: Edges) -> list[int]:
 def _tangled(
     core: Core, txns: Transactions, kind: Class, edges: Edges, simple_max: int
 ) -> TypedCycle:
-    """A shortest cycle with an rw where there are others without."""
+    """Find a shortest cycle with an rw in a component that also has cycles without."""
     if kind.base == G_NONADJACENT:
         simple = Simple(edges, simple_max)
         path = simple.shortest(closed_without_adjacent_rw(edges, core.vertices))
@@ -126,7 +127,7 @@ def _tangled(
 
 
 class _Search:
-    """The best cycle so far, and the work left for a better one."""
+    """The shortest cycle so far, and the states left for finding a shorter one."""
 
     def __init__(
         self,
@@ -151,11 +152,13 @@ class _Search:
         self._steps = Steps.of(edges)
 
     def found(self) -> TypedCycle:
-        """What was found so far."""
+        """The result so far."""
         return TypedCycle(cycle=self._best, states=self._states)
 
     def improve(self, start: int) -> bool:
-        """Look for a shorter cycle from ``start``; false where there is no point in going on."""
+        """Look for a shorter cycle from ``start``; return false where further searches are
+        pointless.
+        """
         path = self._breadth_first(start)
         if path is not None:
             self._best = _told(self._core, self._edges, path)
@@ -166,14 +169,14 @@ class _Search:
         return self._best is None or (self._states < STATES_MAX and len(self._best) > 2)
 
     def _breadth_first(self, start: int) -> list[int] | None:
-        """Edges of a cycle through ``start`` with fewer steps than the best one.
+        """Return the edges of a cycle through ``start`` with fewer steps than the shortest so far.
 
-        Steps within a helper or along one process cost nothing, so what is free goes first.
+        Steps within a helper or along one process cost nothing, so free steps go first.
         """
         limit = len(self._best) if self._best else np.iinfo(np.int64).max
         initial: State = (start, self._initial_mode(), False)
         came_by: dict[State, tuple[int, State]] = {}
-        # Unless time closes the cycle, coming back to the beginning is what is looked for.
+        # Unless time closes the cycle, the search ends when it comes back to the beginning.
         least = {initial: 0} if self._by_time else {}
         queue = deque([(initial, 0)])
         while queue and (self._states < STATES_MAX or self._best is None):
@@ -206,14 +209,16 @@ class _Search:
         return vertex == start
 
     def _initial_mode(self) -> int:
-        """Of a cycle without two rw in a row, begin where the first step is none."""
+        """Return the mode at the beginning: a cycle without two rw in a row begins where its first
+        step is no rw.
+        """
         if self._tangled:
             return BEGIN
         between = self._kind.base == G_NONADJACENT and not self._by_time
         return AFTER_RW if between else CALM
 
     def _mode_after(self, mode: int, kind: int) -> int | None:
-        """The mode after a step of ``kind``, or ``None`` where that may not follow."""
+        """Return the mode after a step of ``kind``, or ``None`` where that step may not follow."""
         if kind == Kind.GATE:
             return mode
         if mode == BEGIN and kind != Kind.RW:
@@ -239,7 +244,7 @@ def _walk(came_by: dict[State, tuple[int, State]], end: State, initial: State) -
 
 
 def _told(core: Core, edges: Edges, path: list[int]) -> tuple[Step, ...]:
-    """The path between transactions: helpers folded into the step that entered them."""
+    """Return the path between transactions: helpers are folded into the step that entered them."""
     steps: list[Step] = []
     for edge in path:
         source, target = (int(core.txn[x[edge]]) for x in (edges.source, edges.target))

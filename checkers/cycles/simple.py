@@ -1,8 +1,9 @@
-"""A shortest simple cycle without two rw in a row, where there are cycles without rw beside it.
+"""Search for a shortest simple cycle without two rw in a row, beside cycles without rw.
 
-A walk that meets itself between two rw steps, and goes round a cycle without rw there, keeps them
-apart as no simple cycle does. So paths are followed instead of states, deepening step by step, and
-only where a walk leads on from them to the end (Korf's IDA*): exponential at worst, and bounded.
+A walk that visits a vertex twice between two rw steps, and goes round a cycle without rw there,
+separates them as no simple cycle does. So the search follows paths instead of states, deepens step
+by step, and extends a path only where a walk leads on from it to the end (Korf's IDA*): exponential
+at worst, and bounded.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ class Steps:
 
     @staticmethod
     def cost(kind: int, along_process: bool) -> int:
-        """Steps that an edge adds: none within a helper, or further along one process."""
+        """Return the steps that an edge adds: none within a helper, or further
+        along one process.
+        """
         free = kind in (Kind.GATE, Kind.TIME) or (along_process and kind == Kind.PROCESS)
         return 0 if free else 1
 
 
 class Simple:
-    """The search in one component; ``states`` counts what was looked at."""
+    """The search in one component; ``states`` counts the visited states."""
 
     def __init__(self, edges: Edges, states_max: int) -> None:
         self.states = 0
@@ -57,7 +60,9 @@ class Simple:
             self._back.setdefault(target, []).append((source, kind))
 
     def shortest(self, on_walks: Ints) -> list[int] | None:
-        """Edges of the cycle; ``on_walks`` are the vertices on closed walks of the kind."""
+        """Return the edges of the cycle; ``on_walks`` are the vertices on closed
+        walks of the kind.
+        """
         rw = np.unique(self._edges.source[self._edges.kind == Kind.RW])
         ways = {}
         for start in np.intersect1d(rw, on_walks).tolist():
@@ -77,8 +82,8 @@ class Simple:
         return None
 
     def _ways_back(self, start: int) -> dict[Node, int]:
-        """Steps that a walk takes at least from each node back to ``start``, which it must not
-        enter by an rw.
+        """Return the least number of steps of a walk from each node back to ``start``, which the
+        walk must not enter by an rw.
         """
         least: dict[Node, int] = {(start, False): 0}
         queue: deque[tuple[Node, int]] = deque([((start, False), 0)])
@@ -94,7 +99,7 @@ class Simple:
         return least
 
     def _before(self, vertex: int, by_rw: bool) -> Iterator[tuple[Node, int]]:
-        """What may precede a node, and the fewest steps from there."""
+        """Yield the nodes that may precede a node, and the fewest steps from there."""
         for source, kind in self._back.get(vertex, ()):
             if kind == Kind.GATE and by_rw:
                 yield (source, True), 0
@@ -108,8 +113,8 @@ class Simple:
     def _deepen(
         self, start: int, way: dict[Node, int], limit: int
     ) -> tuple[list[int] | None, int | None]:
-        """A simple cycle from ``start``, an rw first, of at most ``limit`` steps; or the least
-        limit that leads further.
+        """Return a simple cycle from ``start``, an rw first, of at most ``limit`` steps; or the
+        least limit that leads further.
         """
         beyond: int | None = None
         path: list[int] = []
@@ -143,7 +148,9 @@ class Simple:
     def _onward(
         self, vertex: int, by_rw: bool, along: bool, taken: int, *, begin: bool = False
     ) -> Iterator[tuple[int, int, bool, bool, int]]:
-        """(edge, target, by rw, along a process, steps taken) of every step that may follow."""
+        """Yield (edge, target, by rw, along a process, steps taken) of every step
+        that may follow.
+        """
         for edge, target, kind in self._steps.following.get(vertex, ()):
             is_rw = kind == Kind.RW
             if (is_rw and by_rw) or (begin and not is_rw):

@@ -1,14 +1,14 @@
-"""The graph of a long history in stretches that no cycle crosses.
+"""Partition of the graph of a long history into stretches that no cycle crosses.
 
 Transactions are numbered in the order of invocation. Real time and processes lead from lower
 numbers to higher ones, and so do most dependencies. A cycle that leads from one side of a number to
-the other must come back by a dependency that leads *backward* over it; so where none does, the
-history can be cut, and a stretch in which none leads backward at all is proven free of cycles by
-its order alone. What leads from one stretch to a later one lies on no cycle.
+the other must come back by a dependency that leads *backward* over it; so a number without such a
+dependency is a place to cut the history, and a stretch without any backward dependency is proven
+free of cycles by its order alone. An edge from one stretch to a later one lies on no cycle.
 
-Every stretch is a graph of its own, small enough for a processor's cache; memory and time grow with
-the length of a history, not faster. Where many clients overlap there may be no place to cut, and a
-stretch is as long as it must be.
+Every stretch is a graph of its own, small enough for a processor's cache; memory and time grow
+linearly with the length of a history. Where many clients overlap there may be no place to cut, and
+a stretch is as long as it must be.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from checkers.engine.arrays import OK, Bools, Ints, group_starts
 from checkers.engine.transactions import Transactions
 
 STRETCH = 100_000
-"""Transactions of a stretch, at least: their graph has a few million numbers."""
+"""The least number of transactions of a stretch: their graph has a few million numbers."""
 STRETCHES_MAX = 30_000
-"""So that the number of a stretch fits in 16 bits, which are sorted by counting."""
+"""The limit that lets the number of a stretch fit in 16 bits, which are sorted by counting."""
 
 
 def core_by_stretches(
@@ -37,7 +37,9 @@ def core_by_stretches(
     *,
     stretch: int = STRETCH,
 ) -> Core:
-    """What lies on cycles, of the whole history, in stretches of at least ``stretch``."""
+    """Return the part of the whole history that lies on cycles, from stretches of at least
+    ``stretch`` transactions.
+    """
     cuts = _cuts(dependencies, tails, txns, stretch)
     cores = [
         _core(low, high, edges, some, txns, details)
@@ -47,15 +49,15 @@ def core_by_stretches(
 
 
 def readers_before(tails: Tails) -> int:
-    """How many readers of last versions precede an appender other than themselves."""
+    """Count the readers of last versions that precede an appender other than themselves."""
     least, most, at, met = _appenders(tails)
     others = (least[at] != tails.txn) | (most[at] != tails.txn)
     return int((~tails.appends & met & others).sum())
 
 
 def _appenders(tails: Tails) -> tuple[Ints, Ints, Ints, Bools]:
-    """The least and the greatest appender of each key; for each row the place of its key among
-    these, and whether it has one.
+    """Return the least and the greatest appender of each key; for each row the place of its key
+    among these, and whether it has one.
     """
     beyond = np.flatnonzero(tails.appends)
     if not len(beyond):
@@ -71,7 +73,7 @@ def _appenders(tails: Tails) -> tuple[Ints, Ints, Ints, Bools]:
 
 
 def _cuts(dependencies: Edges, tails: Tails, txns: Transactions, stretch: int) -> Ints:
-    """Numbers of transactions before which the history is cut, ascending."""
+    """Return the numbers of transactions before which the history is cut, ascending."""
     count = len(txns.type)
     if count < 2 * stretch or not _in_order(txns):
         return np.zeros(0, dtype=np.int64)
@@ -90,7 +92,7 @@ def _cuts(dependencies: Edges, tails: Tails, txns: Transactions, stretch: int) -
 
 
 def _in_order(txns: Transactions) -> bool:
-    """Whether real time and processes lead from lower numbers to higher ones alone."""
+    """Tell whether real time and processes lead from lower numbers to higher ones alone."""
     sound = (txns.finish >= txns.start) | (txns.type != OK)
     return bool(np.all(txns.start[1:] >= txns.start[:-1]) and sound.all())
 
@@ -101,7 +103,7 @@ def _ends(dependencies: Edges) -> tuple[Ints, Ints]:
 
 
 def _gate_ends(tails: Tails) -> tuple[Ints, Ints]:
-    """From each reader back to the least appender beyond what it read."""
+    """Return edges from each reader back to the least appender beyond the version that it read."""
     least, _, at, met = _appenders(tails)
     back = ~tails.appends & met & (least[at] < tails.txn)
     return tails.txn[back], least[at[back]]
@@ -110,8 +112,8 @@ def _gate_ends(tails: Tails) -> tuple[Ints, Ints]:
 def _stretches(
     dependencies: Edges, tails: Tails, cuts: Ints
 ) -> Iterator[tuple[int, int | None, Edges, Tails]]:
-    """Of each stretch that may hold a cycle: the first transaction, the one after the last, and the
-    dependencies and tails inside it.
+    """Yield each stretch that may hold a cycle: the first transaction, the one after the last, and
+    the dependencies and tails inside it.
     """
     if not len(cuts):
         yield 0, None, dependencies, tails
@@ -141,7 +143,7 @@ def _core(
     txns: Transactions,
     details: Details,
 ) -> Core:
-    """The core of the stretch of transactions ``low`` to before ``high``."""
+    """Return the core of the stretch of transactions ``low`` to before ``high``."""
     columns = attrs.asdict(txns, recurse=False)
     own = Transactions(**{name: column[low:high] for name, column in columns.items()})
     shifted = attrs.evolve(edges, source=edges.source - low, target=edges.target - low)

@@ -9,27 +9,27 @@ from checkers.engine.arrays import Bools, Ints
 from harness.errors import InvariantError
 
 WAVE = 8192
-"""Pairs whose reachability is asked at once, a bit each; 1 kB a vertex."""
+"""The number of pairs whose reachability is computed in one sweep, a bit each; 1 kB a vertex."""
 
 
 def calm(edges: Edges) -> Bools:
-    """The edges that are no rw, nor part of one."""
+    """Return the edges that are no rw, nor part of one."""
     return ~np.isin(edges.kind, (Kind.RW, Kind.GATE))
 
 
 def closed_without_rw(edges: Edges, vertices: int) -> Ints:
-    """Vertices on cycles without any rw."""
+    """Return the vertices on cycles without any rw."""
     some = edges.pick(calm(edges))
     found: Ints = np.unique(some.source[cyclic(some, vertices)])
     return found
 
 
 def closed_without_adjacent_rw(edges: Edges, vertices: int) -> Ints:
-    """Vertices on closed walks with some rw, but never two in a row.
+    """Return the vertices on closed walks with some rw, but never two in a row.
 
-    Every vertex is split into its begin and its commit (as Viper does): whatever is no rw leads
-    from a commit to a begin, rw from a begin to a commit, and a begin to its own commit. After
-    an rw there is only the commit to go on from, and no rw leaves that.
+    Every vertex is split into its begin and its commit (as Viper does): edges other than rw lead
+    from a commit to a begin, rw from a begin to a commit, and a begin to its own commit. After an
+    rw the walk can continue only from a commit, and no rw leaves a commit.
     """
     own = np.arange(vertices)
     rw, gate = edges.kind == Kind.RW, edges.kind == Kind.GATE
@@ -48,11 +48,11 @@ def closed_without_adjacent_rw(edges: Edges, vertices: int) -> Ints:
 
 
 def closed_by_one_rw(edges: Edges, vertices: int, owner: Ints) -> Ints:
-    """Readers from which an rw step and then steps that are no rw lead back: in every component
-    (by ``owner``) that has such readers, some of them.
+    """Return readers from which an rw step and then steps other than rw lead back: in every
+    component (by ``owner``) that has such readers, some of them.
 
-    What is no rw may have cycles of its own, so reachability goes in one sweep over a topological
-    order of its components, a bit for each reader.
+    The edges other than rw may have cycles of their own, so reachability goes in one sweep over a
+    topological order of their components, a bit for each reader.
     """
     rw = edges.kind == Kind.RW
     steps = edges.pick(~rw)
@@ -74,7 +74,7 @@ def closed_by_one_rw(edges: Edges, vertices: int, owner: Ints) -> Ints:
 
 
 def adjacency(source: Ints, target: Ints) -> dict[int, list[int]]:
-    """Targets by source, in the order of the edges."""
+    """Return targets by source, in the order of the edges."""
     following: dict[int, list[int]] = {}
     for one, other in zip(source.tolist(), target.tolist(), strict=True):
         following.setdefault(one, []).append(other)
@@ -82,7 +82,7 @@ def adjacency(source: Ints, target: Ints) -> dict[int, list[int]]:
 
 
 def _topological(following: dict[int, list[int]], vertices: list[int]) -> list[int]:
-    """``vertices``, each before what follows it."""
+    """Return ``vertices``, each before its successors."""
     missing: dict[int, int] = dict.fromkeys(vertices, 0)
     for targets in following.values():
         for target in targets:
@@ -108,7 +108,7 @@ def _reaching_themselves(
     following: dict[int, list[int]],
     order: list[int],
 ) -> list[int]:
-    """Those of ``wave`` that are reached from the targets of their own rw steps."""
+    """Return the vertices of ``wave`` that are reached from the targets of their own rw steps."""
     reached: dict[int, int] = {}
     at: dict[int, int] = {}
     for number, reader in enumerate(wave):

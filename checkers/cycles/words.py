@@ -20,7 +20,7 @@ _ORDERS = {
 
 
 def promise(anomaly: str) -> str:
-    """What a cycle of this name breaks, in a clause."""
+    """Return the promise that a cycle of this name breaks, in a clause."""
     for suffix in ("-process", "-realtime", ""):
         base = anomaly.removesuffix(suffix) if suffix else anomaly
         if base in _PROMISES and anomaly == base + suffix:
@@ -31,7 +31,7 @@ def promise(anomaly: str) -> str:
 def explain(
     anomaly: str, steps: list[dict[str, Any]], operations: dict[int, dict[str, Any]]
 ) -> str:
-    """The whole cycle as a sentence a step."""
+    """Describe the whole cycle, one sentence for each step."""
     told = [_step(step, operations) for step in steps]
     last = "yet " + told[-1] if len(told) > 1 else told[-1]
     return f"{promise(anomaly)}: {'; '.join([*told[:-1], last])}: a contradiction"
@@ -65,6 +65,6 @@ def _step(step: dict[str, Any], operations: dict[int, dict[str, Any]]) -> str:
 
 
 def _only_append(operation: dict[str, Any], key: int) -> int | None:
-    """What the operation appended to ``key``, where that is a single element."""
+    """Return the element that the operation appended to ``key``, where it appended exactly one."""
     appended = [value for f, k, value in operation["ops"] if f == "append" and k == key]
     return appended[0] if len(appended) == 1 else None

@@ -52,7 +52,9 @@ EXECUTORS = ("local", "spark")
 EVIDENCE = "evidence"
 OUT_OF_ROOM = "the disk of the run was full, and what lies on it fails for that alone"
 _TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
-"""What parts say apart from anomalies, by the field of part and verdict."""
+"""Fields of a verdict for findings that are no anomalies, by the field of the part and of the
+verdict.
+"""
 
 ByKey = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
 
@@ -77,11 +79,11 @@ def analyze(
 ) -> Verdict:
     """Judge the sealed run in ``run`` with the checkers that its manifest names.
 
-    ``model`` defaults to what the run's system declares, ``search_limit`` to the plan's.
-    ``crashed`` names kernels and checkers that ended the process of an analysis before, and how:
-    they are not tried again. Writes the tables behind the verdict into ``analysis/``; the verdict
-    itself is left to the caller, to be written last. ``unstored`` is told where the disk does not
-    take the tables, which is raised where there is no ``unstored``: what was found holds.
+    ``model`` defaults to the one that the run's system declares, ``search_limit`` to the plan's.
+    ``crashed`` names kernels and checkers that ended the process of an earlier analysis, and how:
+    they are not tried again. Writes the tables behind the verdict into ``analysis/``; the caller
+    writes the verdict itself, last. Calls ``unstored`` with the error where the disk does not take
+    the tables, since the findings hold; without ``unstored`` raises that error.
 
     Raises ``MalformedHistory`` for a directory that is not what it claims to be, ``UsageError`` for
     an unknown executor, model or checker, ``HarnessError`` where Spark does not start.
@@ -126,8 +128,8 @@ def judge(
     spark_master: str | None = None,
     crashed: Mapping[str, str] = MappingProxyType({}),
 ) -> Analysis:
-    """Judge tables, from wherever they come. ``beside`` are those that are no history: what
-    replicas told, lines of logs, how the controller fared.
+    """Judge tables of any origin. ``beside`` are the tables that are no history: states of
+    replicas, lines of logs, the controller's load.
     """
     kernels = [k for checker in checkers for k in checker.kernels if k.name not in crashed]
     given = _by_key(executor, spark_master)(kernels, source, setting)
@@ -146,12 +148,12 @@ def judge(
 
 
 def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Whether a run may be judged green is no workload's choice."""
+    """Add the checkers of evidence: no workload chooses whether a run may be judged green."""
     return names if EVIDENCE in names else (*names, EVIDENCE)
 
 
 def checkers_named(names: tuple[str, ...]) -> tuple[Checker, ...]:
-    """The installed checkers of these names. Raises ``UnknownPlugin`` and ``BrokenPlugin``."""
+    """Load the installed checkers of these names. Raises ``UnknownPlugin`` and ``BrokenPlugin``."""
     return tuple(
         plugins.made("checkers", name, Checker, partial(plugins.load, "checkers", name))
         for name in names
@@ -159,7 +161,7 @@ def checkers_named(names: tuple[str, ...]) -> tuple[Checker, ...]:
 
 
 def declared_model(declaration: Declaration) -> str:
-    """What the system promises its read-write transactions."""
+    """Return the model that the system promises to its read-write transactions."""
     promised = {p.kind: p.model for p in declaration.promises}
     return promised.get(READ_WRITE) or next(iter(promised.values()), STRICT_SERIALIZABLE)
 
@@ -172,7 +174,7 @@ def _by_key(executor: str, spark_master: str | None) -> ByKey:
     if executor == "local":
         return output.run_by_key
     if executor == "spark":
-        # The package alone takes a second to import; who judges in process does without.
+        # Importing the package takes a second, which an analysis in process does not need.
         from checkers.engine import spark
 
         return lambda kernels, source, setting: spark.run_by_key(
@@ -184,7 +186,7 @@ def _by_key(executor: str, spark_master: str | None) -> ByKey:
 def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     manifest = history.manifest
     planned = _planned(history.run, manifest)
-    # A history that no plan of ours drove is judged for what it is, if anything in it succeeded.
+    # A history that no plan of ours drove is judged as recorded, if anything in it succeeded.
     check = _check_plan(history.run.plan) if planned else CheckPlan(min_ok=1)
     origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
     looks_at_logs = patterns_of(manifest.declaration) is not None
@@ -209,8 +211,8 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
 
 
 def _planned(run: RunDirectory, manifest: Manifest) -> bool:
-    """Whether a plan drove the history. What lies beside an imported one drove nothing; plans of
-    the first versions have no checksum.
+    """Tell whether a plan drove the history. The plan beside an imported history drove nothing;
+    plans of the first versions have no checksum.
     """
     if isinstance(manifest.origin, msgspec.UnsetType):
         return run.plan.exists()
@@ -218,7 +220,7 @@ def _planned(run: RunDirectory, manifest: Manifest) -> bool:
 
 
 def _check_plan(plan: Path) -> CheckPlan:
-    """The plan's ``[check]``, with the defaults where the plan does not say."""
+    """Return the plan's ``[check]``, with defaults for the keys that the plan leaves out."""
     table = planfile.parse(planfile.read_text(plan), plan.name)
     return planfile.convert(CheckPlan, table.get("check", {}), "check")
 
@@ -226,21 +228,21 @@ def _check_plan(plan: Path) -> CheckPlan:
 def _part(
     checker: Checker, tables: Tables, broken: Mapping[str, str], setting: Setting, source: Source
 ) -> Part:
-    """What ``checker`` says; one that breaks says only that it can't tell, and why."""
+    """Return the part of ``checker``; one that breaks gives ``unknown`` and the reason."""
     names = (checker.name, *(kernel.name for kernel in checker.kernels))
     why = next((broken[name] for name in names if name in broken), None)
     if why is None:
         ENTERING.get()(checker.name)
         try:
             return _complete(checker.name, checker.judge(tables, setting, source))
-        except Exception as error:  # whatever a checker raises is its own end, not the others'
+        except Exception as error:  # a broken checker must not end the others
             why = describe(error)
     return Part(outcome=Outcome.UNKNOWN, reasons=(f"checker {checker.name} gave up: {why}",))
 
 
 def _complete(checker: str, part: Part) -> Part:
-    """``part`` with the meaning of every anomaly that is the checker's own. All that it accuses
-    anybody of has an example: a verdict must show its proof.
+    """Return ``part`` with the meaning of every anomaly of the checker's own. Every accusation has
+    an example: a verdict must show its proof.
     """
     for name, anomaly in part.anomalies.items():
         if not anomaly.examples or "text" not in anomaly.examples[0]:
@@ -249,7 +251,9 @@ def _complete(checker: str, part: Part) -> Part:
 
 
 def _meanings(parts: Iterable[Part]) -> Meanings:
-    """What the anomalies of all checkers mean; where two say it of one name, all that they say."""
+    """Return the meanings of all checkers' anomalies; of a name that two checkers define, both
+    meanings.
+    """
     found: dict[str, Meaning] = {}
     for part in parts:
         for name, meaning in part.meanings.items():
@@ -262,13 +266,15 @@ def _meanings(parts: Iterable[Part]) -> Meanings:
 
 
 def _together(first: Anomaly, second: Anomaly) -> Anomaly:
-    """What two checkers found under one name."""
+    """Merge the anomalies that two checkers found under one name."""
     examples = (*first.examples, *second.examples)[:EXAMPLES_MAX]
     return Anomaly(count=first.count + second.count, examples=examples)
 
 
 def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
-    """One verdict of all parts. ``why`` says what excuses the store for what it lost, if so."""
+    """Combine all parts into one verdict. ``why`` is the reason that excuses the store for its
+    losses, if any.
+    """
     found: dict[str, Anomaly] = {}
     tables: dict[str, pa.Table] = {}
     told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
@@ -311,7 +317,9 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
 
 
 def _spared(names: Iterable[str], setting: Setting, forgot: str) -> dict[str, tuple[str, ...]]:
-    """What decides nothing, by the reason why; ``forgot`` is that for what the store lost."""
+    """Return the findings that decide nothing, by reason; ``forgot`` is the reason for the store's
+    losses.
+    """
     found = {
         forgot: excused(names, forgot),
         OUT_OF_ROOM: (OF_NODES | OF_SERVICE).intersection(names if setting.out_of_room else ()),
@@ -331,7 +339,7 @@ def _reason(name: str, anomaly: Anomaly, broken: str) -> str:
 
 
 def _write(directory: Path, tables: Tables) -> None:
-    """Each table wholly there, and durable, before the verdict that rests on it is written."""
+    """Write each table atomically and durably, before the verdict that rests on it is written."""
     unfinished: Path | None = None
     try:
         directory.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ TYPES = ("ok", "fail", "info")
 
 
 def ints(table: pa.Table, name: str, null: int = 0) -> Ints:
-    """Column ``name`` as int64, nulls as ``null``."""
+    """Return column ``name`` as int64, nulls as ``null``."""
     column = table.column(name)
     if column.null_count:
         column = pc.fill_null(column, null)
@@ -26,7 +26,7 @@ def ints(table: pa.Table, name: str, null: int = 0) -> Ints:
 
 
 def codes(table: pa.Table, name: str, names: tuple[str, ...]) -> NDArray[np.int8]:
-    """Column ``name`` of strings as positions in ``names``; -1 for anything else."""
+    """Return column ``name`` of strings as positions in ``names``; -1 for any other string."""
     column = table.column(name)
     if pa.types.is_dictionary(column.type):
         parts = [_codes_of_dictionary(chunk, names) for chunk in column.chunks]
@@ -40,7 +40,7 @@ def _codes(column: pa.ChunkedArray | pa.Array, names: tuple[str, ...]) -> NDArra
 
 
 def _codes_of_dictionary(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> NDArray[np.int8]:
-    """Each name is looked up once, not once a row."""
+    """Translate the dictionary: each name is looked up once, not once a row."""
     known = np.append(_codes(chunk.dictionary, names), np.int8(-1))
     place = pc.fill_null(chunk.indices, len(chunk.dictionary))
     found: NDArray[np.int8] = known[np.asarray(place)]
@@ -48,7 +48,7 @@ def _codes_of_dictionary(chunk: pa.DictionaryArray, names: tuple[str, ...]) -> N
 
 
 def lists(table: pa.Table, name: str) -> tuple[Ints, Ints, Ints, Bools]:
-    """A column of lists as (start, length, flat values, known): row i's list is
+    """Return a column of lists as (start, length, flat values, known): row i's list is
     ``flat[start[i]:start[i] + length[i]]``; nulls are not ``known`` and have length 0.
     """
     array = table.column(name).combine_chunks()
@@ -61,14 +61,14 @@ def lists(table: pa.Table, name: str) -> tuple[Ints, Ints, Ints, Bools]:
 
 
 def spread(length: Ints) -> tuple[Ints, Ints]:
-    """For rows with ``length[i]`` things each: (row, place within the row) of every thing."""
+    """Return (row, place within the row) of every item, for rows with ``length[i]`` items each."""
     rows = np.repeat(np.arange(len(length)), length)
     first = np.cumsum(length) - length
     return rows, np.arange(len(rows)) - first[rows]
 
 
 def batches(length: Ints, limit: int) -> Iterator[slice]:
-    """Consecutive slices of the rows with at most about ``limit`` things in each."""
+    """Yield consecutive slices of the rows with at most about ``limit`` items in each."""
     total = np.cumsum(length)
     start = 0
     while start < len(length):
@@ -79,7 +79,7 @@ def batches(length: Ints, limit: int) -> Iterator[slice]:
 
 
 def group_starts(*columns: NDArray[Any]) -> Bools:
-    """True where sorted rows begin a new group, that is where any column changes."""
+    """Return true where sorted rows begin a new group, that is where any column changes."""
     starts = np.zeros(len(columns[0]), dtype=np.bool_)
     if len(starts):
         starts[0] = True
@@ -89,16 +89,16 @@ def group_starts(*columns: NDArray[Any]) -> Bools:
 
 
 CELL = 2_000_000
-"""Rows and list elements of a cell together, about: arrays of 1 to 16 MB."""
+"""The approximate number of rows and list elements in a cell: arrays of 1 to 16 MB."""
 CELLS_MAX = 4096
 
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
-"""Not the one that splits are made with: within a split that one leaves little to choose."""
+"""A hash other than the one of splits: within a split, that one leaves little to choose."""
 
 
 def cells(micro_ops: pa.Table, size: int = CELL) -> Iterator[pa.Table]:
-    """The rows of ``micro_ops`` in parts of about ``size``, every key whole in one of them, rows in
-    the order that they had; at least one part.
+    """Yield the rows of ``micro_ops`` in parts of about ``size``: every key is whole in one part,
+    rows keep their order; at least one part.
     """
     many = min(-(-_weight(micro_ops) // size), CELLS_MAX)
     if many <= 1:

@@ -1,10 +1,10 @@
-"""The JVM that Spark runs in: started here rather than by pyspark, so that it dies with us, reads
-no configuration but ours, and runs no code that lies about.
+"""The JVM that Spark runs in: started here rather than by pyspark, so that it dies with this
+process, reads only this package's configuration, and runs no code from the directories around it.
 
 ``spark-submit`` would read ``SPARK_CONF_DIR``, ``HADOOP_CONF_DIR``, ``spark-env.sh`` and
 ``spark-defaults.conf``, put its settings on a command line that all users of the machine see, and
 leave a JVM for good where its caller ends before the two have met. The JVM here has an empty
-directory of its own to work in, where relative paths (``metastore_db``, ``derby.log``,
+working directory of its own, where relative paths (``metastore_db``, ``derby.log``,
 ``spark-warehouse``, ``.hotspotrc``, an empty entry of ``PYTHONPATH``) lead to nothing.
 """
 
@@ -27,9 +27,11 @@ from harness.errors import HarnessError
 
 MEMORY = "2g"
 START_LIMIT_S = 120.0
-"""For a JVM to open its gateway: 1 to 3 s, half a minute on a machine with a load of 20."""
+"""The deadline for a JVM to open its gateway: 1 to 3 s, half a minute on a machine with a load of
+20.
+"""
 LAST_WORDS_MAX = 4_000
-"""Characters of what the JVM said last that an error repeats."""
+"""The number of characters of the JVM's last output that an error repeats."""
 
 _LOOK_S = 0.02
 _MAIN = "org.apache.spark.api.python.PythonGatewayServer"
@@ -63,7 +65,7 @@ _ENDING = ("-XX:+ExitOnOutOfMemoryError", "-XX:-CreateCoredumpOnCrash", "-XX:-Us
 
 @attrs.frozen(kw_only=True)
 class Gateway:
-    """A JVM that waits for pyspark on a port of the loopback, and asks it for a secret."""
+    """A JVM that waits for pyspark on a port of the loopback, and demands a secret."""
 
     jvm: Supervised
     directory: Path
@@ -72,16 +74,17 @@ class Gateway:
 
     @property
     def last_words(self) -> str:
-        """What the JVM said on its standard error, the end of it."""
+        """The end of the JVM's standard error."""
         return last_words(self.directory)
 
 
 _running: list[Gateway] = []
-"""At most one: pyspark keeps a single connection a process."""
+"""At most one gateway: pyspark keeps a single connection a process."""
 
 
 def gateway(java: Path) -> Gateway:
-    """The JVM of this process, started by ``java`` where none lives; it ends with the process.
+    """Return the JVM of this process, started by ``java`` where none lives; it ends with the
+    process.
 
     Raises ``HarnessError`` where it does not start.
     """
@@ -93,7 +96,7 @@ def gateway(java: Path) -> Gateway:
 
 
 def close() -> None:
-    """End the JVM of this process, if there is one; pyspark forgets it."""
+    """End the JVM of this process, if there is one, and clear pyspark's reference to it."""
     while _running:
         _running.pop().jvm.end()
     if "pyspark" in sys.modules:
@@ -106,7 +109,7 @@ def close() -> None:
 
 
 def last_words(directory: Path) -> str:
-    """The end of what the JVM of ``directory`` said."""
+    """Return the end of the output of the JVM in ``directory``."""
     try:
         return (directory / _ERRORS).read_text(errors="replace")[-LAST_WORDS_MAX:]
     except OSError:
@@ -115,8 +118,8 @@ def last_words(directory: Path) -> str:
 
 @contextmanager
 def environment(values: Mapping[str, str], *, foreign: bool) -> Iterator[None]:
-    """``os.environ`` with ``values`` in it, without what configures Spark, Hadoop or a JVM unless
-    ``foreign`` keeps that, and as it was afterwards.
+    """Within the block ``os.environ`` has ``values``, and lacks the variables that configure Spark,
+    Hadoop or a JVM unless ``foreign`` keeps them; afterwards it is restored.
     """
     before = dict(os.environ)
     kept = before if foreign else without_foreign(before)
@@ -174,8 +177,8 @@ def _command(java: Path, directory: Path) -> list[str]:
 
 
 def _jvm_environment(directory: Path) -> dict[str, str]:
-    """What the JVM and through it the Python workers get: they import nothing from where they
-    stand.
+    """Return the environment of the JVM and through it of the Python workers: they import nothing
+    from their working directory.
     """
     path = [str(Path(p).absolute()) for p in os.environ.get("PYTHONPATH", "").split(":") if p]
     return {
@@ -190,7 +193,9 @@ def _jvm_environment(directory: Path) -> dict[str, str]:
 
 
 def _meet(jvm: Supervised, directory: Path) -> tuple[int, str]:
-    """Port and secret, which the JVM writes into a file of its own directory and then renames."""
+    """Wait for port and secret, which the JVM writes into a file of its own directory and then
+    renames.
+    """
     ends_s = time.monotonic() + START_LIMIT_S
     while not (directory / _CONNECTION).exists():
         if jvm.poll() is not None:

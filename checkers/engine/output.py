@@ -1,4 +1,4 @@
-"""What kernels gave, split by split, and how it is put together: the same for every executor."""
+"""Results of kernels, split by split, and their merging: the same for every executor."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from harness.plugins import where
 from harness.protocols.checker import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
 
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
-"""Called with the name of each kernel or checker before it runs: a process that dies of one has
-said of which.
+"""A callback with the name of each kernel or checker before it runs: it tells which one a process
+died of.
 """
 
 
 @attrs.frozen(kw_only=True)
 class KernelOutput:
-    """What kernels gave: tables by name, and for each kernel that broke, why."""
+    """Tables by name, and for each kernel that broke, the reason."""
 
     tables: Tables
     broken: dict[str, str] = attrs.field(factory=dict)
 
 
 def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> KernelOutput:
-    """Run ``kernels`` one after another, each seeing what those before it gave.
+    """Run ``kernels`` one after another, each with the tables of those before it.
 
-    A kernel that raises is broken and gives nothing; the others stand.
+    A kernel that raises is broken and gives nothing; the others' results stand.
     """
     given: dict[str, pa.Table] = {}
     broken: dict[str, str] = {}
@@ -41,13 +41,13 @@ def apply(kernels: Sequence[Kernel], tables: Tables, setting: Setting) -> Kernel
         ENTERING.get()(kernel.name)
         try:
             given |= kernel.run({**tables, **given}, setting)
-        except Exception as error:  # whatever a plugin raises is that plugin's end, not ours
+        except Exception as error:  # a broken plugin must not end the analysis
             broken[kernel.name] = describe(error)
     return KernelOutput(tables=given, broken=broken)
 
 
 def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
-    """The results of all splits as one: tables concatenated, the least complaint per kernel.
+    """Merge the results of all splits: tables concatenated, the least complaint per kernel.
 
     Least, so that it does not depend on how many splits there were.
     """
@@ -66,8 +66,8 @@ def merge(parts: Iterable[KernelOutput]) -> KernelOutput:
 def on_split(
     kernels: Sequence[Kernel], source: Source, split: int, setting: Setting, early: Tables
 ) -> KernelOutput:
-    """EARLY or KEY kernels over one split of ``source``, KEY ones with what the EARLY ones gave:
-    what a Spark task does, and the process too.
+    """Run EARLY or KEY kernels over one split of ``source``, KEY ones with the tables of the EARLY
+    ones: the work of a Spark task, and of the process executor.
     """
     tables = {"transactions": source.transactions.select(KEY_COLUMNS), **early}
     tables[PREPARED] = prepared(tables, setting)
@@ -82,7 +82,7 @@ def on_all_splits(
     source: Source,
     over_splits: Callable[[tuple[Kernel, ...], Tables], KernelOutput],
 ) -> KernelOutput:
-    """The EARLY and then the KEY kernels, by an executor's ``over_splits(kernels, early)``."""
+    """Run the EARLY and then the KEY kernels, by an executor's ``over_splits(kernels, early)``."""
     kernels = tuple(kernels)
     first = [k for k in of(kernels, Exchange.EARLY) if k.needed(source.transactions)]
     early = over_splits(tuple(first), {}) if first else KernelOutput(tables={})
@@ -91,13 +91,13 @@ def on_all_splits(
 
 
 def of(kernels: Iterable[Kernel], exchange: Exchange) -> tuple[Kernel, ...]:
-    """Those among ``kernels`` that declare ``exchange``, each name once, in order."""
+    """Return those of ``kernels`` that declare ``exchange``, each name once, in order."""
     return tuple({k.name: k for k in kernels if k.exchange is exchange}.values())
 
 
 def describe(error: Exception) -> str:
-    """An exception in words for a reason: its class, file and line only where it is no sentence of
-    ours.
+    """Describe an exception as a reason: with class, file and line, unless it is a sentence of this
+    package's.
     """
     if isinstance(error, FiredrillError):
         return str(error)
@@ -109,7 +109,7 @@ def describe(error: Exception) -> str:
 
 
 def run_by_key(kernels: Iterable[Kernel], source: Source, setting: Setting) -> KernelOutput:
-    """The EARLY and KEY kernels over every split of ``source``, one in memory at a time."""
+    """Run the EARLY and KEY kernels over every split of ``source``, one in memory at a time."""
 
     def over_splits(chain: tuple[Kernel, ...], early: Tables) -> KernelOutput:
         every = range(source.splits)

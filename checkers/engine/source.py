@@ -1,4 +1,4 @@
-"""Where the tables of an analysis come from: a sealed run's files, or memory."""
+"""The tables of an analysis: from a sealed run's files, or from memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Source:
         *,
         columns: Sequence[str] | None = None,
     ) -> Source:
-        """A sealed history, all columns of its transactions or only ``columns``.
+        """Open a sealed history, all columns of its transactions or only ``columns``.
 
         Raises ``MalformedHistory`` where transactions are not dense.
         """
@@ -48,20 +48,20 @@ class Source:
 
     @classmethod
     def of_tables(cls, transactions: pa.Table, *micro_ops: pa.Table) -> Source:
-        """Tables in memory, one of micro-operations per split."""
+        """Wrap tables in memory, one of micro-operations per split."""
         return cls(transactions=_dense(transactions, "transactions"), tables=micro_ops)
 
     @property
     def splits(self) -> int:
-        """How many splits there are."""
+        """The number of splits."""
         return len(self._files) or len(self._tables)
 
     def micro_ops(self, split: int) -> pa.Table:
-        """Every micro-operation of the keys of ``split``."""
+        """Return every micro-operation of the keys of ``split``."""
         return _read(self._files[split]) if self._files else self._tables[split]
 
     def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
-        """The operations ``txns`` as a person reads them; see ``kernel.Lookup``."""
+        """Return the operations ``txns`` in readable form; see ``kernel.Lookup``."""
         found = {txn: _operation(self.transactions.slice(txn, 1)) for txn in sorted(set(txns))}
         steps: list[dict[str, Any]] = []
         for split in range(self.splits if found else 0):
@@ -80,7 +80,7 @@ class Source:
 
     @contextmanager
     def on_disk(self, scratch: Path) -> Iterator[Source]:
-        """The same as files, for executors whose workers are other processes."""
+        """Yield the same source as files, for executors whose workers are other processes."""
         if self._files:
             yield self
             return
@@ -100,8 +100,8 @@ class Source:
 
 
 _NAMES = ("kind", "type", "node", "error", "phase", "f")
-"""Columns of few names many times over. Without their dictionaries, a history of ten million is a
-hundred million little texts."""
+"""Columns of few names with many repetitions, read as dictionaries: otherwise a history of ten
+million makes a hundred million small strings."""
 
 
 def _read(file: Path, columns: list[str] | None = None) -> pa.Table:

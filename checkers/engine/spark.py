@@ -1,8 +1,8 @@
 """The Spark executor: one task a sealed split, nothing shuffled.
 
 The history was sealed split by key hash, so a KEY kernel's exchange has happened already: a task
-reads its split's Parquet file with pyarrow and runs the same kernels that run in process. What they
-give travels as Arrow IPC streams, a few columns of rows instead of one schema a kernel.
+reads its split's Parquet file with pyarrow and runs the same kernels that run in process. Results
+travel as Arrow IPC streams, in rows of a few columns instead of one schema a kernel.
 
 Spark is imported and its JVM started when the first analysis asks for it, and ended with it.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PIECE_ROWS = 250_000
-"""Rows of one IPC stream: some 10 MB, which the JVM copies without noticing."""
+"""Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost."""
 
 _ENVELOPE = "split int, kernel string, output string, broken string, payload binary"
 _FIELDS = pa.schema(
@@ -48,7 +48,8 @@ _FIELDS = pa.schema(
 def run_by_key(
     kernels: Iterable[Kernel], source: Source, setting: Setting, master: str | None = None
 ) -> KernelOutput:
-    """The EARLY and KEY kernels over every split of ``source`` on Spark (``master``: ``local[*]``).
+    """Run the EARLY and KEY kernels over every split of ``source`` on Spark (``master``:
+    ``local[*]``).
 
     Raises ``HarnessError`` where Spark can't be started or a task is lost for good.
     """
@@ -68,7 +69,7 @@ def run_by_key(
 
 
 def _written(scratch: Path, early: Tables) -> dict[str, str]:
-    """What EARLY kernels gave as files for the tasks, by name."""
+    """Write the tables of EARLY kernels to files for the tasks; return the files by name."""
     files = {name: str(scratch / f"{name}.parquet") for name in early}
     for name, table in early.items():
         pq.write_table(table, files[name])
@@ -80,7 +81,7 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def _task(kernels: tuple[Kernel, ...], paths: Paths, setting: bytes, early: dict[str, str]) -> Work:
-    """What a Spark task does: split numbers in, envelopes out."""
+    """Run one Spark task: split numbers in, envelopes out."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         transactions, micro_ops = paths
@@ -113,7 +114,7 @@ def _row(split: int, kernel: str, output: str, broken: str, payload: bytes) -> p
 
 
 def _unpacked(rows: pa.Table) -> Iterator[KernelOutput]:
-    """Envelopes in the order of their splits, whatever order Spark collected them in."""
+    """Yield the envelopes in the order of their splits: Spark collects them in any order."""
     for batch in rows.sort_by("split").to_batches():
         for row in range(batch.num_rows):
             _, kernel, output, broken = (batch.column(i)[row].as_py() for i in range(4))
@@ -126,12 +127,12 @@ def _unpacked(rows: pa.Table) -> Iterator[KernelOutput]:
 
 @contextmanager
 def session(master: str, scratch: Path) -> Iterator[SparkSession]:
-    """A session of our own, quiet, and stopped after use; for a local master on the loopback only,
-    and with nothing of the caller's Spark configuration.
+    """Open a Spark session, quiet, and stop it after use; it listens for a local master on the
+    loopback only, and takes nothing of the caller's Spark configuration.
     """
     java = java_binary(find_java())
     remote = not master.startswith("local")
-    # Without it, workers are whatever python3 PATH holds, which lacks our packages.
+    # Without it, workers are the python3 of PATH, which lacks our packages.
     with gateway.environment({"PYSPARK_PYTHON": sys.executable}, foreign=remote):
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -169,14 +170,14 @@ def _connected(jvm: gateway.Gateway, master: str, scratch: Path) -> SparkSession
 
 
 def _gist(error: Exception) -> str:
-    """The last line of what Spark says, which is what the worker's traceback ends in."""
+    """Return the last line of Spark's message, which is the end of the worker's traceback."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1]
 
 
 def _configuration(master: str, scratch: Path) -> dict[str, str]:
-    """What is told over the connection, so that no command line shows it. A local session draws a
-    secret of its own for whatever talks to its RPC and its blocks.
+    """Return the settings that go over the connection, so that no command line shows them. A local
+    session draws a secret of its own for the clients of its RPC and its blocks.
     """
     configuration = {
         "spark.ui.enabled": "false",

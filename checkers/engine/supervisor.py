@@ -1,12 +1,12 @@
 """Supervises one command, as a program of its own: ``supervisor.py CALLER SCRATCH COMMAND...``.
 
-The command and every descendant of it are killed as soon as the command ends, the process CALLER
-ends (kill -9 included), or CALLER closes the supervisor's standard input. The directory SCRATCH is
-removed then, so that a caller that was killed leaves no files either.
+The supervisor kills the command and every descendant of it as soon as the command ends, the process
+CALLER ends (kill -9 included), or CALLER closes the supervisor's standard input. It then removes
+the directory SCRATCH, so that a killed caller leaves no files either.
 
-Descendants are found by adoption (``PR_SET_CHILD_SUBREAPER``): what a dying process leaves becomes
-the supervisor's child, whatever session or group it went to. It runs by path, in an isolated
-interpreter without site packages, and is there before the command is: no moment is unguarded.
+Descendants are found by adoption (``PR_SET_CHILD_SUBREAPER``): the children of a dying process
+become the supervisor's children, in any session or group. The supervisor runs by path, in an
+isolated interpreter without site packages, and starts before the command: no moment is unguarded.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pathlib import Path
 from typing import IO
 
 KILL_LIMIT_S = 10.0
-"""For what was killed to be gone: the kernel takes its time to give back gigabytes."""
+"""The deadline for killed processes to disappear: the kernel takes its time to free gigabytes."""
 KILL_PAUSE_S = 0.01
 END_LIMIT_S = KILL_LIMIT_S + 2.0
 EXIT_NOT_STARTED = 127
 EXIT_OF_SIGNAL = 128
-"""Added to the number of the signal that ended a command, as shells do."""
+"""The offset of the exit code of a command that a signal ended, as in shells."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Supervised:
-    """A command of this process's that can't outlive it; see the module."""
+    """A command that can't outlive this process; see the module."""
 
     def __init__(
         self,
@@ -64,17 +64,17 @@ class Supervised:
         )
 
     def poll(self) -> int | None:
-        """The command's exit code, 128 and the signal where one ended it; ``None`` while it
+        """Return the command's exit code, 128 plus the signal that ended it, or ``None`` while it
         lives.
         """
         return self._process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """``poll`` once it ended. Raises ``subprocess.TimeoutExpired``."""
+        """Return ``poll`` after the command's end. Raises ``subprocess.TimeoutExpired``."""
         return self._process.wait(timeout_s)
 
     def end(self) -> None:
-        """Kill what is left of the command, and return when it is gone."""
+        """Kill the rest of the command's processes, and return when they are gone."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -99,7 +99,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(command: list[str], caller: int) -> int:
-    """The command's exit code, or that of SIGKILL where it must not go on."""
+    """Return the command's exit code, or that of SIGKILL where it must not go on."""
     lifeline, kept = os.pipe()
     child = os.fork()
     if child == 0:
@@ -137,7 +137,9 @@ def _become(command: list[str], lifeline: int) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill, over and over, until no child is left: those of the dead become ours meanwhile."""
+    """Kill until no child is left, in rounds: the children of the dead become children of this
+    process.
+    """
     ends_s = time.monotonic() + KILL_LIMIT_S
     while time.monotonic() < ends_s:
         with contextlib.suppress(ChildProcessError):

@@ -1,4 +1,6 @@
-"""Transactions as flat arrays: what every inference over single keys, and over all, looks up in."""
+"""Transactions as flat arrays, in which the inferences over single keys and over
+all keys look up.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,17 @@ from harness.protocols.checker import Setting, Tables
 
 NOBODY = -1
 OBSERVED = pa.schema([("writer", pa.int64()), ("reader", pa.int64())])
-"""Writers of unknown fate and the readers that saw an element of theirs. A reader that answered ok
-is written as ``NOBODY``, and proves that the writer committed; one of unknown fate does so once it
-is proven itself.
+"""Pairs of a writer of unknown fate and a reader that saw one of its elements. The reader is -1
+where it answered ok, which proves that the writer committed; a reader of unknown fate does so once
+it is proven itself.
 """
 
 
 def committed(type_: NDArray[np.int8], tables: Tables) -> Bools:
-    """Whose reads count: what answered ok, or is proven by ``lists.observed``, where that is known.
+    """Return the transactions whose reads count: those that answered ok, or that ``lists.observed``
+    proves committed, where that table is given.
 
-    A transaction that failed at commit without saying so may have seen anything.
+    A transaction that failed at commit without reporting it may have seen anything.
     """
     sure: Bools = type_ == OK
     if "lists.observed" not in tables:
@@ -36,7 +39,7 @@ def committed(type_: NDArray[np.int8], tables: Tables) -> Bools:
 
 
 def _spread(sure: Bools, writer: Ints, reader: Ints) -> None:
-    """Let whoever is ``sure`` prove the writers that it read, these those that they read, and so
+    """Propagate proof from the ``sure`` transactions to the writers that they read, and from these
     on: a walk over the pairs, each once, however long the chains are.
     """
     if not len(reader):
@@ -53,15 +56,14 @@ def _spread(sure: Bools, writer: Ints, reader: Ints) -> None:
 
 
 PREPARED = "transactions.arrays"
-"""The table that ``prepared`` gives. Where it is there, ``transactions_of`` costs nothing."""
+"""The table that ``prepared`` gives. With it, ``transactions_of`` costs nothing."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Transactions:
-    """Row i is transaction i. ``start`` and ``finish`` are nanoseconds of the run (or what an
-    import made of the order of its records). ``real_time`` says that the transaction's kind
-    promises to see what was acknowledged before it, ``committed`` that it answered ok or is proven
-    to have committed.
+    """Row i is transaction i. ``start`` and ``finish`` are nanoseconds of the run (or an import's
+    order of the records). ``real_time`` says that the transaction's kind promises to see everything
+    acknowledged before it, ``committed`` that it answered ok or is proven to have committed.
     """
 
     type: NDArray[np.int8]
@@ -73,7 +75,7 @@ class Transactions:
 
 
 def transactions_of(tables: Tables, setting: Setting) -> Transactions:
-    """The transactions as arrays."""
+    """Return the transactions as arrays."""
     if PREPARED in tables:
         return _unpacked(tables[PREPARED])
     table = tables["transactions"]
@@ -90,8 +92,8 @@ def transactions_of(tables: Tables, setting: Setting) -> Transactions:
 
 
 def prepared(tables: Tables, setting: Setting) -> pa.Table:
-    """``transactions_of`` as a table of ``PREPARED``: worked out once for many kernels and cells,
-    since it goes over all transactions and a cell mentions few.
+    """Return ``transactions_of`` as a table of ``PREPARED``: computed once for many kernels and
+    cells, since it goes over all transactions and a cell mentions few.
     """
     txns = transactions_of(tables, setting)
     columns = {

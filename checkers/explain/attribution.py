@@ -1,9 +1,9 @@
-"""Which fault explains what went wrong: by time, and by whom it hit.
+"""Attribution of an anomaly to a fault: by time, and by the roles of the fault's targets.
 
 A fault counts as in force from the moment when its injection begins until it is proven healed
-(``fault_spans``). A loss is tried against every fault that was injected before the read
-that shows it; a fault that hit the leader or the primary of the very partition within ``NEAR_NS``
-of the acknowledgement is preferred, then one in force at it, then the nearest.
+(``fault_spans``). A loss is tried against every fault that was injected before the read that shows
+it; a fault that hit the leader or the primary of the very partition within ``NEAR_NS`` of the
+acknowledgement is preferred, then one in force at it, then the nearest.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _OPERATIONS = pa.schema(
 
 
 def windows(faults: pa.Table) -> list[dict[str, Any]]:
-    """The faults that were injected: (fault, kind, target, nodes, roles, start_ns, end_ns), in the
-    order of their start; ``end_ns`` is ``None`` where one was never seen to heal.
+    """Return the faults that were injected: (fault, kind, target, nodes, roles, start_ns, end_ns),
+    in the order of their start; ``end_ns`` is ``None`` where the fault was never seen to heal.
     """
     rows = {row["fault"]: row for row in faults.to_pylist()}
     return [
@@ -53,7 +53,8 @@ def windows(faults: pa.Table) -> list[dict[str, Any]]:
 
 
 def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
-    """``lost`` (``ack_ns``, ``read_ns``, ``partition``) with the fault that explains each row.
+    """Return ``lost`` (``ack_ns``, ``read_ns``, ``partition``) with the fault that explains each
+    row.
 
     ``phase`` is the acknowledgement's: ``before``, ``during`` or ``after`` the fault; all columns
     are null where no fault had been injected by the time of the read.
@@ -102,9 +103,9 @@ def _phase(at_ns: int, window: dict[str, Any]) -> str:
 
 
 def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
-    """The explanation of an attributed row as an example carries it: ``explained_by``.
+    """Return the explanation of an attributed row as an example carries it: ``explained_by``.
 
-    ``event`` says in a word what happened at ``ack_ns``.
+    ``event`` names the event at ``ack_ns`` in a word.
     """
     if row["fault"] is None:
         return {}
@@ -128,7 +129,7 @@ def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
 
 
 def _roles(roles: Sequence[str], partition: int | None) -> str:
-    """What the targets were, ``ROLES_SHOWN`` at most: those in ``partition`` first."""
+    """Name the targets' roles, ``ROLES_SHOWN`` at most: those in ``partition`` first."""
     here = f" of partition {partition}"
     shown = sorted(roles, key=lambda role: not role.endswith(here))
     more = len(shown) - ROLES_SHOWN
@@ -137,8 +138,8 @@ def _roles(roles: Sequence[str], partition: int | None) -> str:
 
 
 def explain_operations(operations: list[dict[str, Any]], faults: pa.Table) -> dict[str, Any]:
-    """``explained_by`` of an anomaly that these operations show: the fault nearest to the first
-    completion among them, of those injected before the last.
+    """Return ``explained_by`` of an anomaly that these operations show: the fault nearest to the
+    first completion among them, of those injected before the last.
     """
     done = [operation["complete_ns"] for operation in operations]
     row = pa.Table.from_pylist(

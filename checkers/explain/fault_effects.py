@@ -1,7 +1,8 @@
-"""What each fault did to work that was under way, and to who leads; decides nothing.
+"""Effects of each fault on open transactions and on leadership; decides nothing.
 
 A kill between two transactions shows little, and one that no election answered shows nothing about
-elections: these are the figures that tell. Elections are the store's own word, in mapped time.
+elections: these figures tell such faults apart. Elections are the store's own reports, in mapped
+time.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _ANSWER = {
 
 @attrs.frozen(kw_only=True)
 class Effect:
-    """One fault that was injected.
+    """The effect of one injected fault.
 
-    ``open``: at whichever moment of its injection it struck, at least so many transactions were
-    invoked and not yet complete. ``takeovers``: a row for each role of one node that its targets
-    held, ``{role, node, after_ns}``: who took it over while the fault was in force, counted from
-    the beginning of the injection; both ``None`` where nobody did.
+    ``open``: the least number of transactions that were invoked and not yet complete, over all
+    moments of its injection. ``takeovers``: a row for each role of one node that its targets held,
+    ``{role, node, after_ns}``: the node that took the role over while the fault was in force, and
+    the time from the beginning of the injection; both ``None`` where no node took it over.
     """
 
     fault: int
@@ -43,12 +44,12 @@ class Effect:
 
     @property
     def answered(self) -> bool:
-        """Whether every role that its targets held found somebody."""
+        """Whether a node took over every role that the fault's targets held."""
         return all(row["node"] is not None for row in self.takeovers)
 
 
 def effects(transactions: pa.Table, faults: pa.Table, events: pa.Table) -> tuple[Effect, ...]:
-    """The effect of every fault that was injected, in the order of ``attribution.windows``."""
+    """Return the effect of every injected fault, in the order of ``attribution.windows``."""
     invoked = np.sort(ints(transactions, "invoke_ns"))
     completed = np.sort(ints(transactions, "complete_ns"))
     injected = {row["fault"]: row["injected_ns"] for row in faults.to_pylist()}
@@ -65,8 +66,8 @@ def effects(transactions: pa.Table, faults: pa.Table, events: pa.Table) -> tuple
 
 
 def least_open(invoked: Ints, completed: Ints, start_ns: int, end_ns: int | None) -> int:
-    """The fewest transactions that were open at one moment from ``start_ns`` to ``end_ns``, both
-    included; at ``start_ns`` alone where there is no end. The arrays ascend.
+    """Return the fewest transactions that were open at one moment from ``start_ns`` to ``end_ns``,
+    both included; at ``start_ns`` alone where there is no end. The arrays ascend.
     """
     low, high = np.searchsorted(completed, [start_ns, start_ns if end_ns is None else end_ns])
     at_start = np.searchsorted(invoked, start_ns, side="right") - low
@@ -77,7 +78,7 @@ def least_open(invoked: Ints, completed: Ints, start_ns: int, end_ns: int | None
 
 
 def summary(found: Sequence[Effect]) -> dict[str, Any]:
-    """What a person asks of all faults together; empty where none was injected."""
+    """Summarize the effects of all faults; empty where none was injected."""
     if not found:
         return {}
     led = [effect for effect in found if effect.takeovers]
@@ -92,7 +93,7 @@ def summary(found: Sequence[Effect]) -> dict[str, Any]:
 
 
 def _takings(events: pa.Table) -> dict[tuple[str, int | None], list[tuple[int, str]]]:
-    """Who took what over when: (kind, partition) -> (at_ns, node), ascending."""
+    """Return the takeovers of each role: (kind, partition) -> (at_ns, node), ascending."""
     found: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
     columns = ["kind", "partition", "at_ns", "node"]
     for row in events.select(columns).to_pylist():
@@ -116,7 +117,9 @@ def _takeovers(
 
 
 def _held(roles: Iterable[str]) -> Iterator[tuple[str, str, int | None]]:
-    """The roles that one node holds, with the kind and partition of the event that answers."""
+    """Yield the roles that one node holds, with the kind and partition of the event of their
+    takeover.
+    """
     for role in roles:
         if match := _ROLE.fullmatch(role):
             yield role, _ANSWER[match["what"]], int(match["partition"])

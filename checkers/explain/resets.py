@@ -1,11 +1,12 @@
-"""Which forced resets of a partition a loss goes back to: the one between a write and the read that
-misses it, and the one before the write, under which it was acknowledged.
+"""Attribution of a loss to forced resets of its partition: the reset between a write and the read
+that misses it, and the reset before the write, under which it was acknowledged.
 
-A reset lets one replica go on alone, whatever the others had acknowledged: where a store tells of
-one, it explains a loss better than any fault. With it comes the start of the node that forced it,
-and the fault whose healing that start was. The reset before the write tells who was left to
-acknowledge it; where no reset came after the write, it explains nothing. Times of the store's
-events are mapped: what they may be off by is granted, and they explain, no more.
+A reset lets one replica continue alone, without regard to what the others had acknowledged: where a
+store reports one, it explains a loss better than any fault. The explanation includes the start of
+the node that forced the reset, and the fault that this start healed. The reset before the write
+tells which replicas were left to acknowledge it; where no reset followed the write, it explains
+nothing. Times of the store's events are mapped: their error bound is granted, and they explain, no
+more.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class ForcedReset:
     fault: Row | None
 
     def told(self) -> dict[str, Any]:
-        """As an example carries it."""
+        """Return the reset as an example carries it."""
         who, at_ns = self.reset["node"], self.reset["at_ns"]
         text = f"{self.reset['text']} by {who} at {seconds(at_ns)}"
         if self.start is not None:
@@ -61,13 +62,13 @@ class ForcedReset:
 
 @attrs.frozen(kw_only=True)
 class Cause:
-    """The reset that took a write away, and the last one before its acknowledgement, if any."""
+    """The reset that discarded a write, and the last one before its acknowledgement, if any."""
 
     taken: ForcedReset
     under: ForcedReset | None
 
     def told(self, explained: Row, ack_ns: int) -> dict[str, Any]:
-        """``explained`` (an example's ``explained_by``) with the chain of resets."""
+        """Return ``explained`` (an example's ``explained_by``) with the chain of resets."""
         taken = self.taken.told()
         told = dict(explained) | {"reset": taken}
         by_fault = told.get("text")
@@ -80,9 +81,9 @@ class Cause:
 
 
 def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | None]:
-    """The cause of each row of ``lost`` (``ack_ns``, ``read_ns``, ``partition``): the first reset
-    of its partition that may lie between acknowledgement and read, ``None`` where there is none,
-    and the last one that lies before.
+    """Return the cause of each row of ``lost`` (``ack_ns``, ``read_ns``, ``partition``): the first
+    reset of its partition that may lie between acknowledgement and read, ``None`` where there is
+    none, and the last one that lies before.
     """
     rows = events.select(["kind", "node", "at_ns", "uncertainty_ns", "partition", "text"])
     told = sorted(rows.to_pylist(), key=lambda row: row["at_ns"])
@@ -102,7 +103,7 @@ def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | N
 
 
 def columns(found: Sequence[Cause | None]) -> pa.Table:
-    """``RESETS`` of each row."""
+    """Return the columns ``RESETS`` of each row."""
     return pa.Table.from_pylist([_columns(cause) for cause in found], schema=RESETS)
 
 
@@ -117,7 +118,7 @@ def _columns(cause: Cause | None) -> dict[str, Any]:
 
 
 def _concerns(reset: Row, row: Row) -> bool:
-    """Whether it may be of the row's partition."""
+    """Tell whether the event may be of the row's partition."""
     return None in (reset["partition"], row["partition"]) or reset["partition"] == row["partition"]
 
 

@@ -32,12 +32,12 @@ _FINDINGS = {
 
 
 def of_finding(row: dict[str, Any]) -> str:
-    """One row of ``lists.findings`` as a sentence."""
+    """Format one row of ``lists.findings`` as a sentence."""
     return _FINDINGS[row["anomaly"]].format(**row)
 
 
 def of_lost_write(key: int, element: int, seen: int | None = None) -> str:
-    """A lost write as a sentence; ``seen`` is the last transaction that still read it."""
+    """Format a lost write as a sentence; ``seen`` is the last transaction that still read it."""
     what = f"lost write: an acknowledged append to key {key} (value {element})"
     if seen is None:
         return f"{what} is in no later read"
@@ -45,5 +45,5 @@ def of_lost_write(key: int, element: int, seen: int | None = None) -> str:
 
 
 def seconds(at_ns: int) -> str:
-    """A time on the run's axis for a person."""
+    """Format a time on the run's axis."""
     return f"{at_ns / NANOSECONDS:.3f} s"

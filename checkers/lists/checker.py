@@ -39,9 +39,9 @@ class ListAppend:
     kernels: tuple[Kernel, ...] = (WITNESSES, INFERENCE, SNAPSHOTS, CYCLES)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """Every anomaly, whatever the model; the model decides later what they mean."""
+        """Return every anomaly, of any model; the model decides later which of them count."""
         findings = pa.concat_tables([tables["lists.findings"], tables["snapshots.findings"]])
-        # A transaction that reads a key twice may be found out twice in the same words.
+        # A transaction that reads a key twice may give the same sentence twice.
         findings = findings.group_by(findings.column_names, use_threads=False).aggregate([])
         findings = findings.sort_by([(name, "ascending") for name in findings.column_names])
         shown = _first_of_each(findings)
@@ -68,19 +68,21 @@ class ListAppend:
 
 
 def _explained(anomaly: Anomaly, faults: pa.Table) -> Anomaly:
-    """The same with the fault that is nearest to each example."""
+    """Return the same anomalies, each example with the fault nearest to it."""
     examples = (e | explain_operations(e["operations"], faults) for e in anomaly.examples)
     return Anomaly(count=anomaly.count, examples=tuple(examples))
 
 
 def _accused(findings: pa.Table) -> dict[str, int]:
-    """Accused transactions by anomaly."""
+    """Return the accused transactions by anomaly."""
     counts = findings.group_by("anomaly").aggregate([("txn", "count_distinct")])
     return {r["anomaly"]: r["txn_count_distinct"] for r in counts.sort_by("anomaly").to_pylist()}
 
 
 def _first_of_each(findings: pa.Table) -> dict[str, list[Row]]:
-    """By anomaly what the first transactions are accused of, each once, as they are counted."""
+    """Return by anomaly the accusations of the first transactions, each once, as
+    they are counted.
+    """
     first = {}
     for name in _accused(findings):
         rows = findings.filter(pc.equal(findings.column("anomaly"), name))
@@ -90,7 +92,7 @@ def _first_of_each(findings: pa.Table) -> dict[str, list[Row]]:
 
 
 def _cycles(steps: pa.Table) -> dict[str, list[list[Row]]]:
-    """The example cycles by anomaly, each a list of steps."""
+    """Return the example cycles by anomaly, each a list of steps."""
     found: dict[str, dict[int, list[Row]]] = {}
     for row in steps.to_pylist():
         found.setdefault(row["anomaly"], {}).setdefault(row["cycle"], []).append(row)

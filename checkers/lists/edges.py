@@ -3,7 +3,7 @@
 ww: the writer of a version to the writer of the next. wr: the writer of the last element that a
 read saw to the reader. rw: the reader of a version to the writer of the next.
 
-An append that the longest read does not show happened after everything that it shows: it follows
+An append that the longest read does not show follows all appends that it shows: it comes after
 the last version, and the readers of that version precede it. Those are products of two groups,
 so the edges go through a *gate*, a vertex of its own (see ``gates``).
 """
@@ -42,22 +42,22 @@ EDGES = pa.schema(
 TAILS = pa.schema(
     [("role", pa.int8()), ("txn", pa.int32()), ("key", pa.int64()), ("element", pa.int64())]
 )
-"""Readers (role 0) and appenders (role 1) beyond the last known version of a key."""
+"""Readers (role 0) of a key's last known version, and appenders (role 1) beyond it."""
 READER, APPENDER = 0, 1
 
 
 def edges(ops: ListOps, versions: Versions) -> pa.Table:
-    """Dependencies between different transactions that did not fail.
+    """Return the dependencies between different transactions that did not fail.
 
-    Reads of transactions whose fate is unknown are among them: they count only where the
-    transaction is proven committed, which one key can't tell.
+    Reads of transactions of unknown fate are among them: they count only where the transaction is
+    proven committed, which a single key can't show.
     """
     made = [_write_write(ops, versions), _write_read(ops), _read_write(ops, versions)]
     return pa.concat_tables(made)
 
 
 def tails(ops: ListOps, versions: Versions) -> pa.Table:
-    """Who read the last known version of a key, and who appended what no read shows.
+    """Return the readers of each key's last known version, and the appenders that no read shows.
 
     Only of keys that have both; one row a transaction, key and role.
     """
@@ -90,7 +90,9 @@ def _tail(ops: ListOps, role: int, txn: Ints, k: Ints, element: Ints) -> pa.Tabl
 
 
 def _states(ops: ListOps, versions: Versions) -> tuple[Ints, Ints]:
-    """Reads whose last element is in the version order, with its position; empty reads have -1."""
+    """Return the reads whose last element is in the version order, with its position; empty reads
+    have -1.
+    """
     reads = ops.reads
     able = np.flatnonzero(ops.txns.type[reads.txn] != FAIL)
     empty = reads.length[able] == 0
@@ -104,7 +106,7 @@ def _states(ops: ListOps, versions: Versions) -> tuple[Ints, Ints]:
 
 
 def _last(ops: ListOps, read: Ints) -> Ints:
-    """The last element of each read; anything for an empty one."""
+    """Return the last element of each read; any number for an empty one."""
     if not len(ops.elements):
         return np.zeros(len(read), dtype=np.int64)
     at = ops.reads.start[read] + ops.reads.length[read] - 1
@@ -124,7 +126,7 @@ def _write_write(ops: ListOps, versions: Versions) -> pa.Table:
 
 
 def _between(ops: ListOps, versions: Versions, before: Ints, append: Ints) -> pa.Table:
-    """ww edges from the writers of versions ``before`` to the writers of ``append``."""
+    """Return ww edges from the writers of versions ``before`` to the writers of ``append``."""
     writer = versions.append[before]
     pick = writer >= 0
     writer, append = writer[pick], append[pick]

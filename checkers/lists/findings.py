@@ -1,10 +1,10 @@
 """Anomalies that one key's operations show without any cycle.
 
-Each function gives rows of ``FINDINGS``: the accused transaction, the other one that it takes to
-see it (-1: none) and the element in question. Definitions are Elle's (Kingsbury, Alvaro: *Elle*,
-VLDB 2020, and its source); only reads of committed transactions accuse, and what accuses a
-single transaction (all but garbage, duplicates, orders and dirty updates) only of those that
-answered ok.
+Each function gives rows of ``FINDINGS``: the accused transaction, the other one that reveals it
+(-1: none) and the element in question. Definitions are Elle's (Kingsbury, Alvaro: *Elle*,
+VLDB 2020, and its source); only reads of committed transactions accuse, and anomalies
+of a single transaction (all but garbage, duplicates, orders and dirty updates) accuse only
+transactions that answered ok.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Seen:
 
 
 def findings(ops: ListOps, versions: Versions, seen: Seen) -> pa.Table:
-    """All non-cycle anomalies of the keys of ``ops``."""
+    """Return all non-cycle anomalies of the keys of ``ops``."""
     return pa.concat_tables(
         [
             aborted_reads(ops, seen),
@@ -63,7 +63,7 @@ def rows(
     other: Ints | int = NOBODY,
     element: Ints | None = None,
 ) -> pa.Table:
-    """Findings as a table; ``k`` are positions in ``ops.keys``."""
+    """Return findings as a table; ``k`` are positions in ``ops.keys``."""
     others = np.broadcast_to(np.asarray(other, dtype=np.int64), len(txn))
     elements = pa.nulls(len(txn), pa.int64()) if element is None else pa.array(element, pa.int64())
     columns = [
@@ -77,10 +77,10 @@ def rows(
 
 
 def suspects(ops: ListOps, versions: Versions) -> Seen:
-    """The elements of the reads that could show an anomaly in a single element.
+    """Return the elements of the reads that could show an anomaly in a single element.
 
     A prefix of the longest read holds a bad element only where that read holds one early enough, so
-    the elements of nearly every read need not be looked at.
+    the elements of nearly every read need not be examined.
     """
     reads = ops.reads
     first_bad = _first_bad(ops, versions)
@@ -96,7 +96,9 @@ def suspects(ops: ListOps, versions: Versions) -> Seen:
 
 
 def _first_bad(ops: ListOps, versions: Versions) -> Ints:
-    """Per key the first position of the longest read that is aborted, garbage or a repetition."""
+    """Return per key the first position of the longest read that is aborted, garbage or a
+    repetition.
+    """
     append = versions.append
     writer = ops.appends.txn[append] if len(ops.appends.txn) else append
     bad = np.flatnonzero((append < 0) | (ops.txns.type[writer] == FAIL))
@@ -106,7 +108,9 @@ def _first_bad(ops: ListOps, versions: Versions) -> Ints:
 
 
 def _own_version(ops: ListOps, versions: Versions) -> Ints:
-    """Per read the lowest version position of an append that its transaction makes after it."""
+    """Return per read the lowest version position of an append that its transaction
+    makes after it.
+    """
     mine = np.full(len(ops.reads.txn), NEVER)
     read, append = _pairs(ops)
     later = ops.appends.pos[append] > ops.reads.pos[read]
@@ -117,7 +121,9 @@ def _own_version(ops: ListOps, versions: Versions) -> Ints:
 
 
 def _pairs(ops: ListOps) -> tuple[Ints, Ints]:
-    """Every (read, append) of one transaction on one key, as rows of the reads and the appends."""
+    """Return every (read, append) of one transaction on one key, as rows of the reads and the
+    appends.
+    """
     n = max(len(ops.txns.type), 1)
     order = np.lexsort((ops.appends.txn, ops.appends.k))
     code = ops.appends.k[order] * n + ops.appends.txn[order]
@@ -136,13 +142,13 @@ def aborted_reads(ops: ListOps, seen: Seen) -> pa.Table:
 
 
 def _answered(ops: ListOps, seen: Seen) -> Bools:
-    """Which suspicious reads are of transactions that answered ok themselves."""
+    """Mark the suspicious reads of transactions that answered ok themselves."""
     answered: Bools = ops.txns.type[ops.reads.txn[seen.read]] == OK
     return answered
 
 
 def garbage_reads(ops: ListOps, seen: Seen) -> pa.Table:
-    """garbage-read: an element that nobody appended."""
+    """garbage-read: a read holds an element that no transaction appended."""
     return _about(ops, "garbage-read", seen, seen.append < 0, np.full(len(seen.read), NOBODY))
 
 
@@ -184,7 +190,7 @@ def intermediate_reads(ops: ListOps) -> pa.Table:
 
 
 def _final(ops: ListOps) -> Bools:
-    """Whether each append is its transaction's last one to its key."""
+    """Mark each append that is its transaction's last one to its key."""
     appends = ops.appends
     order = np.lexsort((-appends.pos, appends.txn, appends.k))
     final = np.zeros(len(order), dtype=np.bool_)
@@ -195,7 +201,7 @@ def _final(ops: ListOps) -> Bools:
 def dirty_updates(ops: ListOps, versions: Versions) -> pa.Table:
     """dirty-update: a committed append follows a failed one in the version order.
 
-    Between the two there are only versions whose fate nobody knows.
+    Between the two there are only versions of unknown fate.
     """
     writer = _writer(ops, versions.append)
     type_ = np.where(versions.append >= 0, ops.txns.type[writer], -1)
@@ -207,7 +213,7 @@ def dirty_updates(ops: ListOps, versions: Versions) -> pa.Table:
 
 
 def _writer(ops: ListOps, append: Ints) -> Ints:
-    """The transaction of each append; any transaction where there is none (mask it)."""
+    """Return the transaction of each append; any transaction where there is none (mask it)."""
     if not len(ops.appends.txn):
         return np.zeros(len(append), dtype=np.int64)
     return ops.appends.txn[np.maximum(append, 0)]
@@ -216,7 +222,7 @@ def _writer(ops: ListOps, append: Ints) -> Ints:
 def _about(
     ops: ListOps, anomaly: str, seen: Seen, pick: Bools, other: NDArray[np.int64]
 ) -> pa.Table:
-    """Findings of single elements: the first of each read."""
+    """Return findings of single elements: the first of each read."""
     chosen = np.flatnonzero(pick)
     chosen = chosen[np.lexsort((seen.place[chosen], seen.read[chosen]))]
     chosen = chosen[group_starts(seen.read[chosen])]

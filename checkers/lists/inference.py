@@ -1,4 +1,4 @@
-"""The kernel that infers all that one key's operations tell; shared by the checkers of lists."""
+"""The kernel of all inferences over single keys; shared by the checkers of lists."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
 
 def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen`` and
-    ``.written``, ``lost-write.lost`` and ``.counts``."""
+    """Return ``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen``
+    and ``.written``, ``lost-write.lost`` and ``.counts``."""
     ops = list_ops(tables, setting)
     versions = versions_of(ops)
     seen = suspects(ops, versions)

@@ -31,19 +31,20 @@ LOST = pa.schema(
         ("seen", pa.int64()),
     ]
 )
-"""``read`` is the transaction whose read misses the value, ``read_ns`` when it was invoked.
+"""``read`` is the transaction whose read misses the value, ``read_ns`` the time of its invocation.
 ``seen`` is the last transaction that read the value and began after its acknowledgement; null where
 there is none, as in every history without final reads.
 """
 
 
 def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``lost-write.lost``, and ``lost-write.counts``: acknowledged and unverified appends.
+    """Return ``lost-write.lost``, and ``lost-write.counts``: acknowledged and unverified appends.
 
     An acknowledged append is lost if some read of its key was invoked after the acknowledgement,
-    and none of those shows it. Where one does and the last one does not, the last one is stale, or
-    else the value was lost after it had been seen: only the final reads of a run can tell, since
-    nothing writes or breaks beside them. A key that has final reads is judged by them alone.
+    and none of those shows it. Where one shows it and the last one does not, the last one is stale,
+    or else the value was lost after it had been seen: only the final reads of a run can tell, since
+    no write and no fault is concurrent with them. A key that has final reads is judged by them
+    alone.
     """
     last = _last_reads(ops)
     acked = np.flatnonzero(ops.txns.type[ops.appends.txn] == OK)
@@ -65,8 +66,8 @@ def _final_ns(setting: Setting) -> int | None:
 
 
 def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -> tuple[Ints, Ints]:
-    """Those of ``missed``, which the last reads lack, that count as lost; and for each the row of
-    the last read that shows it and began after its acknowledgement, -1 for none.
+    """Return the appends of ``missed``, which the last reads lack, that count as lost; and for each
+    the row of the last read that shows it and began after its acknowledgement, -1 for none.
     """
     if not len(missed):
         return missed, missed
@@ -81,8 +82,8 @@ def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -
 
 
 def _last_shown(ops: ListOps, missed: Ints) -> Ints:
-    """For each append the ok read that shows it and was invoked last, of those that began after the
-    first acknowledgement of these in its key; -1 for none.
+    """Return for each append the ok read that shows it and was invoked last, of those that began
+    after the first acknowledgement of these appends in its key; -1 for none.
     """
     reads, start = ops.reads, ops.txns.start
     since = np.full(len(ops.keys), np.iinfo(np.int64).max)
@@ -102,9 +103,9 @@ def _last_shown(ops: ListOps, missed: Ints) -> Ints:
 
 
 def _last_reads(ops: ListOps) -> Ints:
-    """Per key the committed real-time read that was invoked last; -1 for none.
+    """Return per key the committed real-time read that was invoked last; -1 for none.
 
-    Of those invoked at the same time, the last transaction's last.
+    Of reads invoked at the same time, the highest transaction's last one counts.
     """
     reads, txns = ops.reads, ops.txns
     last = np.full(len(ops.keys), -1)
@@ -121,7 +122,7 @@ def _last_reads(ops: ListOps) -> Ints:
 
 
 def _present(ops: ListOps, read: Ints) -> Bools:
-    """For each append, whether one of the reads ``read`` (one a key) shows it."""
+    """Mark the appends that one of the reads ``read`` (one a key) shows."""
     row, place = spread(ops.reads.length[read])
     element = ops.elements[ops.reads.start[read][row] + place]
     append = ops.writer(ops.reads.k[read][row], element)
@@ -154,7 +155,7 @@ def _transaction(ops: ListOps, read: Ints) -> pa.Array:
 
 
 def _partitions(micro_ops: pa.Table, keys: Ints) -> pa.Array:
-    """The partition of each key, null where the store does not tell."""
+    """Return the partition of each key, null where the store does not report it."""
     if not len(keys) or "partition" not in micro_ops.column_names:
         return pa.nulls(len(keys), pa.int32())
     at = pc.index_in(pa.array(keys, pa.int64()), value_set=micro_ops.column("key").combine_chunks())

@@ -1,4 +1,4 @@
-"""Appends and reads of lists as flat arrays: what every inference over them starts from."""
+"""Appends and reads of lists as flat arrays: the input of every inference over them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Appends:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Reads:
-    """One row a read whose result is known, sorted by (key, transaction, position); what it saw is
+    """One row a read whose result is known, sorted by (key, transaction, position); its list is
     ``elements[start:start + length]``.
     """
 
@@ -50,7 +50,9 @@ class ListOps:
     append_codes: _Codes
 
     def writer(self, k: Ints, element: Ints) -> Ints:
-        """The row in ``appends`` that wrote ``element`` to key ``k``, or -1 where nobody did."""
+        """Return the row in ``appends`` that wrote ``element`` to key ``k``, or -1 where no append
+        did.
+        """
         return self.append_codes.find(k, element)
 
 
@@ -68,7 +70,7 @@ class _Codes:
 
     @classmethod
     def of(cls, k: Ints, element: Ints) -> tuple[_Codes, Ints]:
-        """The codes of these pairs, and the order of the rows that they are in."""
+        """Return the codes of these pairs, and the order of the rows that the codes are in."""
         low, high = (int(element.min()), int(element.max())) if len(element) else (0, 0)
         span = high - low + 1
         ranks = None
@@ -97,11 +99,11 @@ class _Codes:
 
 
 def list_ops(tables: Tables, setting: Setting) -> ListOps:
-    """The list operations of ``micro_ops``.
+    """Return the list operations of ``micro_ops``.
 
-    An empty read of an ok transaction may be stored as null; a null in any other is not known, and
-    no read. Raises ``MalformedHistory`` for an element appended twice: nothing can be inferred of
-    such a key.
+    An empty read of an ok transaction may be stored as null; a null in any other transaction is an
+    unknown result, and no read. Raises ``MalformedHistory`` for an element appended twice: nothing
+    can be inferred of such a key.
     """
     txns = transactions_of(tables, setting)
     table = _in_order(tables["micro_ops"])
@@ -132,7 +134,7 @@ def list_ops(tables: Tables, setting: Setting) -> ListOps:
 
 
 def _in_order(micro_ops: pa.Table) -> pa.Table:
-    """Sorted by (transaction, position), as sealed files are."""
+    """Return the rows sorted by (transaction, position), as sealed files are."""
     txn, pos = ints(micro_ops, "txn"), ints(micro_ops, "pos")
     step = np.diff(txn)
     if np.all((step > 0) | ((step == 0) & (np.diff(pos) > 0))):
@@ -141,7 +143,7 @@ def _in_order(micro_ops: pa.Table) -> pa.Table:
 
 
 def _ranked(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """The distinct values, ascending, and the position among them of each row's value."""
+    """Return the distinct values, ascending, and the position among them of each row's value."""
     values = np.sort(np.asarray(pc.unique(column).to_numpy(), dtype=np.int64))
     rank = pc.index_in(column, value_set=pa.array(values, column.type))
     return values, np.asarray(rank.to_numpy(), dtype=np.int64)

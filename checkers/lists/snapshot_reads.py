@@ -1,8 +1,9 @@
-"""What single keys tell of snapshot reads: reads of kinds that promise a bounded staleness.
+"""Inference over snapshot reads, first of single keys: reads of kinds that promise a bounded
+staleness.
 
 A snapshot read must see every write that was acknowledged longer before its invocation than its
-kind's staleness. Whether all reads of a transaction are of one cut is asked later, over all keys
-(``checkers.lists.snapshot_reads``).
+kind's staleness. Whether all reads of a transaction are of one cut is decided later, over all keys
+(``find_broken_snapshots``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 NS_PER_S = 1_000_000_000
 
 SEEN = pa.schema([("txn", pa.int64()), ("key", pa.int64()), ("count", pa.int64())])
-"""How many versions of a key a snapshot read saw."""
+"""The number of versions of a key that a snapshot read saw."""
 
 WRITTEN = pa.schema(
     [
@@ -40,7 +41,9 @@ append that no read shows comes after all others."""
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Snapshots:
-    """Rows of reads, with how many versions each saw and how old it may be (nanoseconds)."""
+    """Rows of reads, with the number of versions that each saw and its permitted
+    age (nanoseconds).
+    """
 
     read: Ints
     count: Ints
@@ -50,7 +53,7 @@ class _Snapshots:
 def snapshots(
     ops: ListOps, versions: Versions, tables: Tables, setting: Setting
 ) -> tuple[pa.Table, dict[str, pa.Table]]:
-    """Findings of stale snapshots, and the tables ``snapshots.seen`` and ``.written``."""
+    """Return findings of stale snapshots, and the tables ``snapshots.seen`` and ``.written``."""
     some = _snapshots(ops, versions, tables, setting)
     place = _places(ops, versions)
     return _stale(ops, some, place), {
@@ -60,8 +63,8 @@ def snapshots(
 
 
 def _snapshots(ops: ListOps, versions: Versions, tables: Tables, setting: Setting) -> _Snapshots:
-    """The ok reads of snapshot kinds that are prefixes of their key's version order; the others are
-    anomalies of other names.
+    """Return the ok reads of snapshot kinds that are prefixes of their key's version order; the
+    others are anomalies of other names.
     """
     bounds = {p.kind: p.staleness_s for p in setting.declaration.promises}
     kinds = tuple(kind for kind, bound in bounds.items() if bound is not None)
@@ -76,7 +79,7 @@ def _snapshots(ops: ListOps, versions: Versions, tables: Tables, setting: Settin
 
 
 def _places(ops: ListOps, versions: Versions) -> Ints:
-    """The position that each append has among its key's versions."""
+    """Return the position that each append has among its key's versions."""
     version = versions.of_append[: len(ops.appends.txn)]
     unseen = versions.count[ops.appends.k]
     if not len(versions.position):
@@ -85,7 +88,9 @@ def _places(ops: ListOps, versions: Versions) -> Ints:
 
 
 def _stale(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
-    """stale-snapshot: of what the read lacks, the write that was acknowledged first is too old."""
+    """stale-snapshot: the read lacks writes, and the first of them to be
+    acknowledged is too old.
+    """
     appends, txns, reads = ops.appends, ops.txns, ops.reads
     acked = np.flatnonzero(txns.type[appends.txn] == OK)
     if not len(acked) or not len(some.read):
@@ -106,7 +111,9 @@ def _stale(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
 
 
 def _first_acknowledged(ops: ListOps, acked: Ints) -> Ints:
-    """For each of ``acked``, sorted by key, that or the later one of its key acknowledged first."""
+    """Return for each of ``acked``, sorted by key, the one acknowledged first of it and its key's
+    later ones.
+    """
     finish = ops.txns.finish[ops.appends.txn[acked]]
     in_time = np.lexsort((ops.appends.element[acked], finish))
     rank = np.empty(len(acked), dtype=np.int64)
@@ -124,7 +131,7 @@ def _seen(ops: ListOps, some: _Snapshots) -> pa.Table:
 
 
 def _written(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
-    """What was written to keys that snapshots read, by whoever did not fail."""
+    """Return the writes, by transactions that did not fail, to keys that snapshots read."""
     appends = ops.appends
     asked = np.zeros(len(ops.keys), dtype=np.bool_)
     asked[ops.reads.k[some.read]] = True
@@ -144,14 +151,14 @@ def _written(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
 
 
 CHUNK = 4_000_000
-"""Pairs of a snapshot and a writer that are looked at together, some 300 MB; more where a single
+"""The number of pairs of a snapshot and a writer in one batch, some 300 MB; more where a single
 process has more."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Pairs:
-    """Snapshots and writers of a key that both touched: does the read see the transaction there,
-    does it lack some of it? ``turn`` numbers snapshots by process, then in their order.
+    """Snapshots and writers that touched the same key: whether the read sees the transaction there,
+    and whether it lacks some of it. ``turn`` numbers snapshots by process, then in their order.
     """
 
     turn: Ints
@@ -164,7 +171,9 @@ class _Pairs:
 
 
 def find_broken_snapshots(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``snapshots.findings``: one row a snapshot that is fractured, and one for going back."""
+    """Return ``snapshots.findings``: one row for each fractured snapshot, and one for each that
+    goes back.
+    """
     found = [FINDINGS.empty_table()]
     if tables["snapshots.seen"].num_rows and tables["snapshots.written"].num_rows:
         txns = transactions_of(tables, setting)
@@ -181,7 +190,7 @@ def _by_turn(txns: Transactions, snapshots: Ints) -> Ints:
 
 
 def _pairs(tables: Tables, txns: Transactions, by_turn: Ints) -> Iterator[_Pairs]:
-    """All pairs, those of one process together."""
+    """Yield all pairs, those of one process together."""
     turn_of = np.zeros(len(txns.type), dtype=np.int64)
     turn_of[by_turn] = np.arange(len(by_turn))
     reader, key, count = (ints(tables["snapshots.seen"], n) for n in ("txn", "key", "count"))
@@ -230,7 +239,7 @@ def _judged(pairs: _Pairs, by_turn: Ints, txns: int) -> Iterator[pa.Table]:
 
 
 def _rows(anomaly: str, pairs: _Pairs, pick: Bools, other: Ints, by_turn: Ints) -> pa.Table:
-    """The first of what each snapshot shows."""
+    """Return the first finding of each snapshot."""
     chosen = np.flatnonzero(pick)
     chosen = chosen[np.lexsort((pairs.key[chosen], pairs.writer[chosen], pairs.turn[chosen]))]
     chosen = chosen[group_starts(pairs.turn[chosen])]

@@ -1,4 +1,4 @@
-"""Anomalies within what single transactions do to one key: internal, and lost updates."""
+"""Anomalies within one transaction's operations on one key: internal, and lost updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from checkers.lists.versions import Versions
 
 @attrs.frozen(kw_only=True, eq=False)
 class Own:
-    """What a read's own transaction did to the key before it.
+    """The operations of a read's own transaction on the key before it.
 
     ``before`` is the row of the transaction's previous read of the key (-1: none);
     ``order[low:high]`` are the rows of its appends since that read, and ``order[high:end]`` those
@@ -29,7 +29,7 @@ class Own:
 
 
 def own_operations(ops: ListOps) -> Own:
-    """The own operations around every read."""
+    """Return the own operations around every read."""
     reads, appends = ops.reads, ops.appends
     order = np.lexsort((appends.pos, appends.txn, appends.k))
     group = _groups(ops, reads.k, reads.txn)
@@ -49,15 +49,15 @@ def own_operations(ops: ListOps) -> Own:
 
 
 def _groups(ops: ListOps, k: Ints, txn: Ints) -> Ints:
-    """A number for each (key, transaction), ascending; positions are multiplied onto it."""
+    """Number each (key, transaction), ascending; positions are multiplied onto the number."""
     return k * max(len(ops.txns.type), 1) + txn
 
 
 def internal(ops: ListOps, own: Own) -> pa.Table:
-    """internal: a read that is not what the transaction's own earlier operations lead to.
+    """internal: a read contradicts the transaction's own earlier operations.
 
     After a read it must be that list and the own appends since; without one it must end in the own
-    appends, whatever came before them.
+    appends, with any elements before them.
     """
     reads = ops.reads
     count = own.high - own.low
@@ -94,8 +94,8 @@ def _any_of(found: Ints, n: int) -> Bools:
 
 
 def lost_updates(ops: ListOps, versions: Versions, own: Own) -> pa.Table:
-    """lost-update: committed transactions first read the same version and then appended to it. One
-    of them may; each other is a row that names the first.
+    """lost-update: committed transactions first read the same version and then appended to it. Only
+    one of them may; each other is a row that names the first.
     """
     reads = ops.reads
     first = own.before < 0
@@ -112,7 +112,7 @@ def lost_updates(ops: ListOps, versions: Versions, own: Own) -> pa.Table:
 
 
 def _states(ops: ListOps, versions: Versions, read: Ints) -> Ints:
-    """A number per read: equal for equal lists of one key.
+    """Number each read: equal for equal lists of one key.
 
     Prefixes of the longest read are told apart by their length; the others, which are anomalies
     themselves, by their content.

@@ -9,18 +9,19 @@ from checkers.engine.arrays import Bools, Ints, batches, group_starts, spread
 from checkers.lists.ops import ListOps
 
 CHUNK = 4_000_000
-"""List elements compared at once: some 100 MB of temporaries."""
+"""The number of list elements compared at once: some 100 MB of temporaries."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Versions:
-    """One row a version, by (key, position): ``element`` and the row of its append (-1: nobody).
+    """One row a version, by (key, position): ``element`` and the row of its append (-1: none).
 
-    ``first[k]`` is the row of key k's first version and ``count[k]`` how many there are. The order
-    is the longest read of a committed transaction, an element that it repeats counted where it
-    comes first. Reads of other transactions are no evidence: what failed at commit may have seen
-    all. ``prefix[r]`` says that read r is a prefix of that longest read, ``longest[k]`` is its row
-    in the reads (-1: there is none), ``repeats_at[k]`` the position in it of the first repetition.
+    ``first[k]`` is the row of key k's first version and ``count[k]`` the number of its versions.
+    The order is the longest read of a committed transaction, an element that it repeats counted
+    where it comes first. Reads of other transactions are no evidence: a transaction that failed at
+    commit may have seen anything. ``prefix[r]`` says that read r is a prefix of that longest read,
+    ``longest[k]`` is its row in the reads (-1: there is none), ``repeats_at[k]`` the position in it
+    of the first repetition.
     """
 
     k: Ints
@@ -35,7 +36,7 @@ class Versions:
     of_append: Ints
 
     def version(self, append: Ints) -> Ints:
-        """The version row that each append made, or -1 where it is in no version order."""
+        """Return the version row that each append made, or -1 where it is in no version order."""
         return np.where(append >= 0, self.of_append[np.maximum(append, 0)], -1)
 
 
@@ -43,7 +44,7 @@ NEVER = np.iinfo(np.int64).max
 
 
 def versions_of(ops: ListOps) -> Versions:
-    """The version orders of all keys of ``ops``."""
+    """Return the version orders of all keys of ``ops``."""
     longest = _longest(ops)
     has = longest >= 0
     length = np.where(has, ops.reads.length[longest], 0) if len(ops.reads.txn) else has * 0
@@ -73,7 +74,9 @@ def versions_of(ops: ListOps) -> Versions:
 
 
 def _longest(ops: ListOps) -> Ints:
-    """For each key the row of its longest committed read, the earliest of equals; -1 for none."""
+    """Return for each key the row of its longest committed read, the earliest of equals; -1 for
+    none.
+    """
     reads = ops.reads
     longest = np.full(len(ops.keys), -1)
     committed = np.flatnonzero(ops.txns.committed[reads.txn])
@@ -89,7 +92,7 @@ def _longest(ops: ListOps) -> Ints:
 
 
 def _repeated(k: Ints, element: Ints) -> Bools:
-    """True for every element that came before in the same key's list."""
+    """Mark every element that came before in the same key's list."""
     order = np.lexsort((np.arange(len(k)), element, k))
     repeated = np.zeros(len(k), dtype=np.bool_)
     repeated[order] = ~group_starts(k[order], element[order])
@@ -97,7 +100,7 @@ def _repeated(k: Ints, element: Ints) -> Bools:
 
 
 def _prefixes(ops: ListOps, longest: Ints) -> Bools:
-    """Whether each read is a prefix of its key's longest committed read."""
+    """Mark each read that is a prefix of its key's longest committed read."""
     reads = ops.reads
     # No such read: only the empty read is a prefix of nothing.
     target = longest[reads.k]

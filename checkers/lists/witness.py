@@ -1,4 +1,4 @@
-"""The early kernel that finds who saw the writes of transactions whose fate nobody knows."""
+"""The early kernel that finds the readers of writes by transactions of unknown fate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
 
 def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``lists.observed``, from the keys that transactions of unknown fate appended to."""
+    """Return ``lists.observed``, from the keys to which transactions of unknown fate appended."""
     micro_ops = tables["micro_ops"]
     unknown = transactions_of(tables, setting).type == INFO
     appended = np.asarray(pc.equal(micro_ops.column("f"), "append"))
@@ -29,12 +29,14 @@ def find_witnesses(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 
 
 def observed(ops: ListOps, versions: Versions, seen: Seen) -> pa.Table:
-    """Rows of ``OBSERVED``; ``versions`` and ``seen`` are of reads that answered ok alone."""
+    """Return rows of ``OBSERVED``; ``versions`` and ``seen`` are of reads that
+    answered ok alone.
+    """
     shown = versions.append[versions.append >= 0]
     strays = seen.append[seen.append >= 0]
     proven = _unknown_writers(ops, np.concatenate([shown, strays]))
     reads = ops.reads
-    # What is a prefix of the longest ok read shows nothing that this does not.
+    # A prefix of the longest ok read shows nothing that the longest read does not.
     read = np.flatnonzero((ops.txns.type[reads.txn] == INFO) & ~versions.prefix)
     row, place = spread(reads.length[read])
     read = read[row]
@@ -56,7 +58,7 @@ def _unknown_writers(ops: ListOps, append: Ints) -> Ints:
 
 
 def anybody_unknown(transactions: pa.Table) -> bool:
-    """Whether there is anything to prove."""
+    """Tell whether any transaction has an unknown outcome, which a read might prove."""
     return bool((codes(transactions, "type", TYPES) == INFO).any())
 
 

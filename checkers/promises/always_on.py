@@ -1,4 +1,4 @@
-"""What every run of ours is judged by, whatever its workload: no workload may do without it."""
+"""Checkers that judge every run of this harness: no workload can leave them out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ CHECKERS: tuple[Checker, ...] = (
 
 
 def tables(history: History) -> dict[str, pa.Table]:
-    """What ``CHECKERS`` look at beside the history: ``log_lines`` and ``controller``."""
+    """Return the tables that ``CHECKERS`` read beside the history: ``log_lines`` and
+    ``controller``.
+    """
     manifest = history.manifest
     patterns = stays_up.patterns_of(manifest.declaration) or ()
     return {
@@ -31,5 +33,7 @@ def tables(history: History) -> dict[str, pa.Table]:
 
 
 def arsenal(manifest: Manifest) -> tuple[FaultKind, ...]:
-    """The kinds of faults that were possible; none where nobody wrote them down."""
+    """Return the kinds of faults that were possible; none where the manifest does
+    not record them.
+    """
     return () if isinstance(manifest.arsenal, msgspec.UnsetType) else manifest.arsenal

@@ -1,4 +1,6 @@
-"""How long the store served nobody, fault by fault, and what each fault met; decides nothing."""
+"""The longest times without a successful operation, fault by fault, and each fault's effects;
+decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ class Availability:
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """``availability`` with ``drive`` and one entry of ``windows`` per injected fault; where
-        partitions are known also ``partitions``.
+        """Return ``availability`` with ``drive`` and one entry of ``windows`` per injected fault;
+        where partitions are known also ``partitions``.
         """
         table = tables["transactions"]
         ok = codes(table, "type", TYPES) == OK
@@ -48,7 +50,7 @@ class Availability:
 
 
 def _drive(setting: Setting, invoked: Ints, done: Ints) -> tuple[int, int]:
-    """When the drive phase began and ended, by its mark or by the operations themselves."""
+    """Return the begin and end of the drive phase, by its mark or by the operations themselves."""
     marks = dict(setting.phases)
     first = int(invoked.min()) if len(invoked) else 0
     last = int(done[-1]) if len(done) else first
@@ -56,8 +58,8 @@ def _drive(setting: Setting, invoked: Ints, done: Ints) -> tuple[int, int]:
 
 
 def _gap(done: Ints, start_ns: int, end_ns: int) -> dict[str, int]:
-    """The longest time without an ok completion that touches [start, end], and how many there
-    were; a gap ends at the first completion, even when that lies beyond the end.
+    """Return the longest time without an ok completion that touches [start, end], and the number of
+    ok completions; a gap ends at the first completion, even when that lies beyond the end.
     """
     low, high = np.searchsorted(done, [start_ns, end_ns], side="right")
     inner = done[low:high]
@@ -88,7 +90,7 @@ def _window(row: dict[str, Any], done: Ints) -> dict[str, Any]:
 
 
 def _first_after(done: Ints, at_ns: int) -> int | None:
-    """How long after ``at_ns`` the first ok completion came; ``None`` where none did."""
+    """Return the time from ``at_ns`` to the first ok completion; ``None`` where there is none."""
     row = int(np.searchsorted(done, at_ns, side="right"))
     return int(done[row]) - at_ns if row < len(done) else None
 
@@ -96,13 +98,14 @@ def _first_after(done: Ints, at_ns: int) -> int | None:
 CHECKER = Availability()
 
 
-PARTITIONS_MAX = 64  # a store of more has no table that a person would read
+PARTITIONS_MAX = 64  # a table of more is too wide to read
 
 
 def partition_gaps(tries: pa.Table, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """``partitions`` with a row for each fault of ``found`` (``fault``, ``kind``, ``start_ns``,
-    ``end_ns``): of each partition the longest time within without an acknowledged write. Times are
-    counted in steps of ``STEP_NS``. Empty where partitions are not known, or too many.
+    """Return ``partitions`` with a row for each fault of ``found`` (``fault``, ``kind``,
+    ``start_ns``, ``end_ns``): of each partition the longest time within without an acknowledged
+    write. Times are counted in steps of ``STEP_NS``. Empty where partitions are not known, or too
+    many.
     """
     partition = ints(tries, "partition")
     known = np.unique(partition)
@@ -129,8 +132,9 @@ def partition_gaps(tries: pa.Table, found: Sequence[Mapping[str, Any]]) -> dict[
 
 
 def _longest(done: Ints, start_ns: int, end_ns: int | None) -> int | None:
-    """The longest time without one of ``done`` that touches the window: it begins and may end
-    outside. ``None`` where nothing was done before or nothing after it.
+    """Return the longest time without one of ``done`` that touches the window: the gap begins
+    before or in it, and may end after it. ``None`` where no completion precedes it or none follows
+    it.
     """
     last_ns = int(done[-1]) if len(done) else start_ns
     low = int(np.searchsorted(done, start_ns, side="right")) - 1

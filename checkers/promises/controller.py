@@ -1,7 +1,7 @@
-"""Whether the controller kept up: a starved one measures itself, and calls it the store.
+"""Whether the controller kept up: an overloaded controller measures its own delays as the store's.
 
 A loop that wakes up late times operations out, injects faults late and reports gaps that were its
-own. Violations are proven by the order of what was recorded, so they stand; all else is in doubt.
+own. Violations are proven by the order of the records, so they stand; all else is in doubt.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from harness.outcome import Outcome
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 
 STALL_NS = 2_000_000_000
-"""One stall of this length is longer than a failover of a store takes: nothing in it is known."""
+"""One stall of this length exceeds a failover of a store: the run shows nothing about that time."""
 LATE_NS = 250_000_000
 LATE_SHARE = 0.1
-"""More than this share of the time in seconds that hold such a delay, and latencies are ours."""
+"""The share of time in seconds with such a delay above which latencies are the controller's own."""
 
 
 @attrs.frozen
 class Controller:
-    """``controller``: how late the loop ran; ``unknown`` where that was too much."""
+    """Reports the loop's delays as ``controller``; ``unknown`` where they were too long."""
 
     name: str = "controller"
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """Looks at the drive phase alone: nothing is measured before and after."""
+        """Judge the drive phase alone: nothing is measured before and after."""
         rows = _driven(tables["controller"], dict(setting.phases))
         if not rows.num_rows:
             return Part()
@@ -60,13 +60,13 @@ def _driven(rows: pa.Table, marks: dict[str, int]) -> pa.Table:
 
 
 def _cpu(rows: pa.Table, length: Ints) -> float | None:
-    """The share of one core over the whole time; ``None`` where it was not measured."""
+    """Return the share of one core over the whole time; ``None`` where it was not measured."""
     shares = rows.column("cpu_share").drop_null().to_numpy()
     return float(np.average(shares, weights=length)) if len(shares) == len(length) else None
 
 
 def _memory(rows: pa.Table) -> dict[str, Any]:
-    """The controller's memory when driving began, at most, and at the end; bytes."""
+    """Return the controller's memory when driving began, at most, and at the end; bytes."""
     resident = rows.column("resident_bytes").drop_null().to_numpy()
     if not len(resident):
         return {}

@@ -1,4 +1,5 @@
-"""How often each kind of fault hit each role: what a green run did not even try; decides nothing.
+"""Counts of how often each kind of fault hit each role, to show what a green run did not try;
+decides nothing.
 
 Roles are those that the targets held when they were resolved, just before the injection; only
 faults that were proven effective count. The cells are all kinds that were possible where the run
@@ -22,7 +23,9 @@ class Coverage:
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """Nothing where nobody knows what was possible, and no fault was recorded either."""
+        """Return an empty part where the manifest records no possible kinds and no fault is
+        recorded either.
+        """
         cells = covered(tables["faults"], setting.aimed_kinds)
         if not cells:
             return Part()
@@ -37,7 +40,9 @@ class Coverage:
 
 
 def covered(faults: pa.Table, kinds: tuple[str, ...]) -> dict[str, dict[str, int]]:
-    """{kind: {role: effective faults}}; a fault counts once in each role that its targets held."""
+    """Return {kind: {role: effective faults}}; a fault counts once in each role that its targets
+    held.
+    """
     cells = {kind: dict.fromkeys(ROLES, 0) for kind in kinds}
     for row in faults.to_pylist():
         if row["effective_ns"] is None or (kinds and row["kind"] not in cells):

@@ -1,13 +1,13 @@
 """The promise ``liveness``: once every fault is healed, each partition commits within a bound.
 
-Looked for in every stretch without a fault that is longer than the declared bound: during the
-drive, after the last heal before it. A partition is silent where several transactions on it were
-begun once the bound had passed and nothing has committed from the heal until they ended, or many
-that write and none of these. What was begun before proves nothing: the partition may have come back
-when it was over, in time, and nobody asked again. Who gave way to another
-transaction does not count as a try: a store whose locks favour long readers refuses every writer
-of a crowded partition for seconds, and serves. Locks that nobody holds are found by their state.
-Time is told in steps, so that a long history gives a short table.
+The checker examines every stretch without a fault that is longer than the declared bound: during
+the drive, after the last heal before it. A partition is silent where several transactions on it
+began after the bound and none committed from the heal until they ended, or many that write began
+and no write committed. Transactions that began earlier prove nothing: the partition may have
+recovered in time when they ended, and no client asked again. A transaction that gave way to another
+does not count as a try: a store whose locks favour long readers refuses every writer of a crowded
+partition for seconds, and serves. Locks without an owner are found by the checker of replicas.
+Times are counted in steps, so that a long history gives a short table.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Pa
 from harness.protocols.verdict import Anomaly
 
 LIVENESS = "liveness"
-STEP_NS = 50_000_000  # what is tried or acknowledged within a step counts as at its end
+STEP_NS = 50_000_000  # a try or an acknowledgement within a step counts as at its end
 MIN_TRIES = 3  # one or two transactions fail for their own reasons: locks, deadlines
-# Where reads commit, a write may still meet what only writes meet. One in forty of those that a
-# sound store is asked for after the bound fails, and in two of three short drills some partition is
-# asked for as many.
+# Where reads commit, a write may still fail for reasons that reads don't have. One in forty of the
+# writes that a sound store gets after the bound fails, and in two of three short drills some
+# partition gets as many.
 MIN_WRITES = 5
 TRIES = "liveness.tries"
 
 
 def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``liveness.tries``: what micro-operations there were, by partition, step of their
-    transaction's begin and of its end, whether they write and whether it was acknowledged; none of
-    who gave way to another.
+    """Return ``liveness.tries``: the distinct micro-operations by partition, step of their
+    transaction's begin and of its end, whether they write and whether they were acknowledged;
+    without those of transactions that gave way to another.
     """
     if isinstance(setting.declaration.liveness_s, msgspec.UnsetType):
         return {}
@@ -64,7 +64,7 @@ def count_tries(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 def _gave_way(
     transactions: pa.Table, conflicts: tuple[str, ...] | msgspec.UnsetType
 ) -> pa.ChunkedArray:
-    """Whether each transaction ended with one of the codes ``conflicts``."""
+    """Tell of each transaction whether it ended with one of the codes ``conflicts``."""
     known = () if isinstance(conflicts, msgspec.UnsetType) else conflicts
     return pc.is_in(
         transactions.column("error").cast(pa.string()), value_set=pa.array(known, pa.string())
@@ -79,7 +79,7 @@ class Liveness:
     kernels: tuple[Kernel, ...] = (Kernel(name=LIVENESS, exchange=Exchange.KEY, run=count_tries),)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """``liveness``, an example for each partition and stretch without a commit."""
+        """Return ``liveness``, with an example for each partition and stretch without a commit."""
         bound_s = setting.declaration.liveness_s
         if isinstance(bound_s, msgspec.UnsetType) or TRIES not in tables:
             return Part()
@@ -95,8 +95,8 @@ class Liveness:
 
 
 class Calm(NamedTuple):
-    """A stretch without any fault, from a heal on: what was begun before ``end_ns`` and had ended
-    by ``over_ns`` met none.
+    """A stretch without any fault, from a heal on: a transaction that began before ``end_ns`` and
+    ended by ``over_ns`` met no fault.
     """
 
     start_ns: int
@@ -105,8 +105,8 @@ class Calm(NamedTuple):
 
 
 def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[Calm]:
-    """Those of the drive, of ``least_ns`` at least. What the last is over by has no end: no fault
-    follows.
+    """Yield the calm stretches of the drive that last at least ``least_ns``. The last one's
+    ``over_ns`` is unbounded: no fault follows.
     """
     marks = dict(setting.phases)
     if "drive" not in marks or "heal" not in marks:
@@ -124,7 +124,7 @@ def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[Calm]:
 
 
 def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[dict[str, Any]]:
-    """Partitions that were asked for several things after the bound, and had committed none."""
+    """Yield the partitions that got several tries after the bound, and had committed none."""
     start_ns, end_ns, over_ns = stretch
     first, due = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NANOSECONDS)) // STEP_NS + 1
     begun, ended, partition = ints(tries, "begun"), ints(tries, "ended"), ints(tries, "partition")
@@ -138,8 +138,8 @@ def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[dict[str
             ("no write", "transactions that write", here & writes, MIN_WRITES),
         )
         for none, what, among, least in kinds:
-            # As many at least: of those that took the same steps of time one counts, as nothing
-            # tells them from the operations of a single one.
+            # A lower bound: transactions that took the same steps of time count as one, since they
+            # look like the operations of a single transaction.
             made = set(zip(begun[tried & among], ended[tried & among], strict=True))
             last = max((end for _, end in made), default=0)
             if len(made) >= least and not np.any(served & among & (ended <= last)):

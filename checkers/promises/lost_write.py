@@ -1,10 +1,10 @@
-"""The checker of lost writes: what was acknowledged must be in some read that starts later.
+"""The checker of lost writes: an acknowledged append must be in some read that starts later.
 
 An append is *lost* when it was acknowledged, its key was read after that, and no such read shows
-it; or when none of a run's final reads does. A read that lacks what another one after the
-acknowledgement shows is stale, which the cycles tell (G-single-item-realtime). A key without later
-reads says nothing: its appends are *unverified*, and counted. Reads of kinds that promise no real
-time are no evidence of a loss.
+it; or when none of a run's final reads does. A read that lacks an append which another read after
+the acknowledgement shows is stale, and the cycles report it (G-single-item-realtime). A key without
+later reads says nothing: its appends are *unverified*, and counted. Reads of kinds that promise no
+real time are no evidence of a loss.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class LostWrite:
     kernels: tuple[Kernel, ...] = (INFERENCE,)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """The lost writes by key and value, and how many appends nobody read back.
+        """Return the lost writes by key and value, and the number of appends that no read verified.
 
-        A run of ours reads every key at its end: what is unverified then, nobody can vouch for.
+        A run of ours reads every key at its end: an append that is unverified then makes the
+        outcome ``unknown``.
         """
         counts = tables["lost-write.counts"]
         statistics = {
@@ -79,7 +80,7 @@ def _beside(table: pa.Table, more: pa.Table) -> pa.Table:
 
 
 def _transactions(row: dict[str, Any]) -> tuple[int, ...]:
-    """The writer, the last reader that saw its value, and the one that missed it."""
+    """Return the writer, the last reader that saw its value, and the one that missed it."""
     return tuple(row[name] for name in ("writer", "seen", "read") if row[name] is not None)
 
 

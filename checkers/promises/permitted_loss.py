@@ -1,7 +1,7 @@
-"""Stores that may forget: those that go on without a majority, and without what it knew.
+"""Excuses for stores that declare that they may lose data: those that continue without a majority.
 
-Which writes a store may lose then is a question of its own. Until it is answered, what such a run
-shows decides nothing; without the loss of a majority everything counts.
+Which writes a store may lose then is a question of its own. Until it is answered, the losses of
+such a run decide nothing; without the loss of a majority everything counts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.protocols.models import OF_NODES, OF_SERVICE
 from harness.protocols.promise import Declaration
 
 _VOTER_OF = re.compile(r"(?:primary|leader|follower|voter) of partition (\d+)", re.ASCII)
-_NO_PARTITION = -1  # in which only those vote whose roles nobody knows
+_NO_PARTITION = -1  # in which only nodes of unknown roles vote
 
 STILL_COUNTS = OF_NODES | OF_SERVICE
-"""What no loss of a majority excuses."""
+"""Anomalies that no loss of a majority excuses."""
 
 
 def excuse(declaration: Declaration, faults: pa.Table) -> str:
-    """Why this store may have forgotten in this run, in words; empty where it may not."""
+    """Return the reason that excuses the store's losses in this run; empty where there is none."""
     least = declaration.forgets_without
     if isinstance(least, msgspec.UnsetType):
         return ""
@@ -44,13 +44,13 @@ def excuse(declaration: Declaration, faults: pa.Table) -> str:
 
 
 def excused(names: Iterable[str], why: str) -> frozenset[str]:
-    """Those of the anomalies ``names`` that decide nothing because of ``why``."""
+    """Return the anomalies of ``names`` that decide nothing because of ``why``."""
     return frozenset(names) - STILL_COUNTS if why else frozenset()
 
 
 def _votes(window: Mapping[str, Any]) -> frozenset[int] | None:
-    """The partitions in which who was hit had a vote, by its roles; ``None`` where it has none that
-    is known.
+    """Return the partitions in which the fault's targets had a vote, by their roles; ``None`` where
+    the roles are not known.
     """
     roles = window["roles"]
     if not roles:
@@ -62,9 +62,9 @@ def _votes(window: Mapping[str, Any]) -> frozenset[int] | None:
 def _first_out(
     faults: pa.Table, least: int, keepers: Collection[str] | None
 ) -> tuple[int, tuple[str, ...]] | None:
-    """The first moment at which ``least`` nodes that vote in the same partition were under faults
-    together, and which. Who is hit without a known role may vote in any, if it is one of
-    ``keepers`` (anybody, where nobody tells).
+    """Return the first moment at which ``least`` nodes that vote in the same partition were under
+    faults together, and those nodes. A target without a known role may vote in any partition, if it
+    is one of ``keepers`` (any target may, where the store does not declare them).
     """
     known = [(window, _votes(window)) for window in windows(faults)]
     for now, _ in known:

@@ -1,17 +1,18 @@
-"""What every store of replicated logs promises of its replicas, from what they told of themselves.
+"""Promises of every store of replicated logs about its replicas, from the states they reported.
 
 =================== ==============================================================================
 ``diverged-logs``   two replicas have applied different entries at one place of their log
 ``diverged-replicas`` two replicas have applied the same entries and hold different contents
 ``two-leaders``     two nodes led one group in one term
-``forgotten-state`` a node lost, with a restart, what it had made durable: term, vote or entries
+``forgotten-state`` a node lost, with a restart, durable state: term, vote or entries
 ``went-back``       term, commit or applied index of a replica fell while its node ran
-``lost-entries``    what a replica had applied is in the logs of no majority at the end
+``lost-entries``    an entry that a replica had applied is in the logs of no majority at the end
 ``stale-primary``   a node would acknowledge after another had taken over from it
-``lock-left``       transactions hold something at the end, though nobody drives any more
+``lock-left``       transactions hold locks at the end, after every client has stopped
 =================== ==============================================================================
 
-Times prove something only as question and answer: what was asked after another's answer came later.
+Times prove an order only between a question and an earlier answer: a question that was sent after
+another replica's answer had arrived is the later one.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
 Found = Iterator[tuple[str, str]]
-"""Name and sentence of each thing that is wrong."""
+"""The name and the sentence of each anomaly."""
 
 
 @attrs.frozen
 class Replicas:
-    """Compares replicas; says nothing of a run that has no states."""
+    """Compares replicas; gives no anomalies for a run without states."""
 
     name: str = "replicas"
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """Everything that is wrong between and within replicas."""
+        """Return every anomaly between and within replicas."""
         states, logs, events = tables["states"], tables["logs"], tables["events"]
         last = states.filter(states.column("final"))
         texts: dict[str, list[str]] = {}
@@ -65,7 +66,7 @@ class Replicas:
 
 
 def diverged_logs(states: pa.Table, logs: pa.Table) -> Found:
-    """One sentence a place where replicas have applied different entries."""
+    """Yield one sentence for each place of a log where replicas have applied different entries."""
     applied = states.filter(pc.greater(states.column("applied_term"), 0))
     names = ["group", "index", "term"]
     places = pa.concat_tables(
@@ -90,7 +91,7 @@ def diverged_logs(states: pa.Table, logs: pa.Table) -> Found:
 
 
 def diverged_replicas(last: pa.Table) -> Found:
-    """One sentence a group and index that leads to different contents."""
+    """Yield one sentence for each group and index at which replicas differ in content."""
     told = last.filter(last.column("content").is_valid())
     for row in _spread(told, ["group", "applied_index"], "content").to_pylist():
         same = pc.and_(
@@ -106,7 +107,7 @@ def diverged_replicas(last: pa.Table) -> Found:
 
 
 def two_leaders(states: pa.Table, events: pa.Table) -> Found:
-    """One sentence a term in which two nodes led."""
+    """Yield one sentence for each term in which two nodes led."""
     leading = states.filter(states.column("leading")).select(["partition", "term", "node"])
     kind = pc.equal(events.column("kind"), EventKind.LEADER_ELECTED.value)
     elected = events.filter(kind).select(["partition", "term", "node"])
@@ -123,7 +124,7 @@ def two_leaders(states: pa.Table, events: pa.Table) -> Found:
 
 
 def forgotten(states: pa.Table) -> Found:
-    """One sentence a restart that lost something durable."""
+    """Yield one sentence for each restart that lost durable state."""
     before: dict[tuple[str, str], Row] = {}
     for row in _boots(states):
         replica = row["life"], row["group"]
@@ -135,7 +136,7 @@ def forgotten(states: pa.Table) -> Found:
 
 
 def went_back(states: pa.Table) -> Found:
-    """One sentence a replica and number that fell without a restart."""
+    """Yield one sentence for each replica and number that fell without a restart."""
     order = [(name, "ascending") for name in ("life", "group", "boot", "asked_ns")]
     ordered = states.sort_by(order)
     same = np.ones(max(0, ordered.num_rows - 1), dtype=np.bool_)
@@ -153,13 +154,13 @@ def went_back(states: pa.Table) -> Found:
 
 
 def lost_entries(states: pa.Table, last: pa.Table) -> Found:
-    """One sentence a group of whose applied entries too few replicas have the last."""
+    """Yield one sentence for each group whose last applied entry is on too few replicas."""
     voters = last.filter(last.column("voter"))
     for row in last.filter(last.column("leading")).to_pylist():
         group, size = row["group"], row["voters"]
         of_group = states.filter(pc.equal(states.column("group"), group))
         here = voters.filter(pc.equal(voters.column("group"), group)).to_pylist()
-        # What was applied after a replica had been asked need not have reached it by then.
+        # An entry that was applied after a replica had been asked need not have reached it by then.
         lacking = {
             voter["node"]: known
             for voter in here
@@ -175,13 +176,15 @@ def lost_entries(states: pa.Table, last: pa.Table) -> Found:
 
 
 def _known_at(states: pa.Table, asked_ns: int) -> int:
-    """The last entry that any replica is known to have applied before ``asked_ns``."""
+    """Return the last entry that any replica is known to have applied before ``asked_ns``."""
     before = states.filter(pc.less_equal(states.column("answered_ns"), asked_ns))
     return max(before.column("applied_index").to_pylist(), default=0)
 
 
 def stale_primaries(states: pa.Table) -> Found:
-    """One sentence an answer of a primary that another had followed, or that shares its epoch."""
+    """Yield one sentence for each answer of a primary that another had followed, or that shares its
+    epoch.
+    """
     acting = states.filter(states.column("acting"))
     for partition in sorted(acting.column("partition").unique().to_pylist()):
         claims = acting.filter(pc.equal(acting.column("partition"), partition))
@@ -204,7 +207,9 @@ def stale_primaries(states: pa.Table) -> Found:
 
 
 def locks_left(last: pa.Table, setting: Setting) -> Found:
-    """One sentence a replica where something is held at the end of a run that came to rest."""
+    """Yield one sentence for each replica that holds locks at the end of a run that
+    came to rest.
+    """
     restless = any(text.startswith(("quiesce", "collect states")) for text in setting.trouble)
     if setting.interrupted or restless or "final-reads" not in dict(setting.phases):
         return
@@ -223,7 +228,7 @@ def _anomaly(texts: list[str]) -> Anomaly:
 
 
 def _spread(table: pa.Table, keys: list[str], value: str) -> pa.Table:
-    """Groups by ``keys`` in which ``value`` is not one."""
+    """Return the groups by ``keys`` in which ``value`` has more than one value."""
     grouped = table.group_by(keys).aggregate([(value, "min"), (value, "max")])
     return grouped.filter(
         pc.not_equal(grouped.column(f"{value}_min"), grouped.column(f"{value}_max"))
@@ -240,7 +245,9 @@ def _where(partition: int | None) -> str:
 
 
 def _boots(states: pa.Table) -> list[Row]:
-    """What each start of each replica told last and found first, in their order."""
+    """Return each start of each replica with its last reported and its first recovered state, in
+    order.
+    """
     keys = ["node", "life", "group", "boot"]
     order = [("asked_ns", "ascending")]
     # No vote is an answer, too: else that of an earlier term would stand beside the last term.
@@ -256,7 +263,9 @@ def _boots(states: pa.Table) -> list[Row]:
 
 
 def _lost(told: Row, row: Row) -> str | None:
-    """What ``row``'s start did not find of what was ``told`` before it."""
+    """Describe the state of ``told`` that the start in ``row`` did not recover; ``None`` if all was
+    there.
+    """
     term, vote = row["recovered_term_first"], row["recovered_vote_first"]
     if term < told["term_last"]:
         return f"started in term {term} after it had told term {told['term_last']}"
@@ -274,7 +283,7 @@ def _lost(told: Row, row: Row) -> str | None:
 
 
 def _both(told: Row | None, row: Row) -> Row:
-    """The most that was told up to the end of ``row``'s start."""
+    """Return the highest state reported up to the end of the start in ``row``."""
     if told is None:
         return row
     further = max(told, row, key=lambda each: each["term_last"])
@@ -283,14 +292,14 @@ def _both(told: Row | None, row: Row) -> Row:
 
 
 def _repeats(column: pa.ChunkedArray) -> Bools:
-    """Whether each value but the first is the one before."""
+    """Mark each value but the first that equals the one before."""
     flat = column.combine_chunks()
     repeats: Bools = np.asarray(pc.equal(flat[1:], flat[:-1]), dtype=np.bool_)
     return repeats
 
 
 def _overtaken(claims: pa.Table) -> Iterator[tuple[int, int]]:
-    """Rows that were asked after an answer of a later epoch, and that epoch."""
+    """Yield the rows that were asked after an answer of a later epoch, and that epoch."""
     asked, answered = ints(claims, "asked_ns"), ints(claims, "answered_ns")
     epoch = ints(claims, "epoch")
     order = np.argsort(answered, kind="stable")

@@ -1,4 +1,4 @@
-"""Counts of what was tried and what came of it; decides nothing."""
+"""Counts of operations by their outcome; decides nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.protocols.checker import Exchange, Kernel, Lookup, Part, Setting, T
 
 
 def count_steps(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``statistics.steps``: micro-operations by f and by how their transaction ended."""
+    """Return ``statistics.steps``: micro-operations by f and by how their transaction ended."""
     micro_ops = tables["micro_ops"]
     ended = tables["transactions"].column("type").take(pa.array(ints(micro_ops, "txn")))
     steps = pa.table({"f": micro_ops.column("f"), "type": ended})
@@ -24,7 +24,7 @@ STEPS = Kernel(name="statistics", exchange=Exchange.KEY, run=count_steps)
 
 
 def steps_by_f(tables: Tables) -> dict[str, dict[str, int]]:
-    """{f: {type: micro-operations}} from what ``STEPS`` gave; every type is there."""
+    """Return {f: {type: micro-operations}} from the rows of ``STEPS``; every type is there."""
     totals: dict[str, dict[str, int]] = {}
     for row in tables["statistics.steps"].to_pylist():
         counts = totals.setdefault(row["f"], dict.fromkeys(TYPES, 0))

@@ -1,11 +1,11 @@
 """The promise ``stays-up``: a node ends only when a fault, or a person, ends it.
 
 ``node-exit`` is a program that ended though no verb of the run ended it, as the provider saw it;
-``panic`` a line of a log that the system itself declares to be one. Both are explained, and then no
-anomaly, by a fault in force on that very node of a kind that says of itself that nodes may not
-survive it (a disk that fails); an exit also by the store's own events: others refused the node
-until it is started anew, and it stopped by its own word. Where the disk of the run itself was full
-they are told, and decide nothing: see ``analyze``.
+``panic`` is a line of a log that the system itself declares to be one. A fault in force on that
+very node explains both, if its kind declares that nodes may not survive it (a disk that fails);
+then they are no anomaly. The store's own events explain an exit, too: other nodes refused the node
+until its next start, and its own event says that it stopped. Where the disk of the run itself was
+full, both are reported and decide nothing: see ``analyze``.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Row = dict[str, Any]
 
 @attrs.frozen
 class StaysUp:
-    """Judges only systems that declare what their logs say."""
+    """Judges only systems that declare patterns of their logs."""
 
     name: str = "stays-up"
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """``node-exit`` and ``panic``, and under ``node_logs`` everything that was found."""
+        """Return ``node-exit`` and ``panic``, and under ``node_logs`` every matching line."""
         if patterns_of(setting.declaration) is None:
             return Part()
         lines = tables["log_lines"].to_pylist()
@@ -76,7 +76,7 @@ class StaysUp:
 
 
 def _explained(row: Row, risky: Iterable[Row]) -> bool:
-    """Whether a fault that nodes may not survive was in force on the node when it ended."""
+    """Tell whether a fault that nodes may not survive was in force on the node when it ended."""
     first_ns, last_ns = row["at_ns"] - row["uncertainty_ns"], row["at_ns"]
     return any(
         row["node"] in (window["nodes"] or ())
@@ -87,7 +87,7 @@ def _explained(row: Row, risky: Iterable[Row]) -> bool:
 
 
 def _lives(events: pa.Table) -> list[Row]:
-    """What the store says of its nodes' lives, in order of time."""
+    """Return the store's events about the starts and ends of its nodes, in order of time."""
     kinds = pa.array([kind.value for kind in LIFE])
     table = events.filter(pc.is_in(events["kind"], value_set=kinds)).sort_by("at_ns")
     rows: list[Row] = table.select(["node", "kind", "at_ns"]).to_pylist()
@@ -95,7 +95,9 @@ def _lives(events: pa.Table) -> list[Row]:
 
 
 def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
-    """Whether the node was refused in the life that ended so, and then stopped by its own word."""
+    """Tell whether other nodes refused the node in the life that ended so, and the store then
+    reported its stop.
+    """
     told = [e["kind"] for e in lives if e["node"] == row["node"] and e["at_ns"] <= row["at_ns"]]
     began = [place for place, kind in enumerate(told) if kind == EventKind.NODE_STARTED]
     life = told[began[-1] if began else 0 :]
@@ -103,7 +105,7 @@ def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
 
 
 def _exit(row: Row, lines: list[Row]) -> Row:
-    """An exit in words, with what the node's logs have to say about anything."""
+    """Return the example of an exit, with the last findings in the node's logs."""
     said = sorted(
         (line for line in lines if line["node"] == row["node"]),
         key=lambda line: (line["file"], line["line"]),
@@ -120,7 +122,9 @@ def _exit(row: Row, lines: list[Row]) -> Row:
 
 
 def _panics(lines: Iterable[Row], risky: Iterable[Row]) -> Iterator[Row]:
-    """Lines that are a broken promise. They have no time on the axis: any risk explains them."""
+    """Return the lines that break the promise. They have no time on the axis, so any fault that
+    nodes may not survive explains them.
+    """
     excused = {node for window in risky for node in window["nodes"] or ()}
     return (line for line in lines if line["breaks"] and line["node"] not in excused)
 
@@ -145,7 +149,7 @@ def _told(row: Row) -> str:
 
 
 def _summary(lines: Iterable[Row]) -> dict[str, Any]:
-    """By node and pattern how many lines there are and the first of them."""
+    """Return by node and pattern the number of lines and the first of them."""
     found: dict[str, dict[str, Any]] = {}
     for row in lines:
         here = found.setdefault(row["node"], {}).setdefault(
@@ -177,18 +181,20 @@ SCHEMA = pa.schema(
         ("total", pa.int64()),
     ]
 )
-"""One row a line that was found, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from
-1, ``file`` is relative to the run directory, ``total`` counts what the pattern matched there."""
+"""One row a matching line, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from 1,
+``file`` is relative to the run directory, ``total`` counts the pattern's matches there."""
 
 
 def patterns_of(declaration: Declaration) -> tuple[LogPattern, ...] | None:
-    """What the system declares; ``None`` where it promises nothing about its nodes."""
+    """Return the patterns that the system declares; ``None`` where it promises nothing about its
+    nodes.
+    """
     logs = declaration.logs
     return None if isinstance(logs, msgspec.UnsetType) else logs
 
 
 def scan(history: History, patterns: Iterable[LogPattern]) -> pa.Table:
-    """Every finding in the logs of ``history``, as far as they are sealed. Raises
+    """Find the matching lines in the logs of ``history``, as far as they are sealed. Raises
     ``MalformedHistory`` for a pattern that is no regular expression.
     """
     wanted = tuple(patterns)
@@ -241,8 +247,8 @@ def _batches(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, byt
 
 
 def _lines(path: Path, left: int) -> Iterator[tuple[int, bytes]]:
-    """The lines of the first ``left`` bytes of ``path`` by number, each cut to what is looked
-    at.
+    """Yield the lines of the first ``left`` bytes of ``path`` by number, each cut to the examined
+    length.
     """
     number, whole = 1, True
     with open_regular(path) as stream:

@@ -1,4 +1,4 @@
-"""Whether a run says anything at all: a vacuous or broken one must not pass for a good one."""
+"""Whether a run is evidence at all: a vacuous or broken one must not pass for a good one."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ERRORS_SHOWN = 3
 
 @attrs.frozen
 class Vacuity:
-    """Makes a run ``unknown`` that shows too little, with every reason there is."""
+    """Makes a run ``unknown`` that shows too little, with all the reasons."""
 
     name: str = "evidence"
     kernels: tuple[Kernel, ...] = (STEPS,)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """``valid`` or ``unknown``."""
+        """Return ``valid`` or ``unknown``."""
         reasons = (
             *_incomplete(setting),
             *_unreached(tables),
@@ -53,7 +53,7 @@ def _incomplete(setting: Setting) -> Iterator[str]:
 
 
 def _unreached(tables: Tables) -> Iterator[str]:
-    """A cluster that nobody got through to has kept no promise, and broken none."""
+    """Report a cluster that no client reached: it has kept no promise, and broken none."""
     table = tables["transactions"]
     if not table.num_rows or np.any(codes(table, "type", TYPES) == OK):
         return
@@ -77,7 +77,8 @@ def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
         before = "" if final_ns is None else " before the final reads"
         yield f"vacuous: {count} ok transactions{before}, expected at least {setting.min_ok}"
     if not setting.planned:
-        # What crashed and was read all the same is evidence enough: each checker says what lacks.
+        # An import's crashed writes are evidence where they were read: each checker reports
+        # what it lacks.
         return
     for f, counts in steps_by_f(tables).items():
         if not counts["ok"]:
@@ -86,8 +87,8 @@ def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
 
 
 def _bugs(table: pa.Table) -> str:
-    """What clients and workloads raised that is no error of the store, for who asks why nothing
-    succeeded; empty where there was none.
+    """Return the errors that clients and workloads raised and the store did not, as an explanation
+    of why nothing succeeded; empty where there was none.
     """
     errors = table["error"].cast(pa.string()).fill_null("")
     counted = Counter(errors.filter(pc.starts_with(errors, CLIENT_BUG)).to_pylist())
@@ -96,12 +97,16 @@ def _bugs(table: pa.Table) -> str:
 
 
 def _proven_here(tables: Tables) -> list[dict[str, Any]]:
-    """Faults whose effect and healing was for us to prove: not those of an imported history."""
+    """Return the faults whose effect and healing the harness had to prove: not those of an imported
+    history.
+    """
     return [row for row in tables["faults"].to_pylist() if row["state"] != FaultState.RECORDED]
 
 
 def _not_recovered(tables: Tables, setting: Setting) -> Iterator[str]:
-    """No ok transaction that was invoked after the last heal: nobody knows whether it recovered."""
+    """Report that no transaction invoked after the last heal succeeded: the store's recovery is
+    unproven.
+    """
     healed = [row["healed_ns"] for row in _proven_here(tables) if row["healed_ns"]]
     if not healed:
         return

@@ -38,13 +38,13 @@ KEYS = pa.schema(
         ("tested", pa.bool_()),
     ]
 )
-"""``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if something was
-written that somebody could have seen: a write that may have taken effect, and a read that answered.
+"""``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if it has a write
+that may have taken effect, and a read that answered and could have seen it.
 """
 
 
 def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
-    """``register.findings`` and ``register.keys``."""
+    """Return ``register.findings`` and ``register.keys``."""
     ops, unexplained = register_ops(tables, setting)
     searched = searched_keys(ops)
     by_zones = judge_by_zones(ops.take(~searched[ops.k]))
@@ -72,7 +72,7 @@ def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
 
 
 def _tested(ops: Ops) -> Bools:
-    """For each key whether it was written, and read by an operation that answered."""
+    """Tell for each key whether it was written, and read by an operation that answered."""
     written, read = np.zeros((2, len(ops.keys)), dtype=np.bool_)
     written[ops.k[ops.f != READ]] = True
     read[ops.k[(ops.f != WRITE) & (ops.finish != NEVER)]] = True
@@ -80,7 +80,7 @@ def _tested(ops: Ops) -> Bools:
 
 
 def _one_by_one(ops: Ops) -> list[Ops]:
-    """The operations key by key: the one place where keys are not judged all at once."""
+    """Return the operations key by key: the one place where keys are not judged all at once."""
     starts = np.flatnonzero(group_starts(ops.k))
     return [ops.take(rows) for rows in np.split(np.arange(len(ops.k)), starts)[1:]]
 
@@ -91,7 +91,9 @@ def _operations(one: Ops) -> list[Op]:
 
 
 def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
-    """The operation, then those that left what the register could hold instead."""
+    """Return the operation, then the operations that wrote the other values that the register could
+    hold.
+    """
     held = [number for number in answer.held if number != INITIAL]
     wrote = np.flatnonzero((one.f != READ) & np.isin(one.left, [*held, one.seen[answer.op]]))
     wrote = wrote[(one.start[wrote] <= one.finish[answer.op]) & (wrote != answer.op)]
@@ -108,7 +110,7 @@ def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
 
 
 MENTIONED_MAX = 4
-"""Writers that an example names beside the operation that nothing explains."""
+"""The number of writers that an example names beside the operation that nothing explains."""
 
 REGISTER = Kernel(name="register", exchange=Exchange.KEY, run=judge_keys)
 
@@ -127,7 +129,9 @@ class Register:
     kernels: tuple[Kernel, ...] = (REGISTER,)
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """``unknown`` where the search of a key came to its limit, and nothing else is wrong."""
+        """Return ``unknown`` where the search of a key reached its limit and there
+        is no anomaly.
+        """
         columns = ("anomaly", "key", "form", "txns", "value")
         found = sorted(tables["register.findings"].to_pylist(), key=lambda r: _order(r, columns))
         anomalies = {

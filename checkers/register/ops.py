@@ -16,9 +16,9 @@ READ, WRITE, CAS = 0, 1, 2
 _STEPS = ("r", "w", "cas")
 
 INITIAL = -1
-"""The value of a register that nobody has written, among values that are numbered from 0."""
+"""The value of a register before its first write, among values that are numbered from 0."""
 NEVER = np.iinfo(np.int64).max
-"""When an operation ends whose outcome nobody knows."""
+"""The end of an operation of unknown outcome."""
 
 FINDINGS = pa.schema(
     [
@@ -31,8 +31,8 @@ FINDINGS = pa.schema(
         ("held", pa.list_(pa.int64())),
     ]
 )
-"""One row a contradiction; ``form`` says which, and with it what the other columns hold. A null
-value is that of a register that nobody has written.
+"""One row a contradiction; ``form`` says which, and with it the meaning of the other columns. A
+null value is that of a register before its first write.
 """
 
 
@@ -41,8 +41,8 @@ class Ops:
     """One row an operation that may count, sorted by (key, transaction).
 
     ``k`` is the key's position in ``keys``. ``seen`` and ``left`` are positions in ``values``, or
-    ``INITIAL``: what it found (a read, a compare-and-set), and what it left (all).
-    Reads are committed; writes are committed, or end ``NEVER``.
+    ``INITIAL``: the value that the operation found (a read, a compare-and-set), and the value that
+    it left (all). Reads are committed; writes are committed, or end ``NEVER``.
     """
 
     keys: Ints
@@ -56,19 +56,19 @@ class Ops:
     finish: Ints
 
     def take(self, rows: Ints | Bools) -> Ops:
-        """Only ``rows``."""
+        """Return only ``rows``."""
         names = ("txn", "k", "f", "seen", "left", "start", "finish")
         return attrs.evolve(self, **{name: getattr(self, name)[rows] for name in names})
 
     def value(self, number: int) -> int | None:
-        """The value that ``number`` stands for."""
+        """Return the value that ``number`` stands for."""
         return None if number == INITIAL else int(self.values[number])
 
 
 def register_ops(tables: Tables, setting: Setting) -> tuple[Ops, pa.Table]:
-    """The operations that some order must explain, and ``FINDINGS`` on the reads that none can: of
-    values that nobody wrote (garbage-read), or only operations that failed (G1a). Reads of a kind
-    that promises no real time may be of any age, but not of what never was.
+    """Return the operations that some order must explain, and ``FINDINGS`` on the reads that no
+    order can: of values that no operation wrote (garbage-read), or only failed ones (G1a). Reads of
+    a kind that promises no real time may be of any age, but not of a value that never existed.
 
     Raises ``MalformedHistory`` for a transaction of several steps.
     """
@@ -76,7 +76,7 @@ def register_ops(tables: Tables, setting: Setting) -> tuple[Ops, pa.Table]:
     txns = transactions_of(tables, setting)
     type_ = txns.type[every.txn]
     writes = every.f != READ
-    # A compare-and-set that found what nobody wrote read garbage as much as a read.
+    # A compare-and-set that found a value without a writer is a garbage read, too.
     reads = (every.f != WRITE) & (type_ == OK) & (every.seen != INITIAL)
     pair = every.k * (len(every.values) + 1) + np.where(writes, every.left, INITIAL) + 1
     wanted = every.k * (len(every.values) + 1) + every.seen + 1
@@ -112,7 +112,7 @@ def _finding(ops: Ops, row: int, writer: int | None) -> dict[str, object]:
 
 
 def _every(tables: Tables, setting: Setting) -> Ops:
-    """All operations but reads that did not commit: they say nothing."""
+    """Return all operations but reads that did not commit: those say nothing."""
     txns = transactions_of(tables, setting)
     table = tables["micro_ops"]
     f = codes(table, "f", _STEPS)
@@ -142,7 +142,7 @@ def _every(tables: Tables, setting: Setting) -> Ops:
 
 
 def _values(table: pa.Table, f: NDArray[np.int8]) -> tuple[Ints, Ints, Bools, Bools]:
-    """What each step found and left, and whether that is a value at all."""
+    """Return the values that each step found and left, and whether each is a value at all."""
     value = ints(table, "value")
     held = np.asarray(table.column("value").is_valid(), dtype=np.bool_)
     start, length, flat, _ = lists(table, "elements")
@@ -169,7 +169,9 @@ def _refuse_several(txn: Ints, pos: Ints) -> None:
 
 
 def searched_keys(ops: Ops) -> Bools:
-    """For each key whether zones can't judge it: it has a compare-and-set, or a value twice."""
+    """Mark the keys that zones can't judge: those with a compare-and-set, or a
+    value written twice.
+    """
     searched = np.zeros(len(ops.keys), dtype=np.bool_)
     searched[ops.k[ops.f == CAS]] = True
     writes = np.flatnonzero(ops.f == WRITE)

@@ -1,10 +1,10 @@
 """Bounded search: registers with compare-and-set, or with values that were written twice.
 
 Just-in-time linearization (Lowe, *Testing for linearizability*, 2017): events are taken in order of
-time, and a *configuration* says what the register may hold and which of the open operations have
-taken effect. Only when an operation ends must it have: then every configuration is carried on,
-operation by operation, until it has. No configuration left means that no order explains the
-history. Equal configurations are one.
+time, and a *configuration* is a possible value of the register and the set of open operations that
+have taken effect. An operation must have taken effect only when it ends: then every configuration
+is extended, operation by operation, until it has. If no configuration is left, no order explains
+the history. Equal configurations are merged.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from checkers.register.ops import CAS, INITIAL, NEVER, READ
 
 CONFIGURATIONS_EACH = 200
 """Configurations tried for each operation of a key, beside the limit that is given. Ten clients of
-one key need some 60 an operation: not the length of a history makes it hard but what is open at
-once. A key that needs more is undecided.
+one key need some 60 an operation: the number of open operations makes a history hard, not its
+length. A key that needs more is undecided.
 """
 
 
 @attrs.frozen
 class Op:
-    """An operation: what it must find (reads, compare-and-set) and what it leaves."""
+    """An operation: the value that it must find (reads, compare-and-set) and the value that it
+    leaves.
+    """
 
     f: int
     seen: int
@@ -57,11 +59,11 @@ _Configuration = tuple[int, int]  # what the register holds; a bit for each open
 
 
 def search(ops: list[Op], configurations_max: int) -> Answer:
-    """Whether some order of ``ops`` explains them, from a register that holds ``INITIAL``.
+    """Decide whether some order of ``ops`` explains them, from a register that holds ``INITIAL``.
 
     Gives up after ``configurations_max`` configurations, and ``CONFIGURATIONS_EACH`` for each
-    operation. Operations that touch are concurrent; those that end ``NEVER`` may have taken
-    effect or not.
+    operation. Operations that touch are concurrent; those that end ``NEVER`` may have taken effect
+    or not.
     """
     limit = configurations_max + CONFIGURATIONS_EACH * len(ops)
     ops_needed = _needed(ops)
@@ -87,8 +89,8 @@ def search(ops: list[Op], configurations_max: int) -> Answer:
 
 
 def _needed(ops: list[Op]) -> list[int]:
-    """All but the operations of unknown outcome that left what nobody found: leaving such a one out
-    never makes a history harder to explain.
+    """Return all operations but those of unknown outcome whose value no operation found: leaving
+    such a one out never makes a history harder to explain.
     """
     needed = list(range(len(ops)))
     while True:
@@ -100,7 +102,7 @@ def _needed(ops: list[Op]) -> list[int]:
 
 
 def _events(ops: list[Op], needed: list[int]) -> Iterator[tuple[bool, int]]:
-    """(begins, operation) in order; at a tie beginnings come first."""
+    """Yield (begins, operation) in order; at a tie beginnings come first."""
     begins = [(ops[n].start, 0, n) for n in needed]
     ends = [(ops[n].finish, 1, n) for n in needed if ops[n].finish != NEVER]
     for _, end, number in sorted(begins + ends):
@@ -108,7 +110,7 @@ def _events(ops: list[Op], needed: list[int]) -> Iterator[tuple[bool, int]]:
 
 
 def _with_read(configuration: _Configuration, op: Op, number: int) -> _Configuration:
-    """A read that would find what it saw takes effect at once: it changes nothing for others."""
+    """Let a read that would find its value take effect at once: it changes nothing for others."""
     state, done = configuration
     return (state, done | 1 << number) if op.seen == state else configuration
 
@@ -120,8 +122,8 @@ def _carried(
     pending: tuple[int, ...],
     limit: int,
 ) -> tuple[set[_Configuration], int]:
-    """The configurations in which ``number`` has taken effect, and how many were tried. Stops at
-    the first above ``limit``.
+    """Return the configurations in which ``number`` has taken effect, and the number tried. Stops
+    at the first above ``limit``.
     """
     bit = 1 << number
     carried = {c for c in configurations if c[1] & bit}

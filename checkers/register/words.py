@@ -1,4 +1,4 @@
-"""What is wrong with a register, in words."""
+"""Sentences for the anomalies of a register."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Row = dict[str, Any]
 
 
 def of_finding(row: Row) -> str:
-    """One row of ``register.findings`` as a sentence."""
+    """Format one row of ``register.findings`` as a sentence."""
     return _FORMS[row["form"]](row)
 
 

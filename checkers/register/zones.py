@@ -1,11 +1,11 @@
 """Zones: registers whose values are written once, judged by sorting, all keys at a time.
 
-A value's *zone* lies between the first moment at which it is certain to be there already and the
-last at which it is certain to be there still: ``forward`` where the first operation on it ends
+A value's *zone* lies between the first moment at which the register has certainly held it already
+and the last at which it certainly holds it still: ``forward`` where the first operation on it ends
 before the last begins, so that the register held it for all that time; else ``backward``: all its
 operations share the moments of the zone, and may take effect at any of them.
 
-A key whose reads all saw what somebody wrote is linearizable if and only if
+A key whose reads all saw written values is linearizable if and only if
 
 * no read ended before the write of its value began,
 * no two forward zones overlap, and
@@ -27,7 +27,7 @@ from checkers.engine.arrays import Bools, Ints, group_starts
 from checkers.register.ops import FINDINGS, INITIAL, NEVER, READ, WRITE, Ops
 
 BEFORE = np.iinfo(np.int64).min
-"""When the virtual write of the initial value began and ended."""
+"""The begin and end of the virtual write of the initial value."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -52,17 +52,17 @@ class Zones:
 
     @property
     def low(self) -> Ints:
-        """Where the zone begins."""
+        """The begin of each zone."""
         return np.minimum(self.min_finish, self.max_start)
 
     @property
     def high(self) -> Ints:
-        """Where the zone ends."""
+        """The end of each zone."""
         return np.maximum(self.min_finish, self.max_start)
 
 
 def judge_by_zones(ops: Ops) -> pa.Table:
-    """``FINDINGS`` on keys where every value has one writer. Exact."""
+    """Return ``FINDINGS`` on keys where every value has one writer. Exact."""
     found = _early_reads(ops)
     zones = _zones(ops)
     found += _conflicts(ops, zones)
@@ -70,7 +70,7 @@ def judge_by_zones(ops: Ops) -> pa.Table:
 
 
 def _zones(ops: Ops) -> Zones:
-    """The clusters of operations on one value each, as zones."""
+    """Return the clusters of operations on one value each, as zones."""
     ops_order = np.lexsort((ops.txn, ops.left, ops.k))
     k, value = ops.k[ops_order], ops.left[ops_order]
     starts = np.flatnonzero(group_starts(k, value))
@@ -99,13 +99,13 @@ def _zones(ops: Ops) -> Zones:
         last_start=last_start,
         writer=writer,
     )
-    # A write that nobody read and whose outcome nobody knows may never have happened.
+    # A write of unknown outcome that no operation read may never have happened.
     kept = zones.min_finish < NEVER
     return Zones(**{name: column[kept] for name, column in attrs.asdict(zones).items()})
 
 
 def _arg(values: Ints, starts: Ints) -> Ints:
-    """The first position of each group's maximum."""
+    """Return the first position of each group's maximum."""
     size = np.diff(np.append(starts, len(values)))
     most = np.repeat(np.maximum.reduceat(values, starts), size)
     hits = np.flatnonzero(values == most)
@@ -114,7 +114,7 @@ def _arg(values: Ints, starts: Ints) -> Ints:
 
 
 def _early_reads(ops: Ops) -> list[dict[str, Any]]:
-    """Reads that ended before the only write of their value began."""
+    """Return the reads that ended before the only write of their value began."""
     order = np.lexsort((ops.f != WRITE, ops.left, ops.k))
     starts = group_starts(ops.k[order], ops.left[order])
     lead = order[np.flatnonzero(starts)[np.cumsum(starts) - 1]] if len(order) else order
@@ -127,10 +127,10 @@ def _early_reads(ops: Ops) -> list[dict[str, Any]]:
 
 
 def _conflicts(ops: Ops, zones: Zones) -> list[dict[str, Any]]:
-    """Every zone that meets an earlier forward zone, with the one that reaches farthest.
+    """Return every zone that meets an earlier forward zone, with the one that reaches farthest.
 
-    Rows are sorted by key and beginning; at a tie backward zones come first, so that what precedes
-    a backward zone begins strictly before it.
+    Rows are sorted by key and beginning; at a tie backward zones come first, so that the forward
+    zone before a backward one begins strictly before it.
     """
     if not len(zones.k):
         return []
@@ -153,7 +153,7 @@ def _conflicts(ops: Ops, zones: Zones) -> list[dict[str, Any]]:
 
 
 def _conflict(ops: Ops, zones: Zones, held: int, row: int, forward: bool) -> dict[str, Any]:
-    """Zone ``held`` is the forward one that begins first."""
+    """Format a conflict; zone ``held`` is the forward one that begins first."""
     bounds = [zones.first_end[held], zones.last_start[held]]
     if forward:
         bounds += [zones.first_end[row], zones.last_start[row]]

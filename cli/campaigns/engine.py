@@ -1,7 +1,7 @@
 """Many simulated runs at once: every plan in a process of its own, on all cores, within a limit.
 
-A child is a fork of this process, so that a seed does not pay for the imports again. It says what
-came of its plan on a pipe; one that is silent past its limit is killed, and that is its result.
+A child is a fork of this process, so that a seed does not pay for the imports again. It sends its
+plan's result on a pipe; a child that is silent past its limit is killed, and that is its result.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def campaign(
 ) -> Iterator[SeedResult]:
     """Run ``plans`` (of provider ``sim``) and yield each result as it comes, in no fixed order.
 
-    ``keep`` keeps the run directories of valid runs, too; ``jobs`` is how many go on at once, all
-    cores by default. Closing the iterator ends what goes on.
+    ``keep`` keeps the run directories of valid runs, too; ``jobs`` is the number of concurrent
+    children, all cores by default. Closing the iterator ends the children.
     """
     _import_everything()
     waiting = iter(plans)
@@ -88,7 +88,7 @@ def campaign(
 def _over(
     pipes: selectors.BaseSelector, running: dict[int, _Child], limit_s: float
 ) -> list[_Child]:
-    """Wait until some child has said everything, or has had its time; these."""
+    """Wait until some child has sent its whole result, or has used up its time; return these."""
     while True:
         now_s = time.monotonic()
         late = [child for child in running.values() if now_s - child.began_s >= limit_s]
@@ -119,8 +119,8 @@ def _result(child: _Child, runs_dir: Path, limit_s: float) -> SeedResult:
 
 
 def _end(child: _Child, *, kill: bool = True) -> str:
-    """Make sure that ``child`` is over, and say how it ended. One that closed its pipe is about to
-    exit and needs no kill.
+    """Make sure that ``child`` has ended, and return how. A child that closed its pipe is about to
+    exit and is not killed.
     """
     os.close(child.pipe)
     if kill:
@@ -147,7 +147,7 @@ def _runs_of(plan: Plan, runs_dir: Path) -> list[Path]:
 
 
 def _newest(plan: Plan, runs_dir: Path, others: frozenset[Path]) -> Path | None:
-    """The run that the child of ``plan`` made, if it came to that."""
+    """Return the run that the child of ``plan`` made, if it came to that."""
     return max((run for run in _runs_of(plan, runs_dir) if run not in others), default=None)
 
 
@@ -159,7 +159,7 @@ def _live(
     limit_s: float,
     writer: int,
 ) -> None:
-    """The whole life of a child. Never returns."""
+    """Run the whole life of a child. Never returns."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its children
@@ -181,16 +181,16 @@ def _live(
 
 
 def _die_with_parent() -> None:
-    """A parent that is killed takes its children with it; where that can't be asked for (it is
-    Linux's), their alarm ends them.
+    """Let the child die with its parent: a parent that is killed takes its children with it; where
+    that can't be requested (it is Linux's), their alarm ends them.
     """
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _import_everything() -> None:
-    """What a run and its verdict need, before the first fork; and nothing of it is to be copied
-    because a collector looked at it.
+    """Import the modules of a run and its verdict before the first fork, and freeze the collector's
+    objects: a collection would copy their pages.
     """
     for module in _PRELOADED:
         importlib.import_module(module)

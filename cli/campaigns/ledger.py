@@ -1,4 +1,5 @@
-"""The file in which a campaign writes down every seed's result, so that it can be broken off.
+"""The file in which a campaign records every seed's result, so that it can be interrupted and
+continued.
 
 A result counts for one plan and one state of the code: other code has to be simulated again.
 """
@@ -42,10 +43,12 @@ class Ledger:
         self._code = code
 
     def known(self) -> dict[str, SeedResult]:
-        """What this code came to before, by ``plan_key``. A torn last line does not count, and no
-        seed that came to no verdict: mostly that was the machine's doing, so it is tried again.
-        One that showed nothing counts: whatever a simulated run shows is its plan's and its code's
-        doing, and would be the same the next time.
+        """Return the results of this code so far, by ``plan_key``. A torn last line does not count,
+        and neither does a seed without a verdict: mostly the machine was the cause, so it is tried
+        again.
+
+        A seed that showed nothing counts: the result of a simulated run depends on its plan and its
+        code alone, and would be the same the next time.
         """
         try:
             lines = self.path.read_bytes().splitlines()
@@ -65,7 +68,7 @@ class Ledger:
         return found
 
     def add(self, result: SeedResult) -> None:
-        """Write ``result`` down. Raises ``HarnessError`` where the disk refuses."""
+        """Append ``result`` to the file. Raises ``HarnessError`` where the disk refuses."""
         line = msgspec.json.encode(_Line(self._code, result)) + b"\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,8 +80,8 @@ class Ledger:
 
 
 def sweep(runs_dir: Path, names: Collection[str], kept: Collection[str]) -> int:
-    """Remove what a campaign that was killed left of runs of these ``names``: directories that
-    nobody writes any more and nobody sealed, but for those ``kept``. Tells how many.
+    """Remove the runs of these ``names`` that a killed campaign left: unsealed directories without
+    a living writer, but for those ``kept``. Returns how many.
     """
     if not runs_dir.is_dir():
         return 0
@@ -103,7 +106,7 @@ def _broken_off(path: Path) -> bool:
 
 
 def code_digest() -> str:
-    """A name for the code that a simulated run executes: its sources, byte for byte."""
+    """Return a digest of the code that a simulated run executes: its sources, byte for byte."""
     root = Path(harness.__file__ or "").resolve().parents[1]
     whole = hashlib.sha256()
     for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""What a sealed run adds to the sums of a campaign: how hard it was, and what was hit."""
+"""Figures of a sealed run for the sums of a campaign: its load, and the faults' targets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_stats(run: RunDirectory) -> RunStats:
 
 
 def _hits(faults: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Faults that were proven effective, by kind and role of their target."""
+    """Count the faults that were proven effective, by kind and role of their target."""
     hits: dict[str, dict[str, int]] = {}
     for row in faults:
         if row["effective_ns"] is not None:
@@ -64,8 +64,8 @@ def _hits(faults: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _changes(history: History, transactions: pa.Table) -> tuple[int, int]:
-    """Primaries that moved to another node between drive and heal; and those of them that did
-    while a transaction on their partition was open.
+    """Count the primaries that moved to another node between drive and heal; and those of them that
+    moved while a transaction on their partition was open.
     """
     marks = dict(history.manifest.phases)
     begin_ns, end_ns = marks.get("drive", 0), marks.get("heal", 0)
@@ -83,7 +83,7 @@ def _changes(history: History, transactions: pa.Table) -> tuple[int, int]:
 
 
 def _moves(events: pa.Table) -> list[tuple[int, int]]:
-    """(partition, time) of every primary that is not on the node of the one before it."""
+    """Return (partition, time) of every primary that is not on the node of the one before it."""
     holder: dict[int, str] = {}
     moves = []
     granted = events.filter(pc.equal(events["kind"], EventKind.LEASE_GRANTED.value))

@@ -1,4 +1,4 @@
-"""One seed of a campaign: a simulated run, its verdict, and what it adds to the campaign's sums."""
+"""One seed of a campaign: a simulated run, its verdict, and its figures for the campaign's sums."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ MAX_REASONS = 8  # of one seed, in the campaign's file; the run directory has th
 MAX_REASON_CHARS = 500
 LIVENESS = "liveness"
 CRASHES = frozenset({LIVENESS, "node-exit", "panic"})
-"""Not counted where the cause is looked for: that a node dies of a bug, or stands still, says
-nothing of what it did to data."""
+"""Anomalies that do not count in a search for a cause: that a node dies of a bug, or stands still,
+says nothing about its effect on data."""
 
 
 class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one plan.
+    """The result of one plan.
 
-    ``key`` says which plan it was, seed and all (``plan_key``); ``run`` is the directory, empty
-    where it was not kept; ``digest`` stands for the recorded history and events: equal digests are
-    equal bytes. ``anomalies`` are those that decided, by name. ``changes`` counts primaries that
-    changed during the drive, ``open_changes`` those of them under open transactions on their
-    partition; ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind
-    and role of their target. ``cpu_s``
-    is what the seed's process computed, ``wall_s`` how long that took beside others.
+    ``key`` identifies the plan, with its seed (``plan_key``); ``run`` is the directory, empty where
+    it was not kept; ``digest`` stands for the recorded history and events: equal digests are equal
+    bytes. ``anomalies`` are those that decided, by name. ``changes`` counts primaries that changed
+    during the drive, ``open_changes`` those of them under open transactions on their partition;
+    ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind and role
+    of their target. ``cpu_s`` is the seed's CPU time, ``wall_s`` its wall time beside others.
     """
 
     key: str
@@ -64,12 +63,12 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_key(plan: Plan) -> str:
-    """A name for exactly this plan: equal keys are equal plans."""
+    """Return a name for exactly this plan: equal keys are equal plans."""
     return hashlib.sha256(dumps(plan).encode()).hexdigest()[:16]
 
 
 def failed(plan: Plan, reason: str, run: Path | None, wall_s: float) -> SeedResult:
-    """The result of a plan that came to no verdict."""
+    """Return the result of a plan that came to no verdict."""
     return SeedResult(
         key=plan_key(plan),
         seed=plan.seed,
@@ -83,8 +82,8 @@ def failed(plan: Plan, reason: str, run: Path | None, wall_s: float) -> SeedResu
 
 
 def run_seed(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
-    """Simulate ``plan`` into a new directory of ``runs_dir``, judge it in this process, and say
-    what came of it. The directory stays where ``keep`` says so, and wherever the run is not valid.
+    """Simulate ``plan`` into a new directory of ``runs_dir``, judge it in this process, and return
+    its result. The directory stays where ``keep`` says so, and wherever the run is not valid.
 
     A run that breaks off is a result, too: a harness error. Raises ``UsageError`` for a plan that
     is refused before it starts.
@@ -137,7 +136,9 @@ def _judged(plan: Plan, run: RunDirectory, began_s: float) -> SeedResult:
 
 
 def digest(run: RunDirectory) -> str:
-    """One hash over the sealed tables of ``run``: operations, faults and events, byte for byte."""
+    """Return one hash over the sealed tables of ``run``: operations, faults and events, byte for
+    byte.
+    """
     whole = hashlib.sha256()
     for name, checksum in sorted(read_manifest(run).checksums.items()):
         if name != run.plan.name:

@@ -1,4 +1,4 @@
-"""What a campaign of seeds came to, in lines for a person."""
+"""The results of a campaign of seeds, in lines for the user."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_UNKNOWN_SHARE = 0.02
 
 
 def overall(results: Sequence[SeedResult], max_unknown: float = MAX_UNKNOWN_SHARE) -> Outcome:
-    """The outcome of all seeds together: a few that can't tell, a share of ``max_unknown``, are no
-    reason to doubt the rest.
+    """Return the outcome of all seeds together: a few ``unknown`` ones, up to a share of
+    ``max_unknown``, are no reason to doubt the rest.
     """
     counts = Counter(result.outcome for result in results)
     for outcome in (Outcome.VIOLATION, Outcome.HARNESS_ERROR):
@@ -28,7 +28,7 @@ def overall(results: Sequence[SeedResult], max_unknown: float = MAX_UNKNOWN_SHAR
 
 
 def totals(results: Sequence[SeedResult], wall_s: float) -> Iterator[str]:
-    """The sums of ``results``; ``wall_s`` is what this command took."""
+    """Yield the sums of ``results``; ``wall_s`` is the time of this command."""
     if not results:
         return
     counts = Counter(result.outcome for result in results)
@@ -64,7 +64,7 @@ def _operations(results: Sequence[SeedResult]) -> Iterator[str]:
 
 
 def _roles(results: Sequence[SeedResult]) -> Iterator[str]:
-    """The table fault x role: how many proven faults hit whom; and who was never hit by what."""
+    """Yield the table fault x role: the number of proven faults by role; then its empty cells."""
     hits: dict[str, Counter[str]] = {kind: Counter() for r in results for kind in r.tried}
     for result in results:
         for kind, hit in result.hits.items():
@@ -87,7 +87,9 @@ METHOD = f"Clopper-Pearson, {CONFIDENCE:.0%} confidence"
 
 
 def between(found: int, times: int) -> str:
-    """The share that ``found`` of ``times`` independent repetitions speak for, as an interval."""
+    """Return the confidence interval of the share, given ``found`` of ``times`` independent
+    repetitions.
+    """
     from scipy.stats import binomtest  # half a second to import
 
     bounds = binomtest(found, times).proportion_ci(CONFIDENCE, method="exact")

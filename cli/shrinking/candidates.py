@@ -1,5 +1,5 @@
-"""Plans with less of one thing: what shrinking tries. A plan of which nothing more can be taken is
-the smallest.
+"""Smaller plans for shrinking: each has less of one thing. A plan is smallest when nothing more can
+be taken from it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.errors import UsageError
 from harness.plan.plan import Plan
 from harness.protocols.faults import PlannedFault
 
-# A plan is not made smaller than this: a cluster needs a moment to fail in.
+# The limits of shrinking: a cluster needs a moment to fail in.
 LEAST_DURATION_S, LEAST_HOLD_S, LEAST_RATE_PER_S, LEAST_NODES = 3.0, 0.5, 5.0, 3
 CALM_S = 1.0  # of the drive, after the last fault
 FIRST_S = 0.5  # before the first one
@@ -29,7 +29,9 @@ TROUBLES = ("weather", "rare")  # of a simulated ground, beside the faults
 
 
 def smaller(plan: Plan) -> list[Plan]:
-    """``plan`` with less of one thing, each in turn, what saves most first. All can be run."""
+    """Return ``plan`` with less of one thing, each in turn, those that save most first. All can be
+    run.
+    """
     ways: tuple[Callable[[Plan], Iterator[Plan]], ...] = (
         _sooner,
         _shorter_drive,
@@ -45,8 +47,9 @@ def smaller(plan: Plan) -> list[Plan]:
 
 
 def beginnings(plan: Plan) -> list[Plan]:
-    """``plan`` ended earlier, the shortest first. A simulated run begins as it did, whatever comes
-    later: what had gone wrong by then goes wrong again, and all that is tried after is cheaper.
+    """Return ``plan`` ended earlier, the shortest first. A simulated run begins the same without
+    its end, so an anomaly that had happened by then happens again, and all later trials are
+    cheaper.
     """
     return [less for share in BEGINNINGS if (less := _beginning(plan, share)) and _can_run(less)]
 
@@ -60,13 +63,13 @@ def _beginning(plan: Plan, share: float) -> Plan | None:
 
 
 def with_schedule(plan: Plan, faults: Sequence[PlannedFault]) -> Plan:
-    """``plan`` with ``faults`` and no others."""
+    """Return ``plan`` with ``faults`` and no others."""
     nemesis = msgspec.structs.replace(plan.nemesis, mix=(), schedule=tuple(faults))
     return msgspec.structs.replace(plan, nemesis=nemesis)
 
 
 def _can_run(plan: Plan) -> bool:
-    """Whether its workload takes its options, and its nodes are those that its faults name."""
+    """Tell whether its workload accepts its options, and the nodes that its faults name exist."""
     from cli.wiring import build_fault, build_system, build_workload, materialised
 
     try:
@@ -80,7 +83,7 @@ def _can_run(plan: Plan) -> bool:
 
 
 def _sooner(plan: Plan) -> Iterator[Plan]:
-    """All faults and the end, so much earlier that the first comes soon."""
+    """Move all faults and the end so much earlier that the first comes soon."""
     schedule = plan.nemesis.schedule
     early_s = min((fault.at_s for fault in schedule), default=0.0) - FIRST_S
     for by_s in (early_s, early_s / 2):
@@ -98,14 +101,14 @@ def _shorter_drive(plan: Plan) -> Iterator[Plan]:
 
 
 def _duration(plan: Plan, wanted_s: float) -> float:
-    """``wanted_s``, or as much more as the faults need; never more than it is."""
+    """Return ``wanted_s``, or as much more as the faults need; never more than the plan's."""
     last_s = max((fault.at_s + fault.hold_s for fault in plan.nemesis.schedule), default=0.0)
     needed_s = max(LEAST_DURATION_S, last_s + CALM_S)
     return round(min(plan.drive.duration_s, max(needed_s, wanted_s)), 3)
 
 
 def _simpler_workload(plan: Plan) -> Iterator[Plan]:
-    """Of each option the next smaller step."""
+    """Yield the plan with the next smaller value of each option."""
     options = plan.workload.options
     for name, steps in WORKLOAD_STEPS.items():
         now = options.get(name)
@@ -158,7 +161,7 @@ def _calmer_ground(plan: Plan) -> Iterator[Plan]:
 
 
 def _shorter_holds(plan: Plan) -> Iterator[Plan]:
-    """All, and then each by itself."""
+    """Shorten all holds, and then each by itself."""
     schedule = plan.nemesis.schedule
     halved = [
         msgspec.structs.replace(fault, hold_s=round(max(LEAST_HOLD_S, fault.hold_s / 2), 3))

@@ -1,4 +1,4 @@
-"""Tries plans until one fails in the way looked for: what shrinking asks.
+"""Tries plans until one shows the wanted failure: the oracle of shrinking.
 
 Simulated plans are tried on all cores, and yet the answer never depends on which of them ended
 first: the lowest place that fails counts, and it counts only once all before it are known.
@@ -26,17 +26,18 @@ Found = tuple[int, Collection[str]]
 
 
 class OutOfTime(Exception):
-    """The time is over; what was found by then stands."""
+    """The time is over; the results so far stand."""
 
 
 @attrs.frozen(kw_only=True)
 class Trials:
-    """Fails are runs with an anomaly of ``names``. ``ends_s`` is on the machine's monotonic clock.
+    """A run fails if it has an anomaly of ``names``. ``ends_s`` is on the machine's monotonic
+    clock.
 
     Each candidate is tried ``tries`` times at most: a simulated one under as many seeds, its own
-    first (a fault that is left out shifts all that follows, and then the same seed may miss what
-    another one still hits), a real one under its own, since no two of its runs are the same.
-    ``made`` counts runs; ``known`` keeps what simulated plans came to.
+    first (a fault that is left out shifts all that follows, and then the same seed may miss the
+    failure that another one still hits), a real one under its own, since no two of its runs are the
+    same. ``made`` counts runs; ``known`` keeps the results of simulated plans.
     """
 
     names: frozenset[str]
@@ -50,7 +51,9 @@ class Trials:
     def first(
         self, candidates: Sequence[Plan], *, tries: int | None = None
     ) -> tuple[int, Plan] | None:
-        """The place of the first candidate that fails, and the plan with the seed that did it.
+        """Return the place of the first candidate that fails, and the plan with the seed that did
+        it.
+
         Raises ``OutOfTime``.
         """
         for turn in range((tries or self.tries) if candidates else 0):
@@ -61,7 +64,7 @@ class Trials:
         return None
 
     def times(self, plan: Plan, times: int) -> int:
-        """How often ``plan`` fails of so many times that it is run; nothing known counts."""
+        """Return how often ``plan`` fails in so many runs; known results don't count."""
         fresh = [attrs.evolve(self, tries=1, ends_s=float("inf"), known={}) for _ in range(times)]
         return sum(trials.first([plan]) is not None for trials in fresh)
 
@@ -73,7 +76,9 @@ class Trials:
         return next((at for at, names in self._real(plans) if self.names & frozenset(names)), None)
 
     def _simulated(self, plans: Sequence[Plan]) -> int | None:
-        """Run what is not known, and go by the order of places, not by that of ends."""
+        """Run the plans without a known result, and decide by the order of places, not by that of
+        ends.
+        """
         from cli.campaigns.engine import SEED_LIMIT_S, campaign
         from cli.campaigns.seeds import plan_key
 
@@ -94,8 +99,8 @@ class Trials:
         return None
 
     def _decided(self, keys: Sequence[str]) -> int | None:
-        """The first place that fails, or one past the last where none does; ``None`` while some
-        place before that is not known.
+        """Return the first place that fails, or one past the last where none does; ``None`` while
+        some place before that is not known.
         """
         for place, key in enumerate(keys):
             if key not in self.known:
@@ -130,8 +135,8 @@ class Trials:
 
 
 def reseeded(plan: Plan, turn: int) -> Plan:
-    """``plan`` as it is on turn 0, later, where it is simulated, under seeds that follow from its
-    own.
+    """Return ``plan`` as it is on turn 0, later, where it is simulated, under seeds that follow
+    from its own.
     """
     if turn == 0 or plan.cluster.provider != SIMULATED:
         return plan

@@ -1,8 +1,8 @@
-"""An axis that gives room to what happens and cuts what does not.
+"""An axis that gives room to busy stretches and cuts idle ones.
 
-The write that got lost and the read that misses it may be a minute apart, and last three
-milliseconds each: on a linear axis both are less than a pixel. Here the stretches in which nothing
-of interest happens are narrow bands, each told as what it is.
+A lost write and the read that misses it may be a minute apart, and last three milliseconds each: on
+a linear axis both are less than a pixel. Here idle stretches are narrow bands, each with its
+length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 import attrs
 
 CUT_PX = 58.0
-CUT_SHARE = 0.3  # of all that happens: an idle stretch longer than this is cut
+CUT_SHARE = 0.3  # of the busy time: an idle stretch longer than this is cut
 MARGIN_SHARE = 0.06  # of the busy stretches, as air around each
 CUTS_MAX = 8
 SEGMENT_MIN_PX = 36.0
@@ -48,7 +48,9 @@ class Axis:
         return self.segments[-1].end
 
     def x(self, position: int) -> float:
-        """Where ``position`` is drawn; what lies outside is drawn at the edge."""
+        """Return the place of ``position`` in the drawing; positions outside are
+        drawn at the edge.
+        """
         for segment in self.segments:
             if position <= segment.end:
                 length = max(1, segment.end - segment.start)
@@ -58,8 +60,8 @@ class Axis:
 
 
 def axis_of(busy: Iterable[tuple[int, int]], left: float, right: float) -> Axis:
-    """An axis from ``left`` to ``right`` for the stretches ``busy``, of which there is one at
-    least.
+    """Return an axis from ``left`` to ``right`` for the stretches ``busy``, of which there is one
+    at least.
     """
     merged = _merged(busy)
     total = sum(end - start for start, end in merged) or max(1, merged[-1][1] - merged[0][0])
@@ -98,7 +100,9 @@ def _merged(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _joined(merged: list[tuple[int, int]], total: int) -> list[tuple[int, int]]:
-    """The same with idle stretches kept that are short, or shorter than the longest few."""
+    """Return the same stretches, joined where the idle stretch between is short, or shorter than
+    the longest few.
+    """
     gaps = sorted((b[0] - a[1] for a, b in pairwise(merged)), reverse=True)
     least = max(int(total * CUT_SHARE), gaps[CUTS_MAX] if len(gaps) > CUTS_MAX else 0)
     found = merged[:1]
@@ -127,24 +131,24 @@ class Span:
 
     @property
     def right(self) -> float:
-        """Where it ends."""
+        """The right end."""
         return self.left + self.width
 
     def x(self, at_s: float) -> float:
-        """Where a moment is; outside of the span for one that is not of it."""
+        """Return the place of a moment; outside of the span for a moment outside of it."""
         share = (at_s - self.start_s) / (self.end_s - self.start_s)
         return round(self.left + share * self.width, 1)
 
     def clipped(self, at_s: float) -> float:
-        """``x``, no further than the span's ends."""
+        """Return ``x``, no further than the span's ends."""
         return min(max(self.x(at_s), self.left), self.right)
 
     def touches(self, start_s: float, end_s: float) -> bool:
-        """Whether something of that time is within."""
+        """Tell whether any part of that time is within."""
         return start_s <= self.end_s and end_s >= self.start_s
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Round moments, and how they are said."""
+        """Yield round moments, and their labels."""
         length_s = self.end_s - self.start_s
         wanted_s = length_s * TICKS_PX / self.width
         power = 10.0 ** math.floor(math.log10(wanted_s))
@@ -159,7 +163,7 @@ class Span:
 def merged(
     stretches: Iterable[tuple[float, float]], closer_than_s: float
 ) -> list[tuple[float, float]]:
-    """``stretches`` in order, those that overlap or nearly touch as one."""
+    """Return ``stretches`` in order, those that overlap or nearly touch as one."""
     found: list[tuple[float, float]] = []
     for start_s, end_s in sorted(stretches):
         if found and start_s - found[-1][1] < closer_than_s:
@@ -172,8 +176,8 @@ def merged(
 def laid_out(
     stretches: Iterable[tuple[float, float]], left: float, width: float
 ) -> tuple[Span, ...]:
-    """Spans for ``stretches`` (in order, apart) side by side: a longer one is wider, but less than
-    in proportion.
+    """Return spans for ``stretches`` (in order, apart) side by side: a longer one is wider, but
+    less than in proportion.
     """
     given = tuple(stretches)
     room = width - GAP_PX * (len(given) - 1)
@@ -195,7 +199,7 @@ COARSE = 10  # units that a span must hold at least, or the next finer unit is t
 
 @attrs.frozen
 class Scale:
-    """How positions on a history's axis are told. ``per_unit`` is nanoseconds (or indices) in one
+    """The unit of positions on a history's axis. ``per_unit`` is nanoseconds (or indices) in one
     ``unit``.
     """
 
@@ -208,13 +212,13 @@ class Scale:
         return self.unit != PLACE
 
     def at(self, position: int) -> str:
-        """A position as a number, without the unit."""
+        """Format a position as a number, without the unit."""
         if self.per_unit == 1:
             return str(position)
         return f"{position / self.per_unit:.3f}"
 
     def span(self, length: int) -> str:
-        """A distance between positions, with its unit if it is a time."""
+        """Format a distance between positions, with its unit if it is a time."""
         if not self.timed:
             return f"{length:,}"
         return duration(length)
@@ -225,12 +229,16 @@ PLACES = Scale(PLACE, 1)
 
 
 def scale_of(span_ns: int) -> Scale:
-    """The scale of a history that lasts ``span_ns``: seconds for whatever lasts some seconds."""
+    """Return the scale of a history that lasts ``span_ns``: seconds for one of some seconds or
+    more.
+    """
     return next((Scale(u, n) for u, n in _UNITS if span_ns >= COARSE * n), Scale(*_UNITS[-1]))
 
 
 def duration(length_ns: int) -> str:
-    """A length of time to three digits, in the unit that suits it: ``44.9 s``, ``3.2 ms``."""
+    """Format a length of time to three digits, in the unit that suits it: ``44.9
+    s``, ``3.2 ms``.
+    """
     unit, per_unit = next((u for u in _UNITS if abs(length_ns) >= u[1]), _UNITS[-1])
     value = length_ns / per_unit
     digits = 0 if abs(value) >= 100 or per_unit == 1 else 1 if abs(value) >= 10 else 2

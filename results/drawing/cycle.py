@@ -1,4 +1,4 @@
-"""A cycle of transactions, drawn: who had to come before whom, and where that can't be.
+"""Drawing of a cycle of transactions: their order, edge by edge, and its contradiction.
 
 Up to four transactions stand in a row, the contradiction below them leads back; more run around a
 ring, above from left to right and below from right to left. The last edge closes the cycle: it is
@@ -58,12 +58,12 @@ class Box:
 
     @property
     def centre(self) -> float:
-        """Where edges up and down begin."""
+        """The place where edges up and down begin."""
         return self.x + self.width / 2
 
 
 def edges_of(example: Mapping[str, Any]) -> tuple[Edge, ...]:
-    """The cycle of an example; empty where it has none, or what it has is no cycle."""
+    """Return the cycle of an example; empty where it has none, or where its value is no cycle."""
     steps = example.get("cycle")
     found = []
     for item in steps if isinstance(steps, list | tuple) else ():
@@ -87,7 +87,7 @@ def _edge_of(item: Mapping[str, Any]) -> Edge | None:
 
 
 def draw(edges: Sequence[Edge], operations: Mapping[int, Row], telling: Telling) -> Markup:
-    """The cycle as an SVG; ``operations`` are the transactions as ``Material`` gives them."""
+    """Draw the cycle as an SVG; ``operations`` are the transactions as ``RunData`` gives them."""
     rest = len(edges) - HEAD - TAIL if len(edges) > SHOWN_MAX else 0
     places: list[int | None] = [edge.source for edge in edges]
     shown = list(edges)
@@ -109,7 +109,7 @@ def draw(edges: Sequence[Edge], operations: Mapping[int, Row], telling: Telling)
 
 
 def _layout(count: int, lines: int) -> tuple[list[Box], float]:
-    """Boxes in the order of the cycle, and the height of the picture."""
+    """Place the boxes in the order of the cycle; return them and the height of the picture."""
     height = TITLE_PX + lines * LINE_PX + PAD_PX
     ring = count > ROW_MAX
     above = -(-count // 2) if ring else count
@@ -133,7 +133,7 @@ def _layout(count: int, lines: int) -> tuple[list[Box], float]:
 def _lines(
     txn: int | None, edges: Sequence[Edge], operations: Mapping[int, Row], telling: Telling
 ) -> list[str]:
-    """The micro-operations of ``txn`` on the keys of its two edges."""
+    """Format the micro-operations of ``txn`` on the keys of its two edges."""
     if txn is None or txn not in operations:
         return []
     keys = {edge.key for edge in edges if txn in (edge.source, edge.target)}
@@ -206,7 +206,7 @@ def _edge(
 
 
 def _upright(source: Box, target: Box, class_: str, tip: str, words: Sequence[str]) -> Markup:
-    """Between the rows of a ring: down on the right, up on the left."""
+    """Draw an edge between the rows of a ring: down on the right, up on the left."""
     down = target.y > source.y
     x = target.centre
     start, end = (
@@ -254,7 +254,7 @@ def _under(lines: Sequence[str], x: float, y: float, room: float) -> list[Markup
 
 
 def _words(edge: Edge, telling: Telling, operations: Mapping[int, Row]) -> tuple[str, ...]:
-    """The kind of an edge, and what it says of which key."""
+    """Name the kind of an edge, its key and its element."""
     if edge.key is None:
         if edge.kind == "process" and edge.source in operations:
             return "process", f"{operations[edge.source]['process']} ran it first"
@@ -270,7 +270,7 @@ def _words(edge: Edge, telling: Telling, operations: Mapping[int, Row]) -> tuple
 
 
 def _only_append(edge: Edge, operations: Mapping[int, Row]) -> int | None:
-    """What the source of a wr edge appended, where that is a single element."""
+    """Return the element that the source of a wr edge appended, where it appended exactly one."""
     if edge.kind != "wr" or edge.source not in operations:
         return None
     steps = operations[edge.source]["ops"]

@@ -1,7 +1,7 @@
 """The operations of an anomaly on a timeline: a lane a process, faults above, the store's events.
 
-A bar reaches from the invocation to the completion. What is ok is filled, what failed is hollow and
-crossed, what nobody knows is open to the right: told apart without colours.
+A bar reaches from the invocation to the completion. An ok operation is filled, a failed one hollow
+and crossed, one of unknown outcome open to the right: the outcomes differ without colours.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Row = Mapping[str, Any]
 
 @attrs.frozen(kw_only=True)
 class Window:
-    """A fault: what it is called, from when to when it counts as in force, and the stretches of
-    that in which this is ``unsure`` (see ``harness.protocols.fault_spans``).
+    """A fault: its name, the begin and end of its time in force, and the stretches of that time in
+    which this is ``unsure`` (see ``harness.protocols.fault_spans``).
     """
 
     number: int
@@ -47,7 +47,7 @@ class Window:
 
 @attrs.frozen(kw_only=True)
 class Tick:
-    """Something that the store did; ``number`` is its row in the table below the drawing."""
+    """An event of the store; ``number`` is its row in the table below the drawing."""
 
     at: int
     number: int | None
@@ -76,11 +76,11 @@ class Stage:
     explained_by: int | None = None
 
     def begins(self, row: Row) -> int:
-        """Where an operation was invoked."""
+        """Return the position of an operation's invocation."""
         return int(row["invoke_ns" if self.scale.timed else "invoke_index"])
 
     def ends(self, row: Row) -> int:
-        """Where it completed."""
+        """Return the position of its completion."""
         return int(row["complete_ns" if self.scale.timed else "complete_index"])
 
 
@@ -104,8 +104,8 @@ def draw(stage: Stage) -> Markup:
 
 
 def _busy(stage: Stage) -> Iterator[tuple[int, int]]:
-    """What the axis must show: operations as long as something goes on with them, and the fault
-    that explains them.
+    """Yield the stretches that the axis must show: the operations, and the fault that explains
+    them.
     """
     known = [stage.ends(r) for r in stage.operations if r["type"] != OpType.INFO]
     last = max(known, default=0)
@@ -120,7 +120,7 @@ def _busy(stage: Stage) -> Iterator[tuple[int, int]]:
 
 
 def _in_force(stage: Stage, axis: Axis) -> list[tuple[Window, int]]:
-    """The faults within the axis, each with its lane above the operations."""
+    """Return the faults within the axis, each with its lane above the operations."""
     free: list[int] = []
     found: list[tuple[Window, int]] = []
     for fault in stage.faults:
@@ -136,7 +136,9 @@ def _in_force(stage: Stage, axis: Axis) -> list[tuple[Window, int]]:
 
 
 def _lanes(stage: Stage, axis: Axis) -> list[tuple[Row, list[list[Bar]]]]:
-    """For each process (told by its first operation) rows of bars whose texts don't collide."""
+    """Return for each process (in the order of its first operation) rows of bars whose texts don't
+    collide.
+    """
     lanes: dict[int, tuple[Row, list[list[Bar]]]] = {}
     for row in sorted(stage.operations, key=lambda r: (stage.begins(r), r["txn"])):
         bar = _bar(row, stage, axis)
@@ -197,7 +199,9 @@ def _shades(axis: Axis, faults: Sequence[tuple[Window, int]], bottom: float) -> 
 def _fault_label(
     fault: Window, left: float, right: float, after: float, y: float
 ) -> Iterator[Markup]:
-    """In the bar where it fits, else beside it where the next bar leaves room, else the number."""
+    """Place the label in the bar where it fits, else beside it where the next bar leaves room, else
+    only the number.
+    """
     label = f"{fault.number} {fault.label}"
     room = right - left - 8
     if width_px(label) <= room or room > LABEL_MIN_PX:
@@ -211,7 +215,7 @@ def _fault_label(
 
 
 def _cuts(axis: Axis, scale: Scale, top: float, bottom: float) -> Iterator[Markup]:
-    """What was left out, as white bands that say how long they are."""
+    """Draw the cuts as white bands with their lengths."""
     for segment in axis.segments:
         if not segment.cut:
             continue
@@ -227,7 +231,7 @@ def _cuts(axis: Axis, scale: Scale, top: float, bottom: float) -> Iterator[Marku
 
 
 def _ticks(axis: Axis, ticks: Sequence[Tick], top: float, bottom: float) -> Iterator[Markup]:
-    """Events as marks on a line of their own; numbers where the table has rows."""
+    """Draw events as marks on a line of their own; numbers where the table has rows."""
     yield text("store", LEFT - 10, top + 14, "g-soft", text_anchor="end")
     near: list[tuple[float, list[int]]] = []
     for tick in ticks:
@@ -291,7 +295,7 @@ def _drawn_axis(axis: Axis, scale: Scale, bottom: float) -> Iterator[Markup]:
 
 
 def _segment_ticks(segment: Segment, scale: Scale, bottom: float) -> Iterator[Markup]:
-    """Where a stretch begins, then steps from there, as many as there is room for."""
+    """Yield the begin of a stretch, then steps from there, as many as there is room for."""
     begin = f"{scale.at(segment.start)}{f' {scale.unit}' if scale.timed else ''}"
     yield path([(segment.left, bottom), (segment.left, bottom + 4)], "g-axis")
     yield text(begin, segment.left, bottom + 14, "g-soft", text_anchor="start")
@@ -309,7 +313,7 @@ def _segment_ticks(segment: Segment, scale: Scale, bottom: float) -> Iterator[Ma
 
 
 def _round_step(length: int, count: int) -> int | None:
-    """A step of 1, 2 or 5 times a power of ten that goes at most ``count`` times into
+    """Return a step of 1, 2 or 5 times a power of ten that goes at most ``count`` times into
     ``length``.
     """
     if count < 1:

@@ -32,7 +32,7 @@ QUANTILE_STYLES = {0.5: "-", 0.95: "--", 0.99: ":"}
 INK, FAINT, GRID = "#1B1F23", "#6A737D", "#E3E6E9"
 PALE = "#FFFFFF"
 
-POINTS_MAX = 30_000  # drawn of each type; past it every n-th, and the page says so
+POINTS_MAX = 30_000  # drawn of each type; past it every n-th, which the page notes
 MARKS_MAX = 400  # of one type drawn large; more are a cloud
 VECTOR_POINTS_MAX = 1_500  # as vectors; more become one picture inside the SVG
 FAULTS_VECTOR_MAX = 150  # as vectors, like points; a night has thousands
@@ -61,7 +61,7 @@ class FaultWindow:
 
 @attrs.frozen(kw_only=True)
 class Picture:
-    """An SVG for the page, and what must be said beside it."""
+    """An SVG for the page, and the notes beside it."""
 
     svg: str
     notes: tuple[str, ...] = ()
@@ -69,7 +69,9 @@ class Picture:
 
 @attrs.frozen(kw_only=True)
 class Scene:
-    """What is drawn: operations by type, fault windows, and (name, start) of the phases."""
+    """The content of the plot: operations by type, fault windows, and (name, start)
+    of the phases.
+    """
 
     operations: dict[OpType, Outcomes]
     faults: tuple[FaultWindow, ...]
@@ -84,7 +86,7 @@ class Scene:
         return SECONDS.per_unit / self.scale.per_unit
 
     def span_s(self) -> tuple[float, float]:
-        """From the first operation or fault to the last, with a little air."""
+        """Return the time from the first operation or fault to the last, with a little air."""
         starts = [o.invoke_s.min() for o in self.operations.values() if o.invoke_s.size]
         ends = [o.complete_s.max() for o in self.operations.values() if o.complete_s.size]
         starts += [fault.start_s for fault in self.faults]
@@ -95,7 +97,7 @@ class Scene:
 
 
 def latency_scale(scale: Scale) -> Scale:
-    """What latencies are told in: milliseconds, or less where the history's times are less."""
+    """Return the unit of latencies: milliseconds, or less where the history's times are less."""
     return scale if scale.per_unit < MILLISECONDS.per_unit else MILLISECONDS
 
 
@@ -171,7 +173,7 @@ def _colours(faults: Sequence[FaultWindow]) -> dict[str, str]:
 
 
 def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
-    """A collection a kind: a night has thousands of faults."""
+    """Draw one collection for each kind: a night has thousands of faults."""
     for kind, colour in _colours(faults).items():
         axes.broken_barh(
             [(f.start_s, f.end_s - f.start_s) for f in faults if f.kind == kind],
@@ -186,7 +188,9 @@ def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
 
 
 def _lanes(faults: Sequence[FaultWindow]) -> list[int]:
-    """For each fault the lowest lane that is free when it starts; the last one takes the rest."""
+    """Return for each fault the lowest lane that is free when it starts; the last lane takes the
+    rest.
+    """
     free_s: list[float] = []
     chosen = []
     for fault in faults:
@@ -202,7 +206,7 @@ def _lanes(faults: Sequence[FaultWindow]) -> list[int]:
 def _unsure(
     faults: Sequence[FaultWindow], lanes: Sequence[int]
 ) -> dict[int, list[tuple[float, float]]]:
-    """By lane the stretches in which nothing was proven yet: begin and length."""
+    """Return by lane the stretches in which nothing was proven yet: begin and length."""
     found: dict[int, list[tuple[float, float]]] = {}
     for fault, lane in zip(faults, lanes, strict=True):
         spans = [(start_s, end_s - start_s) for start_s, end_s in fault.unsure]
@@ -245,7 +249,9 @@ def _draw_strip(axes: Axes, scene: Scene, lanes: list[int], span_s: float) -> No
 
 
 def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[str, ...]:
-    """Raw points by type, and quantile lines of what was ok; what was left out is returned."""
+    """Draw raw points by type, and quantile lines of ok operations; return notes on
+    omitted points.
+    """
     axes.set_yscale("log")
     scale = latency_scale(scene.scale)
     per_s = SECONDS.per_unit / scale.per_unit
@@ -275,7 +281,9 @@ def _draw_latency(axes: Axes, scene: Scene, start: float, end: float) -> tuple[s
 def _points(
     axes: Axes, kind: OpType, outcomes: Outcomes, every: int, per_s: float, *, rasterized: bool
 ) -> None:
-    """Smaller and paler where there are many, so that one type does not bury the others."""
+    """Draw smaller and paler points where there are many, so that one type does not bury the
+    others.
+    """
     size = outcomes.invoke_s.size
     few = size <= MARKS_MAX
     large, small = (2.6, 2.6) if kind is OpType.OK else (4.5, 2.4)
@@ -320,7 +328,7 @@ def _draw_rate(axes: Axes, scene: Scene, start: float, end: float) -> None:
 def _mark_phases(
     every: Sequence[Axes], phases: Sequence[tuple[str, float]], start: float, end: float
 ) -> None:
-    """A line where a phase begins, its name beside it where the next one leaves room."""
+    """Mark the begin of each phase, with its name where the next one leaves room."""
     inside = [(name, at_s) for name, at_s in phases if start - 1e-3 <= at_s <= end]
     nexts = [at_s for _, at_s in inside[1:]] + [end]
     for (name, at_s), next_s in zip(inside, nexts, strict=False):  # maybe there is no phase at all

@@ -1,4 +1,6 @@
-"""The nodes' roles as lanes of a plot: how many partitions each held, and when it was down."""
+"""The nodes' roles as lanes of a plot: the number of partitions of each, and its times of being
+down.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,18 @@ HELD, LEADS, INK, FAINT = "#0072B2", "#D55E00", "#1B1F23", "#6A737D"
 COLOURS = {DOWN: "#3B4046", PAUSED: "#E69F00", OTHER: "#9AA3AB"}
 ALPHAS = {DOWN: 0.85, PAUSED: 0.75, OTHER: 0.35}
 LAYERS = {DOWN: 3, PAUSED: 3, OTHER: 0.5}
-"""A node that is down hides what it held; one that is only cut off may go on holding it."""
+"""The drawing order: the stretches of a node that is down cover its roles; a node that is only cut
+off may go on holding them.
+"""
 
 
 def height_in(roles: RolesOverTime) -> float:
-    """How much room the lanes take."""
+    """Return the height of the lanes."""
     return AROUND_IN + LANE_IN * min(len(roles.nodes), NODES_MAX)
 
 
 def draw(axes: Axes, roles: RolesOverTime, start_s: float, end_s: float) -> tuple[str, ...]:
-    """A lane a node, the first at the top; returns what was left out."""
+    """Draw a lane a node, the first at the top; return notes on omitted parts."""
     shown = roles.nodes[:NODES_MAX]
     most = max((lane.most for lane in shown), default=0)
     many = sum(len(lane.stretches) for lane in shown) > STRETCHES_MAX
@@ -53,7 +57,7 @@ def draw(axes: Axes, roles: RolesOverTime, start_s: float, end_s: float) -> tupl
 def _draw_lane(
     axes: Axes, lane: NodeRoles, centre: float, most: int, end_s: float, *, rasterized: bool
 ) -> int:
-    """One node; returns how many changes of what it held are too many to draw."""
+    """Draw one node; return the number of changes of its roles that are too many to draw."""
     floor = centre - 0.43
     every = max(1, -(-len(lane.at_s) // STEPS_MAX))
     at = np.array([*lane.at_s[::every], end_s])

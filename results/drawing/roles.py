@@ -1,7 +1,7 @@
-"""Who held what, node by node, over the time of a run: from the store's events and the faults.
+"""The roles of each node over the time of a run: from the store's events and the faults.
 
-Events are in mapped time and a node that dies takes the last of its own with it: what is drawn from
-them explains, and proves nothing.
+Events are in mapped time and a node that dies takes the last of its own with it: drawings from them
+explain, and prove nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STATE_OF = {
     "pause": PAUSED,
     "freeze": PAUSED,
 }
-"""What a node is while a kind of fault is in force on it; any other kind is ``OTHER``."""
+"""The state of a node while a kind of fault is in force on it; any other kind is ``OTHER``."""
 _OF_PARTITION = " of partition "
 _COLUMNS = ("kind", "node", "at_ns", "partition")
 
@@ -46,8 +46,8 @@ class Stretch:
 
 @attrs.frozen(kw_only=True)
 class NodeRoles:
-    """One node: from each of ``at_s`` on it held as many partitions as ``held`` says; ``leads``
-    are the times in which it led the metastorage.
+    """One node: from each of ``at_s`` on it held as many partitions as ``held`` says; ``leads`` are
+    the times in which it led the metastorage.
     """
 
     node: str
@@ -64,7 +64,7 @@ class NodeRoles:
 
 @attrs.frozen(kw_only=True)
 class RolesOverTime:
-    """Every node, by name. ``role`` is what the counted partitions were to a node."""
+    """Every node, by name. ``role`` is the nodes' role in the counted partitions."""
 
     nodes: tuple[NodeRoles, ...]
     role: str
@@ -78,9 +78,9 @@ class RolesOverTime:
 def roles_over_time(
     events: pa.Table, faults: Iterable[Row], nodes: Iterable[str], end_ns: int
 ) -> RolesOverTime:
-    """Primaries per node, where the store tells of leases, else leaders of partitions.
+    """Return primaries per node, where the store reports leases, else leaders of partitions.
 
-    ``nodes`` are those to show; ``end_ns`` is when the run ended.
+    ``nodes`` are the nodes to show; ``end_ns`` is the end of the run.
     """
     rows = sorted(events.select(list(_COLUMNS)).to_pylist(), key=lambda row: row["at_ns"])
     leased = any(r["kind"] == EventKind.LEASE_GRANTED and r["partition"] is not None for r in rows)
@@ -108,8 +108,8 @@ def roles_over_time(
 
 
 def briefly(roles: Iterable[str]) -> str:
-    """Roles as a fault recorded them, those of many partitions together: ``leader of partitions 1,
-    2; metastorage leader``.
+    """Format roles as a fault recorded them, those of many partitions together: ``leader of
+    partitions 1, 2; metastorage leader``.
     """
     of: dict[str, list[str]] = {}
     for role in roles:
@@ -125,7 +125,7 @@ def briefly(roles: Iterable[str]) -> str:
 
 
 class _Holding:
-    """Who holds which partition now, and what that came to before."""
+    """The present holder of each partition, and the history of holders so far."""
 
     def __init__(self, gained: EventKind) -> None:
         self._gained = gained
@@ -139,7 +139,7 @@ class _Holding:
         self.leads: dict[str, list[tuple[int, int]]] = {}
 
     def take(self, row: Row) -> None:
-        """The next event."""
+        """Apply the next event."""
         kind, node, partition, at_ns = row["kind"], row["node"], row["partition"], row["at_ns"]
         if kind == EventKind.NODE_STARTED:
             self.fall(node, at_ns)
@@ -167,14 +167,14 @@ class _Holding:
             self._note(at_ns, node)
 
     def fall(self, node: str, at_ns: int) -> None:
-        """The node is down: it holds nothing."""
+        """Mark the node as down: it holds nothing."""
         self._holder = {p: n for p, n in self._holder.items() if n != node}
         self._note(at_ns, node)
         if self._leader and self._leader[0] == node:
             self._lead(None, at_ns)
 
     def close(self, at_ns: int) -> None:
-        """The end of the run."""
+        """Close the open stretches at the end of the run."""
         self._lead(None, at_ns)
 
     def _lead(self, node: str | None, at_ns: int) -> None:
@@ -193,7 +193,7 @@ class _Holding:
 
 
 def _stretches(rows: list[Row], faults: Iterable[Row], end_ns: int) -> dict[str, list[Stretch]]:
-    """By node when it was down, paused or under another fault."""
+    """Return by node the times when it was down, paused or under another fault."""
     found: dict[str, list[Stretch]] = {}
     for span in fault_spans(faults):
         if span.effective_ns is None:
@@ -209,7 +209,7 @@ def _stretches(rows: list[Row], faults: Iterable[Row], end_ns: int) -> dict[str,
 
 
 def _exits(rows: list[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
-    """(node, since, until) of every end that nobody asked for."""
+    """Yield (node, since, until) of every exit that no verb of the run requested."""
     for place, row in enumerate(rows):
         if row["kind"] == EventKind.NODE_EXITED:
             later = (

@@ -1,4 +1,4 @@
-"""Numbers over time from the transactions of a history: what the plots draw.
+"""Time series from the transactions of a history: the data of the plots.
 
 Everything is vectorised, times are seconds on the run's axis, latencies seconds from the intended
 start, so that an open-loop client's queueing shows.
@@ -43,13 +43,13 @@ class Line:
 
 
 def by_type(transactions: pa.Table) -> dict[OpType, Outcomes]:
-    """The transactions of each type; every type is there, maybe empty."""
+    """Return the transactions of each type; every type is there, maybe empty."""
     return {kind: _outcomes(transactions, kind) for kind in OpType}
 
 
 def window_s(span_s: float) -> float:
-    """The length of a window over ``span_s``: whole seconds, few enough to draw; less where the
-    span is less than some seconds.
+    """Return the length of a window over ``span_s``: whole seconds, few enough to draw; less where
+    the span is less than some seconds.
     """
     if span_s < SHORT_S:
         return span_s / WINDOWS_SHORT
@@ -57,7 +57,7 @@ def window_s(span_s: float) -> float:
 
 
 def rate(outcomes: Outcomes, start_s: float, end_s: float) -> Line:
-    """Completions a second from ``start_s`` to ``end_s``, windows without any as 0."""
+    """Return completions a second from ``start_s`` to ``end_s``, windows without any as 0."""
     width = window_s(end_s - start_s)
     count = max(1, int(np.ceil((end_s - start_s) / width)))
     edges = start_s + width * np.arange(count + 1)
@@ -67,7 +67,9 @@ def rate(outcomes: Outcomes, start_s: float, end_s: float) -> Line:
 
 
 def quantiles(outcomes: Outcomes, start_s: float, end_s: float) -> dict[float, Line]:
-    """Exact latency quantiles per window of invocation; windows without operations are NaN."""
+    """Return exact latency quantiles per window of invocation; windows without
+    operations are NaN.
+    """
     width = window_s(end_s - start_s)
     count = max(1, int(np.ceil((end_s - start_s) / width)))
     place = np.clip(((outcomes.invoke_s - start_s) // width).astype(np.int64), 0, count - 1)
@@ -83,7 +85,9 @@ def quantiles(outcomes: Outcomes, start_s: float, end_s: float) -> dict[float, L
 
 
 def overall(outcomes: Outcomes) -> dict[float, float]:
-    """Exact latency quantiles of all operations, the longest as 1.0; empty where there are none."""
+    """Return exact latency quantiles of all operations, the longest as 1.0; empty where there are
+    none.
+    """
     if not outcomes.latency_s.size:
         return {}
     found = np.quantile(outcomes.latency_s, (*QUANTILES, 1.0))

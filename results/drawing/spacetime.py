@@ -1,7 +1,7 @@
 """The space-time diagram of a traced run: a lane a node, an arrow a message, a mark a disk sync.
 
 Time runs to the right. Lamport's picture (1978), as papers on replication draw it: faults are
-shaded, what the store did is flagged, and the operations that prove a failure are marked on the
+shaded, events of the store are flagged, and the operations that prove a failure are marked on the
 lane of the clients.
 """
 
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 @attrs.frozen
 class Family:
-    """Messages of one colour. ``starts`` are beginnings of what they are called."""
+    """Messages of one colour. ``starts`` are the beginnings of their names."""
 
     name: str
     colour: str
@@ -50,7 +50,7 @@ CHOICES = (*(family.name for family in FAMILIES), DISK)
 
 
 def family_of(row: Row) -> Family:
-    """The family of a row of a trace."""
+    """Return the family of a row of a trace."""
     if not row.get("to"):
         return Family(DISK, "#3b4046")
     what = row.get("what", "")
@@ -81,8 +81,8 @@ _HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
 
 @attrs.frozen(kw_only=True)
 class Stretch:
-    """A fault: it lasted, on some nodes; in the stretches ``unsure`` of that nothing was proven
-    (see ``harness.protocols.fault_spans``).
+    """A fault: its time and its nodes; in its stretches ``unsure`` nothing was proven (see
+    ``harness.protocols.fault_spans``).
     """
 
     start_s: float
@@ -94,7 +94,7 @@ class Stretch:
 
 @attrs.frozen(kw_only=True)
 class Operation:
-    """A transaction of a client, which proves something."""
+    """A transaction of a client that is part of the proof."""
 
     start_s: float
     end_s: float
@@ -104,7 +104,9 @@ class Operation:
 
 @attrs.frozen(kw_only=True)
 class Happening:
-    """What the store said that it did; the lower its ``rank``, the more it tells of a failure."""
+    """An event that the store reported; the lower its ``rank``, the more it
+    explains of a failure.
+    """
 
     at_s: float
     node: str
@@ -114,7 +116,7 @@ class Happening:
 
 @attrs.frozen(kw_only=True)
 class Story:
-    """What is drawn beside the trace; ``title`` are lines."""
+    """The content beside the trace; ``title`` are lines."""
 
     title: tuple[str, ...] = ()
     faults: tuple[Stretch, ...] = ()
@@ -125,7 +127,7 @@ class Story:
 
 @attrs.frozen
 class _Figure:
-    """Where things are. ``taken`` are the places of labels: x, y, width."""
+    """The geometry of the figure. ``taken`` are the places of labels: x, y, width."""
 
     spans: tuple[Span, ...]
     lanes: tuple[str, ...]
@@ -143,7 +145,7 @@ class _Figure:
         return TOP_PX + LANE_PX * (self.lanes.index(self.lane(node)) + 0.62)
 
     def room(self, x: float, y: float, text: str) -> bool:
-        """Whether a label may stand there; then it does."""
+        """Reserve a place for a label; return whether it was free."""
         width = len(text) * CHAR_PX + 4
         for other_x, other_y, other_width in self.taken:
             if abs(other_y - y) < 10 and x < other_x + other_width and other_x < x + width:
@@ -160,8 +162,8 @@ def draw(
     nodes: Sequence[str] = (),
     show: Sequence[str] = USUAL,
 ) -> tuple[str, int]:
-    """The diagram of ``stretches`` (in order, apart) as SVG, and how many rows of them there was no
-    room for. ``nodes`` leaves other lanes out, ``show`` other families of messages.
+    """Draw the diagram of ``stretches`` (in order, apart) as SVG; return also how many rows of them
+    had no room. ``nodes`` leaves other lanes out, ``show`` other families of messages.
     """
     spans = laid_out(stretches, LEFT_PX, WIDTH_PX)
     within = [row for row in rows if any(s.touches(row["from_s"], row["at_s"]) for s in spans)]
@@ -228,13 +230,13 @@ def _text(
 
 
 def _cut(text: str, most: int) -> str:
-    """``text`` without control characters, and its end where there is no room for it."""
+    """Return ``text`` without control characters, shortened to the room."""
     whole = inert(text, 4 * TITLE_CHARS)
     return whole if len(whole) <= most else f"{whole[: most - 1].rstrip()}…"
 
 
 def _ground(figure: _Figure) -> Iterator[str]:
-    """Title, ticks, and where the axis is broken."""
+    """Draw title, ticks, and the breaks of the axis."""
     for number, line in enumerate(figure.story.title[:3]):
         weight = "bold" if number == 0 else "normal"
         yield _text(10, 20 + 18 * number, line, TITLE_CHARS, font_weight=weight, font_size="14")
@@ -269,7 +271,7 @@ def _lanes(figure: _Figure) -> Iterator[str]:
 
 
 def _faults(figure: _Figure, span: Span) -> Iterator[str]:
-    """Shaded where and as long as they were in force."""
+    """Shade the faults on their nodes for the time in force."""
     for fault, node, left, right in _in_force(figure, span):
         top = figure.y(node) - 0.56 * LANE_PX
         yield (
@@ -286,7 +288,7 @@ def _faults(figure: _Figure, span: Span) -> Iterator[str]:
 
 
 def _fault_names(figure: _Figure, span: Span) -> Iterator[str]:
-    """What is shaded, below the lane; in brackets where it began before."""
+    """Name the shaded faults below the lane; in brackets where they began before."""
     for fault, node, left, right in _in_force(figure, span):
         begins = span.start_s <= fault.start_s <= span.end_s
         fits = int((right - left) / CHAR_PX)
@@ -306,7 +308,7 @@ def _in_force(figure: _Figure, span: Span) -> Iterator[tuple[Stretch, str, float
 
 
 def _operations(figure: _Figure, span: Span) -> Iterator[str]:
-    """The operations that prove the failure: a bar on the clients' lane, a band over all."""
+    """Draw the operations that prove the failure: a bar on the clients' lane, a band over all."""
     for operation in figure.story.operations:
         if not span.touches(operation.start_s, operation.end_s):
             continue
@@ -332,7 +334,7 @@ def _operations(figure: _Figure, span: Span) -> Iterator[str]:
 
 
 def _happenings(figure: _Figure, span: Span) -> Iterator[str]:
-    """Flags above the lane, each with its words where there is room."""
+    """Draw flags above the lane, each with its words where there is room."""
     for happening in figure.story.happenings:
         if not span.touches(happening.at_s, happening.at_s) or happening.node not in figure.lanes:
             continue
@@ -364,7 +366,7 @@ def _message(figure: _Figure, span: Span, row: Row, few: bool) -> Iterator[str]:
     x1, y1 = span.x(row["from_s"]), figure.y(row["node"])
     x2, y2 = span.x(row["at_s"]), figure.y(row["to"])
     colour, head = family.colour, f' marker-end="url(#to-{family.name})"'
-    if lost:  # it never came: a piece of the way, and a cross
+    if lost:  # a lost message: a piece of the way, and a cross
         x2, y2 = x1 + 14, y1 + (y2 - y1) * LOST_SHARE
         colour, head = _LOST, ' stroke-dasharray="3 2"'
     title = f"<title>{_escaped(_said(row))}</title>"
@@ -426,7 +428,7 @@ def _legend(figure: _Figure, show: Sequence[str], hidden: Mapping[str, int]) -> 
 
 
 def _short(what: str) -> str:
-    """A message's name without what its colour says already."""
+    """Return a message's name without the part that its colour shows already."""
     for start in ("client ", "PeerRequest ", "PeerReply "):
         what = what.removeprefix(start)
     return _cut(what, 24)

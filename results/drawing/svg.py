@@ -1,8 +1,8 @@
 """SVG elements as markup: every text in them inert and escaped, nothing styled inline.
 
 Colours and weights come from classes of the page's one style sheet, so that drawings stay small
-and the page's policy has nothing to forbid. Numbers are pixels, rounded the same everywhere: equal
-drawings are equal bytes.
+and need nothing that the page's policy forbids. Numbers are pixels, rounded the same everywhere:
+equal drawings are equal bytes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def arrow_head(x: float, y: float, towards: tuple[int, int], class_: str) -> Mar
 
 
 def picture(width: float, height: float, label: str, children: Iterable[Markup]) -> Markup:
-    """The ``svg`` element; ``label`` is what a screen reader says."""
+    """Return the ``svg`` element; ``label`` is its text for a screen reader."""
     return tag(
         "svg",
         *children,
@@ -83,14 +83,14 @@ def picture(width: float, height: float, label: str, children: Iterable[Markup])
 
 
 def clipped(content: str, room_px: float) -> str:
-    """``content``, or as much of it as ``room_px`` of the fixed-width font takes."""
+    """Return as much of ``content`` as ``room_px`` of the fixed-width font takes."""
     chars = max(1, int(room_px / CHAR_PX))
     shown = inert(content, TEXT_CHARS)
     return shown if len(shown) <= chars else shown[: chars - 1] + "…"
 
 
 def width_px(content: str) -> float:
-    """How much room ``content`` takes in the fixed-width font."""
+    """Return the width of ``content`` in the fixed-width font."""
     return len(inert(content, TEXT_CHARS)) * CHAR_PX
 
 
@@ -113,8 +113,8 @@ _DROPPED = frozenset({"metadata", "style", "title"})
 
 
 def inline(svg: str, label: str) -> str:
-    """The ``<svg>`` element of ``svg`` without namespaces, styles or identifiers that nothing
-    refers to; ``label`` is what a screen reader says.
+    """Return the ``<svg>`` element of ``svg`` without namespaces, styles or unused identifiers;
+    ``label`` is its text for a screen reader.
     """
     root = ET.fromstring(svg)  # noqa: S314 (our own plot, made a moment ago)
     for element in root.iter():
@@ -152,10 +152,10 @@ def _attributes(attributes: dict[str, str]) -> dict[str, str]:
 
 
 def _number_ids(root: ET.Element) -> None:
-    """Identifiers by their order, and none that nothing refers to.
+    """Number identifiers in their order, and remove the unused ones.
 
     Two plots in a page may not both have a ``figure_1``; and matplotlib's own are hashes of
-    floating point numbers that its layout leaves to chance in the last digit.
+    floating point numbers whose last digit varies with its layout.
     """
     used = set()
     for element in root.iter():

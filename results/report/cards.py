@@ -1,4 +1,4 @@
-"""Anomalies as cards: the promise, the operations that prove it, what the store did then."""
+"""Anomalies as cards: the promise, the operations that prove it, the store's events around them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from results.report.tabulate import DASH, cell, words
 
 NS = 1e9
 EXAMPLES_MAX = 5  # of one anomaly; the verdict and the tables behind it hold the rest
-OPERATIONS_MAX = 12  # of one example; a cycle longer than this nobody follows
-DRAWN_MAX_BYTES = 700_000  # of all drawings of a page; what comes later is told in words alone
+OPERATIONS_MAX = 12  # of one example; a longer cycle is unreadable
+DRAWN_MAX_BYTES = 700_000  # of all drawings of a page; later examples have words alone
 DRAWN_FIRST_BYTES = 350_000  # of these, kept for the first example of each name
 TOTAL = "bank-total"
 BALANCES = frozenset({TOTAL, "lost-write"})  # the latter also of lists, which tell their value
@@ -54,7 +54,7 @@ class Operation:
 
 @attrs.frozen(kw_only=True)
 class Event:
-    """Something the store did."""
+    """An event of the store."""
 
     number: int
     at: str
@@ -66,9 +66,9 @@ class Event:
 
 @attrs.frozen(kw_only=True)
 class Example:
-    """One proven anomaly. ``clauses`` are the steps of a long text, ``facts`` whatever else the
-    checker had to say. ``cycle`` and ``lanes`` are drawings, ``None`` where there is nothing to
-    draw, or no room left on the page (``undrawn``). ``quotes`` are lines of a node's log.
+    """One proven anomaly. ``clauses`` are the steps of a long text, ``facts`` the checker's other
+    fields. ``cycle`` and ``lanes`` are drawings, ``None`` where there is nothing to draw, or no
+    room left on the page (``undrawn``). ``quotes`` are lines of a node's log.
     """
 
     text: str
@@ -86,7 +86,7 @@ class Example:
 
 @attrs.frozen(kw_only=True)
 class Card:
-    """All anomalies of one name. ``decides``: they rule out what was promised."""
+    """All anomalies of one name. ``decides``: they rule out the promised model."""
 
     name: str
     count: int
@@ -95,7 +95,7 @@ class Card:
 
 
 def cards(material: RunData) -> tuple[Card, ...]:
-    """First what decides the outcome, then what was observed beside it."""
+    """Return first the anomalies that decide the outcome, then those observed beside them."""
     verdict = material.verdict
     if verdict is None:
         return ()
@@ -120,7 +120,7 @@ def cards(material: RunData) -> tuple[Card, ...]:
 
 
 def _moments(material: RunData, name: str, anomaly: Anomaly) -> Anomaly:
-    """The same, and with the first example of wrong balances the writes that were missed."""
+    """Return the same anomalies, and with the first example of wrong balances the missed writes."""
     if name not in BALANCES or not anomaly.examples or "value" in anomaly.examples[0]:
         return anomaly
     first, *rest = anomaly.examples
@@ -143,8 +143,9 @@ def _moments(material: RunData, name: str, anomaly: Anomaly) -> Anomaly:
 
 
 def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]]:
-    """What a reset explains first, then what a fault does, then what is no cycle, then by how few
-    operations prove it: a lost write is read sooner than a cycle of fourteen transactions.
+    """Sort first examples that a reset explains, then those that a fault does, then those without a
+    cycle, then by the number of operations: a lost write is read sooner than a cycle of fourteen
+    transactions.
     """
 
     def key(item: tuple[str, Anomaly]) -> tuple[bool, bool, bool, int, str]:
@@ -157,7 +158,9 @@ def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]
 
 
 def headlines(anomalies: Mapping[str, Anomaly]) -> list[str]:
-    """One sentence for each name: how many, the first of them, and the fault that explains it."""
+    """Return one sentence for each name: the count, the first example, and the fault that explains
+    it.
+    """
     found = []
     for name, anomaly in plainest_first(anomalies):
         first: Mapping[str, Any] = next(iter(anomaly.examples), {})
@@ -169,13 +172,13 @@ def headlines(anomalies: Mapping[str, Anomaly]) -> list[str]:
 
 
 def other_reasons(reasons: Sequence[str], anomalies: Mapping[str, Anomaly]) -> list[str]:
-    """The reasons that don't just quote an anomaly."""
+    """Return the reasons that don't just quote an anomaly."""
     quoting = tuple(f"{name} (" for name in anomalies)
     return [reason for reason in reasons if not reason.startswith(quoting)]
 
 
 def clauses(text: str) -> tuple[str, tuple[str, ...]]:
-    """A long text of the form ``promise: meaning: step; step; step`` as head and steps."""
+    """Split a long text of the form ``promise: meaning: step; step; step`` into head and steps."""
     first, *rest = text.split("; ")
     head, colon, step = first.rpartition(": ")
     if not (rest and colon):
@@ -184,18 +187,18 @@ def clauses(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
-    """The first ``limit`` events as rows, and how many more there are."""
+    """Return the first ``limit`` events as rows, and how many more there are."""
     shown = enumerate(events.slice(0, limit).to_pylist(), start=1)
     return tuple(_event(number, row) for number, row in shown), max(0, events.num_rows - limit)
 
 
 def seconds(at_ns: int | None) -> str:
-    """A time on the run's axis, in seconds."""
+    """Format a time on the run's axis, in seconds."""
     return DASH if at_ns is None else SECONDS.at(at_ns)
 
 
 def _txns(example: Mapping[str, Any]) -> list[int]:
-    """The transactions to show: of too many the first and the last."""
+    """Return the transactions to show: of too many the first and the last."""
     found = [txn for txn in example.get("txns", ()) if isinstance(txn, int)]
     half = OPERATIONS_MAX // 2
     return found if len(found) <= OPERATIONS_MAX else found[:half] + found[-half:]
@@ -210,14 +213,16 @@ class _Board:
         self._left_bytes, self._kept_bytes = DRAWN_MAX_BYTES, 0
 
     def opened(self, place: int) -> _Board:
-        """This, for the example at ``place`` under its name: the page shows the first one open."""
+        """Return this board for the example at ``place`` under its name: the page shows the first
+        one open.
+        """
         self._kept_bytes = DRAWN_FIRST_BYTES if place else 0
         return self
 
     def cycle(
         self, example: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], telling: Telling
     ) -> Markup | None:
-        """The cycle of an example, if it is one."""
+        """Return the cycle of an example, if it is one."""
         edges = cycle.edges_of(example)
         return self._paid(cycle.draw(edges, rows, telling)) if edges and self.room else None
 
@@ -228,7 +233,7 @@ class _Board:
         events: pa.Table,
         telling: Telling,
     ) -> Markup | None:
-        """The timeline of ``rows``."""
+        """Return the timeline of ``rows``."""
         if not (rows and self.room):
             return None
         explained = example.get("explained_by")
@@ -291,8 +296,8 @@ def _example(
 def _places(
     example: Mapping[str, Any], keys: Sequence[int], rows: Sequence[Mapping[str, Any]]
 ) -> dict[int, int]:
-    """Around which positions long lists must be shown: where they contradict each other, or where
-    the element stands that the example is about.
+    """Return the positions around which long lists must be shown: where they contradict each other,
+    or where the element of the example stands.
     """
     element = example.get("element", example.get("value"))
     steps = [s for row in rows for s in row["ops"] if s["key"] in keys and s["elements"]]
@@ -301,13 +306,13 @@ def _places(
 
 
 def _named(keys: Collection[int], material: RunData) -> list[tuple[str, str]]:
-    """What the keys of an example are called in their history, where that is no integer."""
+    """Return the names of an example's keys in their history, where those are no integers."""
     named = [key for key in keys if key in material.key_names]
     return [(f"key {key}", f"is {material.key_names[key]} in the file") for key in named]
 
 
 def _facts(example: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[str, str]]:
-    """The other fields of an example: the fault that explains it, the edges of a cycle."""
+    """Return the other fields of an example: the fault that explains it, the edges of a cycle."""
     found = []
     for name, value in example.items():
         if name in SHOWN_ELSEWHERE or name in hidden or value in (None, "", [], {}):

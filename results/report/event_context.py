@@ -1,4 +1,4 @@
-"""Which events of the store stand beside an anomaly: those near it, and those it goes back to."""
+"""Selection of the store's events beside an anomaly: those near it, and those that caused it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harness.history.records import EventKind
 from results.report.run_data import RunData
 
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
-RESETS = ("reset", "under_reset")  # of an explanation: what took a write away, and who was left
+RESETS = ("reset", "under_reset")  # of an explanation: the one that lost a write, the one before
 LEADING = (EventKind.RESET.value, EventKind.NODE_STARTED.value)
 
 
 def rarest(events: pa.Table, limit: int, causes_ns: Collection[int] = ()) -> pa.Table:
-    """At most ``limit`` of ``events``, in their order: those that led to what happened, at
-    ``causes_ns``, then all of the rarest kinds, since these are what a reader looks for, and of the
-    first kind that has too many those that came first.
+    """Return at most ``limit`` of ``events``, in their order: those of the causes, at
+    ``causes_ns``, then all of the rarest kinds, since a reader looks for these, and of the first
+    kind that has too many the earliest ones.
     """
     led = _leading(events, causes_ns).to_pylist()
     kinds = Counter(
@@ -49,9 +49,9 @@ def events(
     at_ns: object = None,
     causes_ns: Collection[int] = (),
 ) -> pa.Table:
-    """What the store did from just before the first operation to just after the last, in the
+    """Return the store's events from just before the first operation to just after the last, in the
     partitions that they touch or in none in particular; around ``at_ns`` where there are none. Of
-    ``causes_ns`` the resets, and the starts that led to them, too, however long before.
+    ``causes_ns`` also the resets, and the starts that led to them, however long before.
     """
     told = material.events
     if not operations and not isinstance(at_ns, int):
@@ -70,7 +70,7 @@ def events(
 
 
 def _leading(events: pa.Table, causes_ns: Collection[int]) -> pa.ChunkedArray:
-    """Of each event whether it is a reset, or the start that led to one, at ``causes_ns``."""
+    """Tell of each event whether it is a reset, or the start that led to one, at ``causes_ns``."""
     return pc.and_(
         pc.is_in(events["kind"].cast(pa.string()), value_set=pa.array(LEADING, pa.string())),
         pc.is_in(events["at_ns"], value_set=pa.array(sorted(causes_ns), pa.int64())),
@@ -78,7 +78,9 @@ def _leading(events: pa.Table, causes_ns: Collection[int]) -> pa.ChunkedArray:
 
 
 def moments_of_resets(example: Mapping[str, Any]) -> set[int]:
-    """When the resets were that explain the example, and the starts of who forced them."""
+    """Return the times of the resets that explain the example, and of the starts of the nodes that
+    forced them.
+    """
     explained = example.get("explained_by")
     resets = [explained.get(name) for name in RESETS] if isinstance(explained, Mapping) else []
     told = [reset for reset in resets if isinstance(reset, Mapping)]

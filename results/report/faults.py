@@ -1,4 +1,6 @@
-"""The table of faults: what was hit, what it met, who took over, and what proves it."""
+"""The table of faults: their targets, their effects on open transactions and roles, and their
+proofs.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ NOBODY = "nobody"
 
 @attrs.frozen(kw_only=True)
 class FaultRow:
-    """A fault as the table shows it. ``met``: transactions open when it struck, at least;
-    ``taken_over``: when the last of the roles that its targets held had somebody else.
+    """A fault as the table shows it. ``met``: the least number of transactions open at its
+    injection; ``taken_over``: the time when the last of the roles that its targets held had a new
+    node.
     """
 
     number: int
@@ -43,8 +46,8 @@ class FaultRow:
 
 
 def rows(material: RunData) -> tuple[FaultRow, ...]:
-    """A row a fault, ``FAULTS_MAX`` at most. It was planned for an offset into the drive phase;
-    faults count from 0 in the order of the schedule.
+    """Return a row a fault, ``FAULTS_MAX`` at most. A fault was planned for an offset into the
+    drive phase; faults count from 0 in the order of the schedule.
     """
     drive_ns = next((at for name, at in material.manifest.phases if name == "drive"), None)
     nemesis = material.plan.get("nemesis")
@@ -66,8 +69,8 @@ def rows(material: RunData) -> tuple[FaultRow, ...]:
 
 
 def _effects(material: RunData) -> dict[int, Mapping[str, Any]]:
-    """What the verdict says of each fault, by its number; nothing, where it was never injected or
-    the verdict has another shape.
+    """Return the verdict's figures of each fault, by its number; empty where the fault was never
+    injected or the verdict has another shape.
     """
     windows = material.verdict.availability.get("windows") if material.verdict else None
     if not isinstance(windows, list | tuple):
@@ -112,7 +115,7 @@ def _row(
 
 
 def _untimed(_at_ns: int | None) -> str:
-    """Of a history without times: the nanoseconds are only an order."""
+    """Return a dash, for a history without times: its nanoseconds are only an order."""
     return DASH
 
 
@@ -124,7 +127,9 @@ def _takeovers(effect: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _told(takeovers: list[Mapping[str, Any]]) -> Iterator[str]:
-    """A clause for each node that took something over, then for what nobody did."""
+    """Yield a clause for each node that took a role over, then one for the roles without a new
+    node.
+    """
     takers = dict.fromkeys(str(takeover.get("node") or "") for takeover in takeovers)
     for taker in sorted(takers, key=lambda name: (not name, name)):
         mine = [row for row in takeovers if str(row.get("node") or "") == taker]

@@ -1,7 +1,7 @@
-"""What the harness itself did and met beside its faults, from the notes of the history.
+"""The harness's own actions and troubles beside its faults, from the notes of the history.
 
-A node that firedrill restarted is none that the store restarted, and a process of clients that died
-is no store's failure: a reader has to see both where the errors and events are that they caused.
+A restart by firedrill is none by the store, and the death of a client process is no failure of the
+store: a reader has to see both beside the errors and events that they caused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBERS = re.compile(r"\b[0-9a-f]{8,}\b|\d+(?:\.\d+)?")
 
 @attrs.frozen(kw_only=True)
 class HarnessAction:
-    """A note, or ``times`` notes alike of which ``text`` is the first."""
+    """A note, or ``times`` similar notes of which ``text`` is the first."""
 
     first: str
     last: str
@@ -46,8 +46,8 @@ class HarnessActions:
 
 
 def harness_actions(material: RunData) -> HarnessActions:
-    """The harness' own notes in the order of time, then those of its clients, the rarest first: a
-    connection that was lost says less than what happened once. Nothing of an imported history.
+    """Return the harness's own notes in the order of time, then those of its clients, the rarest
+    first: a lost connection says less than a single event. Nothing of an imported history.
     """
     if material.origin is not None:
         return HarnessActions()
@@ -59,7 +59,7 @@ def harness_actions(material: RunData) -> HarnessActions:
 
 
 def of_faults(material: RunData) -> dict[int, str]:
-    """By a fault's number what the harness did about it, with the time."""
+    """Return by a fault's number the harness's actions about it, with the time."""
     if material.origin is not None:
         return {}
     notes = material.history.notes()

@@ -1,8 +1,8 @@
-"""Where the value of a register or an account parts from what was acknowledged.
+"""The moment where the value of a register or an account departs from the acknowledged writes.
 
-A checker proves a lost balance by sums over a whole run: by the transfers that were acknowledged
-and the last read. What a person wants to see is the moment: the first transaction that found
-neither what the last acknowledged one before it had left, nor what anybody may have left since.
+A checker proves a lost balance by sums over a whole run: by the acknowledged transfers and the last
+read. A reader needs the moment: the first transaction that found neither the value that the last
+acknowledged one before it had left, nor any that a later one may have left since.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from typing import Any
 
 import attrs
 
-STEPS_MAX = 20_000  # on one key; of more the moment is not looked for
+STEPS_MAX = 20_000  # on one key; with more, the moment is not computed
 
 Row = Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
 class Missed:
-    """``reader`` found ``found`` at ``key``, where ``writer`` had been acknowledged to leave
-    ``left``.
-    """
+    """``reader`` found ``found`` at ``key``, where ``writer`` was acknowledged with ``left``."""
 
     key: int
     writer: int
@@ -42,7 +40,8 @@ class _Access:
 def first_missed(
     key: int, steps: Sequence[Row], times: Mapping[int, Row], reader: int | None = None
 ) -> Missed | None:
-    """The first transaction (or none but ``reader``) that missed an acknowledged write of ``key``.
+    """Return the first transaction (or none but ``reader``) that missed an acknowledged write of
+    ``key``.
 
     ``steps`` are all micro-operations on ``key``, by (txn, pos); ``times`` their transactions.
     """
@@ -64,7 +63,9 @@ def first_missed(
 
 
 def _possible(writes: Iterable[_Access], last: _Access, read: _Access) -> set[int | None]:
-    """What ``read`` may find: whatever was written by somebody not surely overwritten by then."""
+    """Return the values that ``read`` may find: of every write that was not surely overwritten by
+    then.
+    """
     return {
         write.value
         for write in writes
@@ -77,8 +78,8 @@ def _possible(writes: Iterable[_Access], last: _Access, read: _Access) -> set[in
 def _accesses(
     steps: Iterable[Row], times: Mapping[int, Row]
 ) -> tuple[list[_Access], list[_Access]]:
-    """The last write of each transaction that may have happened, and the first read of each that
-    was acknowledged, unless it came after its own write.
+    """Return the last write of each transaction that may have happened, and the first read of each
+    that was acknowledged, unless it came after its own write.
     """
     writes: dict[int, _Access] = {}
     reads: dict[int, _Access] = {}

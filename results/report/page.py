@@ -1,4 +1,4 @@
-"""The page about a run as values: every text, row and number that the template shows."""
+"""The page about a run as values: every text, row and number of the template."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Page:
 
 
 def page(material: RunData) -> Page:
-    """The page about ``material``; a picture that can't be drawn becomes a sentence in its
+    """Return the page about ``material``; a picture that can't be drawn becomes a sentence in its
     place.
     """
     verdict, manifest = material.verdict, material.manifest
@@ -141,7 +141,7 @@ def page(material: RunData) -> Page:
 
 
 def banner(verdict: Verdict) -> tuple[str, ...]:
-    """Why the outcome is what it is: the anomalies in short, then everything else."""
+    """Explain the outcome: the anomalies in short, then everything else."""
     found = [inert(told, HEADLINE_CHARS) for told in cards.headlines(verdict.anomalies)]
     others = cards.other_reasons(verdict.reasons, verdict.anomalies)
     found += [inert(reason, REASON_CHARS) for reason in others]
@@ -151,20 +151,20 @@ def banner(verdict: Verdict) -> tuple[str, ...]:
 
 
 def _under_test(material: RunData) -> str:
-    """What exactly was tested: the versions and content hashes that the system told."""
+    """Return the tested software: the versions and content hashes that the system reported."""
     system = material.manifest.declaration.system
     told = sorted(material.manifest.versions.items())
     return ", ".join(f"{name} {_shorter(text)}" for name, text in told if name.startswith(system))
 
 
 def _shorter(version: str) -> str:
-    """A long hash by its beginning; any other version as it is."""
+    """Return a long hash by its beginning; any other version as it is."""
     hashed = len(version) > HASH_CHARS and not set(version) - set(hexdigits)
     return version[:HASH_CHARS] if hashed else version
 
 
 def _tested(material: RunData) -> tuple[str, ...]:
-    """In two lines: what ran on what, and how much of it happened."""
+    """Describe the test in two lines: the system and its environment, and the amount of work."""
     if material.origin is not None:
         return _imported(material, material.origin), _happened(material)
     plan, manifest = material.plan, material.manifest
@@ -181,12 +181,12 @@ def _tested(material: RunData) -> tuple[str, ...]:
 
 
 def _plain(number: object) -> str:
-    """A number of a plan as a person would write it."""
+    """Format a number of a plan."""
     return f"{number:g}" if isinstance(number, int | float) else "?"
 
 
 def _clock(material: RunData) -> str:
-    """What the times on the page are."""
+    """Describe the times on the page."""
     if not material.scale.timed:
         return "Places are indices of the imported history, whose times are missing or go back."
     if material.origin is not None:
@@ -198,7 +198,7 @@ def _clock(material: RunData) -> str:
 
 
 def _imported(material: RunData, origin: Origin) -> str:
-    """What a history is that was recorded elsewhere."""
+    """Describe a history that was recorded elsewhere."""
     rest = [f"{origin.incomplete:,} of them without a completion"] if origin.incomplete else []
     rest += (
         [f"{origin.remarks:,} of a nemesis or another that is no client"] if origin.remarks else []
@@ -215,7 +215,7 @@ def _imported(material: RunData, origin: Origin) -> str:
 
 
 def _recorded(material: RunData) -> str:
-    """What the nemesis of an imported history did."""
+    """Describe the actions of an imported history's nemesis."""
     kinds = sorted(Counter(row["kind"] for row in material.faults).items())
     named = ", ".join(f"{count} {kind}" for kind, count in kinds[:KINDS_SHOWN])
     more = ", ..." if len(kinds) > KINDS_SHOWN else ""
@@ -233,7 +233,9 @@ def _happened(material: RunData) -> str:
 
 
 def _final_reads(material: RunData) -> int:
-    """The ok transactions from the phase of final reads on: no load, and no evidence of one."""
+    """Return the ok transactions from the phase of final reads on: they are no load, and no
+    evidence of one.
+    """
     since_ns = dict(material.manifest.phases).get("final-reads")
     if since_ns is None:
         return 0
@@ -255,7 +257,7 @@ def _broken(material: RunData) -> str:
 
 
 def _picture(material: RunData) -> tuple[Markup | None, tuple[str, ...]]:
-    """The plot, or why there is none: a broken plot must never cost a verdict."""
+    """Return the plot, or a note on why there is none: a broken plot must never cost a verdict."""
     if not material.scale.timed:
         return None, ("The history tells no times: there is nothing to plot over them.",)
     try:
@@ -274,7 +276,7 @@ def _picture(material: RunData) -> tuple[Markup | None, tuple[str, ...]]:
 
 
 def _roles(material: RunData) -> RolesOverTime | None:
-    """The roles of the nodes of a run of ours."""
+    """Return the roles of the nodes of a run of ours."""
     if material.origin is not None or not material.nodes:
         return None
     names = [node.name for node in material.nodes]
@@ -320,7 +322,7 @@ def _latency(material: RunData) -> Grid | None:
 
 
 def _headed(statistics: dict[str, Any]) -> dict[str, Any]:
-    """The checkers' short names as headings, those that everybody looks for first."""
+    """Use the checkers' short names as headings, the most important ones first."""
     known = {title: statistics[name] for name, title in HEADINGS.items() if name in statistics}
     return known | {name: value for name, value in statistics.items() if name not in HEADINGS}
 
@@ -331,7 +333,7 @@ def _pairs(title: str, data: dict[str, Any]) -> Grid:
 
 
 def _commands(material: RunData) -> tuple[tuple[str, str], ...]:
-    """A run directory can be moved: commands are for its parent, wherever that is."""
+    """Return the commands for the run directory's parent: the directory can be moved."""
     name = shlex.quote(material.manifest.run_id)
     again = ("Run the same plan again", f"firedrill run {name}/plan.toml")
     return (

@@ -1,8 +1,8 @@
-"""The report of a run: one HTML file that needs nothing else, and in which nothing is active.
+"""The report of a run: one HTML file without dependencies and without active content.
 
 There is no script in it. Its content security policy forbids everything but its one style sheet (by
 hash) and pictures that are inside it, and every text passes ``harness.text.inert`` and is escaped,
-so that what a node wrote is shown and never obeyed.
+so that a node's output is shown and never executed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from results.report.run_data import gather
 
 LIMIT_BYTES = 2_000_000  # a page that opens at once, and that goes into a mail
 LEAN_FAULTS, LEAN_EXAMPLES, LEAN_LINES = 60, 1, 20
-CELL_CHARS = 600  # of any one text; what a checker or a node says in more is in the files
+CELL_CHARS = 600  # of any one text; the rest of a longer one is in the files
 
 
 def write_report(run: RunDirectory) -> Path:
     """Write ``run.report`` from the run directory, in one step, and return its path.
 
     Raises ``MalformedHistory`` where the run holds no sealed or recovered history, or no page can
-    be made of what it holds.
+    be made of its content.
     """
     material = gather(run)
     try:
@@ -48,7 +48,7 @@ def write_report(run: RunDirectory) -> Path:
 
 
 def _encoded(content: Page) -> bytes:
-    """The page, as lean as it has to be."""
+    """Encode the page, reduced as far as its size requires."""
     for leaner in (_whole, _fewer_rows, _fewer_drawings, _no_picture, _no_lists):
         content = leaner(content)
         encoded = render(content).encode("utf-8", "backslashreplace")
@@ -77,7 +77,7 @@ def _no_picture(content: Page) -> Page:
 
 
 def _no_lists(content: Page) -> Page:
-    """What stands in files beside the page anyhow."""
+    """Leave out the lists that are also in files beside the page."""
     return attrs.evolve(
         content,
         plan_lines=content.plan_lines[:LEAN_LINES],
@@ -90,7 +90,7 @@ def _no_lists(content: Page) -> Page:
 
 
 def render(content: Page) -> str:
-    """The page as HTML."""
+    """Render the page as HTML."""
     environment = Environment(
         loader=PackageLoader("results"),
         autoescape=True,
@@ -109,13 +109,13 @@ def render(content: Page) -> str:
 
 
 def _finalize(value: object) -> object:
-    """Every text that the template shows goes through here; our own markup as it is."""
+    """Make every text of the template inert; the page's own markup passes unchanged."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return inert(value, CELL_CHARS)
 
 
 def _hash(text: str) -> str:
-    """A source expression of a content security policy for an inline element."""
+    """Return a source expression of a content security policy for an inline element."""
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"

@@ -1,4 +1,4 @@
-"""What a page about a run is made from: everything in its directory, read once."""
+"""The data of a page about a run: everything in its directory, read once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RunData:
         return None if isinstance(found, msgspec.UnsetType) else found
 
     def windows(self) -> list[Window]:
-        """Every fault that was injected, as ``fault_spans`` tells it; to the end of the run
+        """Return every fault that was injected, as ``fault_spans`` gives it; to the end of the run
         where it was never healed. In the order of their start.
         """
         last_ns = self.last_ns
@@ -82,14 +82,13 @@ class RunData:
 
     @property
     def last_ns(self) -> int:
-        """When the run ended: its last phase, or its last operation."""
+        """The end of the run: its last phase, or its last operation."""
         ends = [at_ns for _, at_ns in self.manifest.phases]
         return max([*ends, pc.max(self.transactions["complete_ns"]).as_py() or 0])
 
     def operations(self, txns: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """The transactions ``txns`` as rows, each with ``ops``: its micro-operations in order.
-
-        Reads every split once, so ask for all that are wanted together.
+        """Return the transactions ``txns`` as rows, each with ``ops``: its micro-operations in
+        order. Reads every split once, so a caller should ask for all transactions together.
         """
         wanted = pa.array(sorted(set(txns)), pa.int64())
         chosen = pc.is_in(self.transactions["txn"], value_set=wanted)
@@ -105,8 +104,8 @@ class RunData:
         return found
 
     def missed(self, key: int, reader: int | None = None) -> Missed | None:
-        """The first transaction (or ``reader`` alone) that missed an acknowledged write of the
-        register ``key``. Reads the key's split.
+        """Return the first transaction (or ``reader`` alone) that missed an acknowledged write of
+        the register ``key``. Reads the key's split.
         """
         table = self.history.micro_ops(split_of(key, self.manifest.splits))
         steps = table.filter(pc.equal(table["key"], key))
@@ -117,7 +116,9 @@ class RunData:
 
 
 def gather(run: RunDirectory) -> RunData:
-    """Read ``run``. Raises ``MalformedHistory`` for what is no sealed or recovered history."""
+    """Read ``run``. Raises ``MalformedHistory`` for a directory without a sealed or recovered
+    history.
+    """
     history = load(run)
     plan_text = _plan_text(run)
     transactions = history.transactions()
@@ -137,7 +138,7 @@ def gather(run: RunDirectory) -> RunData:
 
 
 def _scale(manifest: Manifest, transactions: pa.Table) -> Scale:
-    """How this history's times are told: seconds where a run of ours made them."""
+    """Return the unit of this history's times: seconds where a run of ours made them."""
     origin = manifest.origin
     if isinstance(origin, msgspec.UnsetType) or not transactions.num_rows:
         return SECONDS
@@ -169,7 +170,7 @@ def _nodes(run: RunDirectory) -> tuple[NodeFiles, ...]:
         return ()
     found = []
     for directory in sorted(path for path in parent.iterdir() if path.is_dir())[:NODES_MAX]:
-        # What lies deeper is the node's own business: code, data.
+        # Deeper files are not logs: code, data.
         files = sorted(path for path in directory.iterdir() if is_regular(path))
         listed = tuple(
             (path.relative_to(run.root).as_posix(), path.lstat().st_size)

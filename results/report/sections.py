@@ -1,4 +1,4 @@
-"""The smaller parts of a page: coverage, what the nodes' logs said, how the controller fared."""
+"""The smaller parts of a page: coverage, findings in the nodes' logs, the controller's load."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CoverageRow:
 
 @attrs.frozen(kw_only=True)
 class Coverage:
-    """The cells of fault by role; ``empty`` names those that nothing hit."""
+    """The cells of fault by role; ``empty`` names those without a hit."""
 
     roles: tuple[str, ...]
     rows: tuple[CoverageRow, ...]
@@ -36,7 +36,7 @@ class Coverage:
 
 @attrs.frozen(kw_only=True)
 class LogRow:
-    """What a node's log holds of one pattern: how many lines, and the first of them."""
+    """The matches of one pattern in a node's log: the number of lines, and the first of them."""
 
     node: str
     kind: str
@@ -45,7 +45,7 @@ class LogRow:
 
 
 def coverage(verdict: Verdict | None) -> Coverage | None:
-    """What the verdict says of it; ``None`` where it says nothing."""
+    """Return the verdict's coverage; ``None`` where it has none."""
     told: Mapping[str, Any] = verdict.coverage if verdict else {}
     cells = told.get("cells")
     if not isinstance(cells, Mapping) or not cells:
@@ -73,12 +73,12 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
 
 
 def _count(told: object) -> int:
-    """A number of a verdict, which anybody may have written."""
+    """Return a number of a verdict, or a default: any program may have written the verdict."""
     return told if isinstance(told, int) else 0
 
 
 def logs(verdict: Verdict | None) -> tuple[LogRow, ...]:
-    """A row for each node and pattern that the logs matched."""
+    """Return a row for each node and pattern with matching log lines."""
     told: Mapping[str, Any] = verdict.node_logs if verdict else {}
     found = [
         LogRow(
@@ -96,7 +96,7 @@ def logs(verdict: Verdict | None) -> tuple[LogRow, ...]:
 
 
 def controller(verdict: Verdict | None) -> str:
-    """One sentence; empty where nothing was measured."""
+    """Describe the controller's load in one sentence; empty where nothing was measured."""
     told: Mapping[str, Any] = verdict.controller if verdict else {}
     if "longest_stall_ns" not in told:
         return ""
@@ -132,7 +132,7 @@ SHOWN_MAX = 16  # partitions side by side
 
 
 def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
-    """One table: the whole drive phase, then every fault window. What a checker said in another
+    """Return one table: the whole drive phase, then every fault window. A checker's data of another
     shape is shown as it is.
     """
     windows = data.get("windows")
@@ -151,7 +151,9 @@ def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
 
 
 def _by_partition(data: object) -> tuple[Grid, ...]:
-    """The longest gap of each partition in every fault window, where a checker tells of them."""
+    """Return the longest gap of each partition in every fault window, where a
+    checker reports them.
+    """
     if not isinstance(data, Mapping):
         return ()
     numbers, windows = data.get("partition"), data.get("windows")
@@ -166,7 +168,7 @@ def _by_partition(data: object) -> tuple[Grid, ...]:
         if isinstance(window, Mapping)
     )
     if all(told == DASH for _, *gaps in rows for told in gaps):
-        return ()  # of too few writes nothing is said of any partition
+        return ()  # with too few writes no partition has a figure
     columns = ("window", *(f"partition {number}" for number in numbers[:SHOWN_MAX]))
     title = "Longest time without an acknowledged write, by partition (s)"
     more = max(0, len(windows) - ROWS_MAX)

@@ -1,4 +1,4 @@
-"""Micro-operations as short texts, in the field's own hand: ``append 7 31``, ``r 7 [1 2 31]``."""
+"""Micro-operations as short texts, in the field's notation: ``append 7 31``, ``r 7 [1 2 31]``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 @attrs.frozen
 class Step:
-    """A micro-operation; ``hot`` where its key is what the anomaly is about."""
+    """A micro-operation; ``hot`` where its key is one of the anomaly's."""
 
     text: str
     hot: bool = False
@@ -33,10 +33,10 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class Telling:
-    """How the micro-operations of an example are told.
+    """The format of an example's micro-operations.
 
-    ``keys`` are those that it is about, ``parts`` where lists of them contradict each other,
-    ``names`` what keys are called that were no integers.
+    ``keys`` are the anomaly's, ``parts`` the positions where lists of them contradict each other,
+    ``names`` the names of keys that were no integers.
     """
 
     keys: Collection[int] = ()
@@ -44,16 +44,16 @@ class Telling:
     names: Mapping[int, str] = attrs.Factory(dict)
 
     def key(self, key: int) -> str:
-        """A key as its history calls it."""
+        """Format a key as its history names it."""
         name = self.names.get(key)
         return str(key) if name is None else name[:NAME_CHARS]
 
     def step(self, step: Row) -> str:
-        """One micro-operation."""
+        """Format one micro-operation."""
         return self._told(step, lambda elements, part: shortened(elements, part))
 
     def brief(self, step: Row, elements_max: int) -> str:
-        """One micro-operation for a drawing: of a list only so many elements, its end."""
+        """Format one micro-operation for a drawing: of a list only so many elements, its end."""
         return self._told(step, lambda elements, part: _brief(elements, part, elements_max))
 
     def _told(self, step: Row, listed: Callable[[Sequence[int], int | None], str]) -> str:
@@ -68,7 +68,7 @@ class Telling:
         return f"{f} {key} {value}"
 
     def steps(self, ops: Sequence[Row]) -> Iterator[Step]:
-        """The micro-operations; of a long transaction only those on the keys in question."""
+        """Format the micro-operations; of a long transaction only those on the anomaly's keys."""
         hot = [step for step in ops if step["key"] in self.keys]
         shown = hot if hot and len(ops) > SHORT else ops
         yield from (Step(self.step(s), s["key"] in self.keys) for s in shown[:STEPS_MAX])
@@ -78,8 +78,8 @@ class Telling:
 
 
 def parting(rows: Sequence[Row]) -> dict[int, int]:
-    """For each key of which ``rows`` read lists that contradict each other, the first position
-    where they do: what a reader must see of long lists.
+    """Return for each key of which ``rows`` read lists that contradict each other, the first
+    position where they do: a reader must see that part of long lists.
     """
     longest: dict[int, Sequence[int]] = {}
     found: dict[int, int] = {}
@@ -96,7 +96,7 @@ def parting(rows: Sequence[Row]) -> dict[int, int]:
 
 
 def shortened(elements: Sequence[int], part: int | None) -> str:
-    """A list, or of a long one its end; around ``part`` where it parts from another."""
+    """Format a list, or of a long one its end; around ``part`` where it parts from another."""
     start, shown, after = _window(elements, part, ELEMENTS_MAX)
     before = f"… {start} before, " if start else ""
     behind = f", … {after} after" if after else ""
@@ -111,7 +111,7 @@ def _brief(elements: Sequence[int], part: int | None, limit: int) -> str:
 def _window(
     elements: Sequence[int], part: int | None, limit: int
 ) -> tuple[int, Sequence[int], int]:
-    """How many elements come before those that are shown, these, and how many come after."""
+    """Return the number of elements before the window, in it, and after it."""
     start = max(0, len(elements) - limit)
     if part is not None:
         start = min(start, max(0, part - limit // 2))
@@ -120,7 +120,7 @@ def _window(
 
 
 def key_names(run: RunDirectory, manifest: Manifest) -> dict[int, str]:
-    """The names by key; empty where all keys were integers.
+    """Return the names by key; empty where all keys were integers.
 
     Raises ``MalformedHistory`` where the file is not the one that was sealed.
     """

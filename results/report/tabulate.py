@@ -1,4 +1,4 @@
-"""Nested data of a verdict as flat grids that a page can show, whatever a checker put there."""
+"""Nested data of a verdict as flat grids that a page can show, for data of any checker."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Grid:
 
 
 def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
-    """The parts of ``data`` as grids, in its order; scalars together in one of their own.
+    """Return the parts of ``data`` as grids, in its order; scalars together in one of their own.
 
-    Units are in the names: what ends in ``_ns`` or ``_s`` is shown in seconds.
+    Units are in the names: fields that end in ``_ns`` or ``_s`` are shown in seconds.
     """
     scalars = {name: value for name, value in data.items() if not _nested(value)}
     found = [_pairs("", scalars)] if scalars else []
@@ -45,7 +45,7 @@ def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
 
 
 def words(name: str) -> str:
-    """A key as a heading: ``time_to_first_ok_ns`` is ``time to first ok (s)``."""
+    """Format a key as a heading: ``time_to_first_ok_ns`` is ``time to first ok (s)``."""
     for unit in ("_ns", "_s"):
         if name.endswith(unit):
             return f"{name.removesuffix(unit).replace('_', ' ')} (s)"
@@ -53,7 +53,7 @@ def words(name: str) -> str:
 
 
 def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
-    """A value for a person; ``name`` tells its unit."""
+    """Format a value; ``name`` implies its unit."""
     if value is None:
         return DASH
     if isinstance(value, bool):
@@ -72,7 +72,7 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
 
 
 def seconds(value_ns: float) -> str:
-    """A time in seconds: to the millisecond, and what is shorter to three digits."""
+    """Format a time in seconds: to the millisecond, shorter times to three digits."""
     shown = f"{value_ns / NS_PER_S:.3f}"
     return f"{value_ns / NS_PER_S:.3g}" if value_ns and not float(shown) else shown
 
@@ -108,12 +108,14 @@ def _records(title: str, records: Iterable[Any]) -> Grid:
 
 
 def _columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Every key of any record, in order of first appearance; outcomes as the field orders them."""
+    """Return every key of any record, in order of first appearance; outcomes as the field orders
+    them.
+    """
     return _ordered(dict.fromkeys(str(key) for record in records for key in record))
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
-    """``ok fail info``, wherever they stand among ``names``, come first in that order."""
+    """Move ``ok fail info`` to the front of ``names``, in that order."""
     found = list(names)
     return [t.value for t in OpType if t.value in found] + [n for n in found if n not in _TYPES]
 

@@ -1,4 +1,4 @@
-"""Which runs of a store may go: pure functions over what is known of each."""
+"""Selection of the runs that may be removed: pure functions over records of the runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ ID_TIME_CHARS = len("YYYYMMDD-HHMMSS")
 
 @attrs.frozen(kw_only=True)
 class RunRecord:
-    """What is known of one run: its identifier, its outcome where it was judged, and why it must
-    stay whatever the rule says (it is driven, or its cluster is up); empty where nothing holds it.
+    """The record of one run: its identifier, its outcome where it was judged, and why it must stay
+    under any rule (it is driven, or its cluster is up); empty where nothing holds it.
     """
 
     run_id: str
@@ -23,7 +23,7 @@ class RunRecord:
 
 @attrs.frozen(kw_only=True)
 class Rule:
-    """Which runs go: all but the newest ``keep_last``, of those the ones begun at least
+    """The runs to remove: all but the newest ``keep_last``, of those the ones begun at least
     ``older_than_s`` ago; with ``keep_failed`` none whose outcome is in ``failed``.
     """
 
@@ -34,8 +34,8 @@ class Rule:
 
 
 def begun_at(run_id: str) -> datetime | None:
-    """When the run of this identifier began, by its own words (UTC); ``None`` for no time at all
-    (a month 13).
+    """Return the start time that this identifier states (UTC); ``None`` for no time at all (a month
+    13).
     """
     try:
         return datetime.strptime(run_id[:ID_TIME_CHARS], "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
@@ -44,8 +44,8 @@ def begun_at(run_id: str) -> datetime | None:
 
 
 def to_prune(runs: Iterable[RunRecord], rule: Rule, now: datetime) -> tuple[RunRecord, ...]:
-    """The runs that ``rule`` lets go, oldest first. Those that are held never go, and count among
-    the newest.
+    """Return the runs that ``rule`` removes, oldest first. Runs that are held are never removed,
+    and count among the newest.
     """
     ordered = sorted(runs, key=lambda run: run.run_id)
     newest = len(ordered) - (rule.keep_last or 0)

@@ -29,11 +29,11 @@ _NOT_NAME = re.compile(r"[^a-z0-9]+")
 
 
 class UnknownRun(UsageError):
-    """No run answers to the name that was given, or several do."""
+    """No run has the name that was given, or several do."""
 
 
 def run_id(name: str, wall_ns: int, entropy: bytes) -> str:
-    """``YYYYMMDD-HHMMSS-name-xxxx`` (UTC) from wall time in ns and two bytes of entropy."""
+    """Return ``YYYYMMDD-HHMMSS-name-xxxx`` (UTC) from wall time in ns and two bytes of entropy."""
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
     slug = _NOT_NAME.sub("-", name.lower()).strip("-")[:NAME_LIMIT].strip("-") or "run"
     return f"{moment:%Y%m%d-%H%M%S}-{slug}-{entropy[:2].hex():0>4}"
@@ -41,14 +41,14 @@ def run_id(name: str, wall_ns: int, entropy: bytes) -> str:
 
 @attrs.frozen
 class RunStore:
-    """The runs below ``root``. Making one touches nothing."""
+    """The runs below ``root``. Constructing a store touches no file."""
 
     root: Path = DEFAULT_ROOT
 
     def create(self, name: str, wall_ns: int, entropy: bytes) -> RunDirectory:
-        """A new empty run directory, which ``latest`` now means.
+        """Create an empty run directory, and point ``latest`` at it.
 
-        ``entropy`` (two bytes) tells runs of one second apart; where it does not, the next free
+        ``entropy`` (two bytes) distinguishes runs of one second; where it does not, the next free
         identifier is taken. Raises ``HarnessError`` where the store can't be written.
         """
         start = int.from_bytes(entropy[:2], "big")
@@ -68,8 +68,9 @@ class RunStore:
         raise HarnessError(f"run store {self.root}: no free identifier after {CREATE_TRIES} tries")
 
     def forget(self, run: RunDirectory) -> None:
-        """Undo ``create`` for a run that was refused: its directory goes where nothing was written,
-        and ``latest`` means the newest that is left. What holds anything stays.
+        """Undo ``create`` for a run that was refused: its directory is removed where nothing was
+        written, and ``latest`` points at the newest run that is left. A directory with content
+        stays.
         """
         with contextlib.suppress(OSError):
             run.undo.rmdir()
@@ -80,9 +81,10 @@ class RunStore:
                 self._point_latest(left[-1].root)
 
     def remove(self, run: RunDirectory) -> None:
-        """Delete ``run`` with all that is in it; ``latest`` then means the newest that is left.
+        """Delete ``run`` with all its content; ``latest`` then points at the newest run that is
+        left.
 
-        Its name goes first, so that a deletion that is broken off leaves no half run. Raises
+        Its name goes first, so that an interrupted deletion leaves no partial run. Raises
         ``HarnessError``.
         """
         doomed = self.root / f".{run.root.name}.removing"
@@ -94,10 +96,10 @@ class RunStore:
             raise HarnessError(f"cannot remove run {run.root}: {_why(error)}") from error
 
     def mend_latest(self) -> None:
-        """Where ``latest`` leads nowhere, let it mean the newest run that is left, or be gone.
+        """Repair a dangling ``latest``: point it at the newest run that is left, or remove it.
 
-        Others may remove that run at the same time, and mend as well: each looks again. Raises
-        ``OSError``.
+        Other processes may remove that run at the same time, and repair as well: each checks again.
+        Raises ``OSError``.
         """
         link = self.root / LATEST
         for _ in range(MEND_TRIES):
@@ -109,27 +111,27 @@ class RunStore:
                 link.unlink(missing_ok=True)
 
     def broken_off(self) -> tuple[RunDirectory, ...]:
-        """What deletions that were broken off left; ``finish`` is all that can be done with it."""
+        """Return the remains of interrupted deletions; ``finish`` is the only operation on them."""
         return tuple(RunDirectory(path) for path in sorted(self.root.glob(".*.removing")))
 
     def finish(self, run: RunDirectory) -> None:
-        """Delete what is left of one of ``broken_off``. Raises ``HarnessError``."""
+        """Delete the rest of one of ``broken_off``. Raises ``HarnessError``."""
         try:
             shutil.rmtree(run.root, onerror=_unless_gone)
         except (OSError, RecursionError) as error:
             raise HarnessError(f"cannot remove {run.root}: {_why(error)}") from error
 
     def runs(self) -> tuple[RunDirectory, ...]:
-        """Every run of the store, oldest first; nothing where there is no store."""
+        """Return every run of the store, oldest first; nothing where there is no store."""
         if not self.root.is_dir():
             return ()
         names = sorted(p.name for p in self.root.iterdir() if _is_run(p))
         return tuple(RunDirectory(self.root / name) for name in names)
 
     def resolve(self, name: str) -> RunDirectory:
-        """The run that a person means by ``name``: a path, an identifier, the beginning of exactly
-        one, or ``latest``. Raises ``UnknownRun``, and ``MalformedHistory`` for a directory that
-        leads elsewhere (``require_plain``).
+        """Return the run that ``name`` means: a path, an identifier, the beginning of exactly one,
+        or ``latest``. Raises ``UnknownRun``, and ``MalformedHistory`` for a directory that leads
+        elsewhere (``require_plain``).
         """
         run = self._named(name)
         require_plain(run)
@@ -176,7 +178,7 @@ class RunStore:
 
 
 def _unless_gone(_: object, __: object, failure: tuple[object, BaseException, object]) -> None:
-    """Somebody else may finish the same deletion."""
+    """Ignore a missing file: another process may finish the same deletion."""
     if not isinstance(failure[1], FileNotFoundError):
         raise failure[1]
 
