@@ -1,5 +1,5 @@
-"""What is in force: the faults that may be, what they cut and shape together, and how much of one
-can be seen beside the others.
+"""The faults in force: the links that they cut and shape together, and the effects of one fault
+that are observable beside the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Active:
     """A fault that may be in force: from before its injection until its heal is proven.
 
     ``mending``: its heal has begun, so its links are no longer to be cut or shaped. ``struck``: its
-    injection has begun. ``gone_ns``: since when looks at its heal have shown that nothing is left
-    of it, though its victims do not serve.
+    injection has begun. ``gone_ns``: since when probes have shown that nothing is left of it,
+    although its victims do not serve.
     """
 
     number: int
@@ -35,12 +35,14 @@ class Active:
 
     @property
     def destroys(self) -> bool:
-        """Whether it takes from nodes what they had promised to keep."""
+        """Whether the fault destroys data that nodes had acknowledged."""
         return bool(getattr(self.fault, "destroys", False))
 
 
 def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:
-    """Nodes that faults other than ``one`` destroy, from their strikes to their proven heals."""
+    """Nodes whose data faults other than ``one`` destroy, from their injections to their proven
+    heals.
+    """
     others = [other for other in active if other is not one and other.struck and other.destroys]
     return tuple(sorted({node for other in others for node in other.victims.nodes}))
 
@@ -56,8 +58,8 @@ def shapes(active: Iterable[Active]) -> tuple[LinkShape, ...]:
 
 
 def observable(one: Active, active: Iterable[Active]) -> Victims:
-    """The victims of ``one`` without the links that can't be tried: those of machines that another
-    fault silences, and shaped ones that another fault cuts.
+    """The victims of ``one`` without the links that can't be probed: links of machines that another
+    fault silences, and shaped links that another fault cuts.
     """
     others = [other for other in active if other is not one]
     silenced = [
@@ -78,8 +80,8 @@ def observable(one: Active, active: Iterable[Active]) -> Victims:
 
 
 def healable(one: Active, active: Iterable[Active]) -> Victims:
-    """The victims of ``one`` with only the links that can be seen to heal: in sight, and held by no
-    other fault.
+    """The victims of ``one`` with only the links whose heal can be observed: observable, and held
+    by no other fault.
     """
     every = tuple(active)
     others = [other for other in every if other is not one]
@@ -93,6 +95,6 @@ def healable(one: Active, active: Iterable[Active]) -> Victims:
 
 
 def _both_ways(links: Iterable[tuple[str, str]]) -> Grudge:
-    """A round trip needs both directions."""
+    """``links`` and their reverses: a round trip needs both directions."""
     given = tuple(links)
     return grudges.union((given, tuple((b, a) for a, b in given)))

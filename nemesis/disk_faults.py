@@ -24,13 +24,17 @@ def disk_slow() -> HardwareFault:
 
 
 def disk_full() -> HardwareFault:
-    """No space is left (ENOSPC), until the heal makes room and starts what stopped for it."""
+    """No space is left (ENOSPC), until the heal makes room and restarts the programs that stopped
+    for it.
+    """
     trouble = DiskTrouble(full=True)
     return HardwareFault(kind="disk-full", needs=_DISK, verbs=Refusing(trouble), may_end=True)
 
 
 def disk_error() -> HardwareFault:
-    """Reads, writes and syncs fail (EIO), until the heal; it starts what stopped for it."""
+    """Reads, writes and syncs fail (EIO), until the heal; it restarts the programs that stopped for
+    it.
+    """
     trouble = DiskTrouble(failing=True)
     return HardwareFault(kind="disk-error", needs=_DISK, verbs=Refusing(trouble), may_end=True)
 

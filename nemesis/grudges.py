@@ -1,8 +1,8 @@
-"""Who no longer hears whom: pure functions over nodes that give grudges.
+"""Network partitions as grudges: pure functions from nodes to the directed links to cut.
 
 A grudge is a sorted tuple of directed links (source, destination) without repetition; a one-way
-partition is simply a grudge that is not symmetric. The idea is Jepsen's, which maps each node to
-those whose packets it drops.
+partition is a grudge that is not symmetric. The idea is Jepsen's, which maps each node to the nodes
+whose packets it drops.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def complete(components: Iterable[Iterable[str]]) -> Grudge:
 
 
 def split(group: Iterable[str], nodes: Iterable[str]) -> Grudge:
-    """``group`` and the rest of ``nodes`` no longer hear each other.
+    """The grudge that cuts ``group`` off from the rest of ``nodes``, in both directions.
 
-    Where there is no rest, nobody hears anybody: the whole cluster falls apart.
+    Where there is no rest, it cuts every link of the cluster.
     """
     inside, everyone = tuple(group), tuple(nodes)
     outside = rest(inside, everyone)
@@ -63,7 +63,7 @@ def halves(nodes: tuple[str, ...]) -> Grudge:
 
 def majorities_ring(ring: tuple[str, ...]) -> Grudge:
     """Every node of ``ring`` hears only as many neighbours on either side as make a majority with
-    itself: no two hear the same nodes, and links stay whole in both directions or in none.
+    itself: no two nodes hear the same set, and each link is whole or cut in both directions.
     """
     count = len(ring)
     reach = (count // 2 + 1) // 2
@@ -86,7 +86,9 @@ def difference(grudge: Grudge, other: Grudge) -> Grudge:
 
 
 def strongest(shapes: Iterable[LinkShape]) -> tuple[LinkShape, ...]:
-    """At most one shape a link, sorted by link: of several the worst of each property."""
+    """At most one shape a link, sorted by link: of several shapes of a link the worst of each
+    property.
+    """
     worst: dict[Link, LinkShape] = {}
     for shape in shapes:
         other = worst.get(shape.link, shape)

@@ -1,8 +1,8 @@
-"""Faults of disks and clocks: what they have in common, and where they must not strike.
+"""The common part of faults of disks and clocks, and the nodes that they must spare.
 
-Each kind is a value: what it does to a node, what shows it, and what mends it. A kind that destroys
-what a node had promised to keep (``destroys``) waits until a majority of every partition's voters
-would be left that are up and whole: no store survives more.
+Each kind is a value: how it breaks a node, what shows the effect, and how it is healed. A kind that
+destroys acknowledged data (``destroys``) waits until the others would still hold a majority of
+every partition's voters, up and whole: no store survives more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ ONE_AT_A_TIME = ("leader of any partition", "metastorage leader", "one")
 
 @attrs.frozen(kw_only=True)
 class Hit:
-    """A node under a fault: where it acts, how strong it is, and what is random in it."""
+    """A node under a fault: where the fault acts, its strength, and the number that decides its
+    random part.
+    """
 
     scene: Scene
     hardware: Hardware
@@ -39,7 +41,7 @@ class Hit:
 
 
 class Verbs(Protocol):
-    """What a kind does to one node."""
+    """The verbs of a kind on one node."""
 
     async def inject(self, hit: Hit) -> None:
         """Break it."""
@@ -149,7 +151,7 @@ class HardwareFault:
 
 
 async def _spare_majorities(scene: Scene, victims: Victims) -> None:
-    """Wait until the victims may lose what they have. Raises ``HarnessError``."""
+    """Wait until the victims may lose their data. Raises ``HarnessError``."""
     reason = ""
     try:
         async with asyncio.timeout(SPARED_LIMIT_S):
@@ -163,7 +165,7 @@ async def _spare_majorities(scene: Scene, victims: Victims) -> None:
 
 
 async def _endangered(scene: Scene, victims: Victims) -> str:
-    """Why the victims must keep what they have; empty where they need not."""
+    """Why the victims must keep their data; empty where they need not."""
     looks = await together(scene.provider.probe(node) for node in scene.cluster.nodes)
     away = [look.node for look in looks if not look.running or look.paused or look.frozen]
     away.extend(scene.damaged())
@@ -178,7 +180,7 @@ async def _endangered(scene: Scene, victims: Victims) -> str:
 
 
 async def _lacking(scene: Scene) -> list[str]:
-    """What keeps the cluster from being whole, where the system tells."""
+    """Why the cluster is not whole, where the system reports that."""
     if isinstance(scene.system, Replicas):
         return await scene.system.lacking(scene.cluster, CATCH_UP_S)
     return []

@@ -1,8 +1,8 @@
-"""The undo journal: what is about to be broken stands on the disk before it is.
+"""The undo journal: the nemesis records a fault on the disk before it injects the fault.
 
-A controller that dies leaves its faults in force. They go with the machines that whoever cleans up
-removes, so what stands here is for a person, and for machines that outlive a run; an entry goes
-away only once its heal is proven.
+A controller that dies leaves its faults in force. They end with the machines, which a clean-up
+removes, so an entry serves a person, and machines that outlive a run; it goes away only once the
+heal of its fault is proven.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class MemoryJournal:
 
 
 def pending(directory: Path) -> tuple[Intent, ...]:
-    """The intents in a run's ``undo`` directory that nobody cleared, by fault.
+    """The intents in a run's ``undo`` directory that were not cleared, by fault.
 
     Raises ``MalformedHistory`` for a file that is no intent.
     """

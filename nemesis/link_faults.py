@@ -1,4 +1,6 @@
-"""What faults on links have in common: they say what is cut, and prove it by sending."""
+"""The common part of faults on links: each states the links that it cuts, and proves the cut by
+sending.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ random. No links where there is nothing to cut.
 
 @attrs.frozen(kw_only=True)
 class LinkFault:
-    """A ``Fault`` that cuts the links that ``cuts`` says; the nemesis keeps the
-    union of all grudges in force.
+    """A ``Fault`` that cuts the links that ``cuts`` returns; the nemesis keeps the union of all
+    grudges in force.
 
-    ``ring_of``: it takes the cluster as a whole, of at least so many nodes; 0 for any target.
+    ``ring_of``: the fault takes the whole cluster, of at least so many nodes; 0 for any target.
     """
 
     kind: str
@@ -78,9 +80,9 @@ class LinkFault:
 
 
 async def _every_link(scene: Scene, victims: Victims, *, carries: bool) -> Proof:
-    """Whether all links of the grudge carry what is sent, or all don't, by sending.
+    """Whether all links of the grudge carry datagrams, or none does, by sending.
 
-    An effect is shown by the links that can be asked, a heal only by every link.
+    The links that can be probed show an effect; only every link shows a heal.
     """
     seen = await scene.provider.probe_links(victims.grudge)
     asked = [link for link in victims.grudge if link in seen]

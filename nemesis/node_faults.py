@@ -1,4 +1,4 @@
-"""What faults on nodes have in common; a kind adds no more than its ``Verbs``."""
+"""The common part of node faults; a kind adds no more than its ``Verbs``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LOOK_LIMIT_S = 3.0  # before a strike, which has to come in time all the same
 
 
 class Verbs(Protocol):
-    """What a kind of fault on nodes is: a verb of the provider, what undoes it, what shows it."""
+    """A kind of node fault: the provider's verb that injects it, its undo, and the observation that
+    proves it.
+    """
 
     async def inject(self, provider: Provider, node: str) -> object:
         """Break ``node``."""
@@ -33,11 +35,11 @@ class Verbs(Protocol):
 
 @attrs.frozen(kw_only=True)
 class NodeFault:
-    """A ``Fault`` that acts on nodes, on all targets at once: one after the other
-    would let the store react in between.
+    """A ``Fault`` that acts on all its target nodes at once: one after the other would let the
+    store react in between.
 
-    ``silences``: the proof of its effect asks the targets, too, and none may answer. ``ends``: it
-    ends programs, and has no effect where none ran.
+    ``silences``: the proof of the effect also asks the targets, and none may answer. ``ends``: the
+    fault ends programs, and has no effect where none ran.
     """
 
     kind: str
@@ -105,8 +107,8 @@ async def prove_runs(scene: Scene, victims: Victims) -> Proof:
 
 
 def down(look: NodeStatus) -> Proof:
-    """Whether no program runs on the node. Its log's last line is left out: who was killed did not
-    end of what it wrote before.
+    """Whether no program runs on the node. The proof leaves out the last line of the node's log: a
+    killed program did not end because of a line that it wrote before.
     """
     if look.running:
         return Proof(holds=False, text=f"{look.node} still runs (pid {look.pid})")
@@ -121,7 +123,9 @@ async def start_stopped(provider: Provider, node: str) -> None:
 
 
 async def _dead(provider: Provider, node: str) -> str:
-    """That the program of ``node`` is seen not to run; empty where it runs, or a look fails."""
+    """A sentence that the program of ``node`` does not run; empty where it runs, or the probe
+    fails.
+    """
     try:
         async with asyncio.timeout(LOOK_LIMIT_S):
             look = await provider.probe(node)
@@ -131,12 +135,12 @@ async def _dead(provider: Provider, node: str) -> str:
 
 
 async def probe(scene: Scene, victims: Victims) -> list[NodeStatus]:
-    """What the provider sees of every victim, in their order."""
+    """The provider's status of every victim, in their order."""
     return await together(scene.provider.probe(node) for node in victims.nodes)
 
 
 def _all(proofs: Iterable[Proof]) -> Proof:
-    """One proof of several: where some don't hold, of what these say."""
+    """One proof of several: it holds where all hold, else its text is that of those that don't."""
     every = tuple(proofs)
     wrong = tuple(proof for proof in every if not proof.holds)
     return Proof(holds=not wrong, text="; ".join(proof.text for proof in wrong or every))
@@ -152,7 +156,9 @@ async def _prove_silent(scene: Scene, victims: Victims) -> Proof:
 
 
 def _why_not(look: NodeStatus, dead: str | None) -> str:
-    """What keeps the node from serving; empty where nothing does. Boot ``dead`` can't serve."""
+    """Why the node can't serve; empty where nothing hinders it. Boot ``dead`` was seen dead, so it
+    can't.
+    """
     if not look.running:
         return f"{look.node} does not run {look.end}".rstrip()
     if dead is not None and look.boot == dead:
@@ -168,7 +174,7 @@ async def _silent(scene: Scene, victims: Victims) -> list[str]:
 
 
 async def _answers(scene: Scene, node: str) -> bool:
-    """Whether ``node`` itself tells any role: it is asked as if it were the whole cluster."""
+    """Whether ``node`` itself reports any role: it is asked as if it were the whole cluster."""
     alone = attrs.evolve(scene.cluster, nodes=(node,))
     return await scene.system.roles(alone) != Roles()
 

@@ -1,4 +1,4 @@
-"""What faults that spoil links without cutting them have in common: a strength, and measuring."""
+"""The common part of faults that degrade links without cutting them: a strength, and measuring."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from nemesis import grudges, targets
 
 
 class Spoil(Protocol):
-    """What a kind does to a link, and how it shows."""
+    """How a kind degrades a link, and how the effect is measured."""
 
     def shape(self, link: Link, strength: float) -> LinkShape:
-        """What befalls ``link`` at ``strength``."""
+        """The shape of ``link`` at ``strength``."""
 
     def shows(self, seen: LinkQuality, shape: LinkShape) -> bool:
-        """Whether ``shape`` shows in what was measured; clearly absent where it is not."""
+        """Whether the measurement shows ``shape``; clearly false where the shape is not in
+        force.
+        """
 
     def say(self, seen: LinkQuality) -> str:
-        """What was measured, in words."""
+        """The measurement, in words."""
 
 
 @attrs.frozen(kw_only=True)
 class ShapingFault:
-    """A ``Fault`` that spoils the links between the targets and the rest, in both
-    directions.
+    """A ``Fault`` that degrades the links between the targets and the rest, in both directions.
 
-    The target may end in a strength, ``n1 at 30 %``, in ``unit``; ``usual`` is taken otherwise, and
-    below ``least`` it can't be told from what a busy link does by itself: neither the effect nor
-    the heal could be proven. The nemesis keeps the union of all shapes in force.
+    The target may end in a strength, ``n1 at 30 %``, in ``unit``; the default is ``usual``. Below
+    ``least`` the fault can't be told from the noise of a busy link: neither the effect nor the heal
+    could be proven. The nemesis keeps the union of all shapes in force.
     """
 
     kind: str

@@ -1,8 +1,8 @@
-"""The nemesis: applies a schedule, and answers for what it broke.
+"""The nemesis: applies a schedule of faults, and heals each of them.
 
-Every fault goes through one life: planned, resolved, journalled, injected, proven, held, healed,
-proven healed. Faults overlap, but never on one node; network faults only say what they want cut,
-and the union of all that is in force is what the provider is told.
+Every fault passes through one life cycle: planned, resolved, journalled, injected, proven
+effective, held, healed, proven healed. Faults overlap, but never on one node; a network fault only
+states the links that it cuts, and the provider is given the union of all that are in force.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def refuse_missing(
     capabilities: Collection[Capability],
     why: Mapping[Capability, str] = MappingProxyType({}),
 ) -> None:
-    """Raise ``MissingCapability`` for the first fault of ``schedule`` that can't be done here;
-    ``why`` says of some capabilities what hinders them.
+    """Raise ``MissingCapability`` for the first fault of ``schedule`` that this provider can't
+    inject; ``why`` gives the obstacle of some capabilities.
     """
     for kind in dict.fromkeys(planned.kind for planned in schedule):
         for capability in sorted(faults[kind].needs):
@@ -53,9 +53,9 @@ def refuse_missing(
 class Nemesis:
     """``harness.protocols.faults.Nemesis`` for a materialised schedule.
 
-    It never raises for what a fault, the provider or the store fails to do: that stands in the
-    records, and in ``trouble`` where it makes the run inconclusive. A heal that is not proven in
-    time is tried again by ``heal_all``.
+    It never raises for a failure of a fault, the provider or the store: the failure is recorded,
+    and added to ``trouble`` where it makes the run inconclusive. ``heal_all`` tries a heal again
+    that is not proven in time.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Nemesis:
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """What makes the run inconclusive, a sentence each, by fault."""
+        """The reasons that make the run inconclusive, a sentence each, by fault."""
         return tuple(text for _, text in sorted(self._trouble.items()))
 
     def active(self) -> tuple[str, ...]:
@@ -128,14 +128,16 @@ class Nemesis:
             await asyncio.sleep(self._limits.wait_s)
 
     async def _claim(self, scene: Scene, number: int, planned: PlannedFault) -> Active | None:
-        """The fault with its victims, its nodes taken; ``None`` once it was recorded as skipped."""
+        """Resolve the fault and reserve its nodes; ``None`` once the fault was recorded as
+        skipped.
+        """
         fault = self._faults[planned.kind]
         until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
         while True:
             roles = await self._roles(scene)
             victims, why = self._resolve(scene, number, planned, roles)
             if victims is not None:
-                # No await between the look at who is busy and the claim.
+                # No await between the check for busy nodes and the claim: both are one step.
                 active = Active(number=number, planned=planned, fault=fault, victims=victims)
                 self._active[number] = active
                 return active
@@ -148,7 +150,7 @@ class Nemesis:
     def _resolve(
         self, scene: Scene, number: int, planned: PlannedFault, roles: Roles
     ) -> tuple[Victims | None, str]:
-        """Victims that nobody else holds, or why there are none."""
+        """Victims of which no other active fault holds a node, or why there are none."""
         fault = self._faults[planned.kind]
         # A draw of its own for every try: what hit a busy node may hit a free one next.
         draw = self._streams[number].getrandbits(63)
@@ -165,7 +167,7 @@ class Nemesis:
         return victims, ""
 
     async def _roles(self, scene: Scene) -> Roles:
-        """Who leads what; nobody, where the store does not tell in time."""
+        """The roles that the store reports; none where it does not answer in time."""
         try:
             return await call("roles", scene.system.roles(scene.cluster), self._limits.roles_s)
         except Failed:
@@ -209,7 +211,9 @@ class Nemesis:
         await call("inject", self._strike(scene, active), self._limits.verb_s)
 
     async def _strike(self, scene: Scene, active: Active) -> None:
-        """Two that destroy at once would each find the other's victims whole."""
+        """Inject, one destroying fault at a time: two at once would each find the other's victims
+        whole.
+        """
         async with self._destroying if active.destroys else contextlib.nullcontext():
             active.struck = True
             damaged = partial(
@@ -218,9 +222,9 @@ class Nemesis:
             await active.fault.inject(attrs.evolve(scene, damaged=damaged), active.victims)
 
     async def _mend(self, scene: Scene, active: Active, *, final: bool) -> bool:
-        """Heal and prove it; whether that worked. Where it fails, the fault stays active for the
-        next try, the last of which is that of ``heal_all``: then it is recorded as unproven (and
-        stays, so that a person can try once more).
+        """Heal the fault and prove it; whether that worked. After a failure the fault stays active
+        for the next try. The last try is that of ``heal_all``: its failure is recorded as unproven,
+        and the fault stays active so that a person can try once more.
         """
         if final or not active.mending:
             self._note(scene, active, FaultState.HEALING)
@@ -257,7 +261,7 @@ class Nemesis:
         return proof
 
     async def _readmit(self, scene: Scene, active: Active) -> None:
-        """Let the system take back whom it threw out, where it has to be told to."""
+        """Let the system readmit the nodes that it removed, where it does not do so by itself."""
         system = scene.system
         if isinstance(system, Readmits):
             work = system.readmit(scene.cluster, scene.provider, active.victims.nodes)
@@ -266,7 +270,7 @@ class Nemesis:
                 self._write(Note(at_ns=scene.clock.now_ns(), text=text))
 
     async def _close(self, scene: Scene, active: Active, proof: Proof) -> None:
-        """The heal is proven: say so, free the nodes, and forget the intent."""
+        """The heal is proven: record it, free the nodes, and clear the intent."""
         self._note(scene, active, FaultState.HEALED, proof.text)
         del self._active[active.number]
         self._trouble.pop((active.number, "heal"), None)
@@ -276,8 +280,8 @@ class Nemesis:
             self._trouble[active.number, "journal"] = f"fault {active.number}: {failure}"
 
     async def _enforce(self, scene: Scene, changed: Victims) -> None:
-        """Tell the provider the union of what is in force now, as far as ``changed`` has a part in
-        it. Raises ``Failed``.
+        """Give the provider the union of the cuts and shapes in force now, as far as ``changed``
+        has a part in it. Raises ``Failed``.
         """
         if changed.grudge:
             await call("cut", self._cut(scene), self._limits.verb_s)
@@ -285,8 +289,8 @@ class Nemesis:
             await call("shape", self._shape(scene), self._limits.verb_s)
 
     async def _cut(self, scene: Scene) -> None:
-        """One at a time: a cut that was under way with an older union must not land after this
-        one.
+        """One call at a time: a cut with an older union that is still under way must not land after
+        this one.
         """
         async with self._cutting:
             await scene.provider.cut(active_faults.grudge(self._active.values()))
@@ -336,8 +340,8 @@ class Nemesis:
 
 
 def _streams(schedule: Sequence[PlannedFault], seed: int) -> tuple[random.Random, ...]:
-    """What decides the random targets. Keyed by the fault, not by its place in the schedule: a
-    fault that is taken away leaves the draws of the others alone.
+    """The random streams that decide targets. Keyed by the fault, not by its place in the schedule:
+    removing a fault leaves the draws of the others alone.
     """
     seen: dict[tuple[str, str, str], int] = {}
     streams = []

@@ -1,4 +1,4 @@
-"""Schedules: one drawn from a seed, and the check of one that a person wrote."""
+"""Schedules: drawing one from a seed, and checking one that a person wrote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.protocols.faults import Fault, PlannedFault
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
 FAULTS_LIMIT = 10_000
-# What a random mix aims at, where the store tells who leads and where it does not.
+# The targets of a random mix, for a store that reports its leaders and for one that does not.
 LEADER_TARGET = "leader of any partition"
 COUNTED_TARGETS = ("minority", "one", "half")
 ALL_TARGET = "all"
@@ -39,12 +39,12 @@ def materialise(
     """A random schedule of the kinds in ``mix``, equal for equal arguments.
 
     Up to ``overlap`` faults come together, the first at ``first_s``; each lasts at most ``hold_s``,
-    and at least ``quiet_s`` without any fault follow, also before ``duration_s`` ends. Every kind
-    occurs as often as any other, give or take one. Where the store tells of ``partitions`` the
-    first of a kind is for a leader: a short drill would else miss what matters most. ``aims`` are
+    and at least ``quiet_s`` without any fault follow, also before ``duration_s`` ends. The kinds
+    occur equally often, give or take one. Where the store reports ``partitions`` the first fault of
+    a kind is for a leader: a short drill would else miss the most important targets. ``aims`` are
     the targets of kinds that don't take the usual ones; a kind that only aims at all nodes comes
-    alone. Nodes of ``among`` break each for itself, and no other does. Raises ``PlanError`` where
-    not even one fault fits.
+    alone. Each node of ``among`` has a sequence of faults of its own, and no other node has any.
+    Raises ``PlanError`` where not even one fault fits.
     """
     if not mix:
         return ()
@@ -79,10 +79,10 @@ def _each_for_itself(
     quiet_s: float,
     among: tuple[str, ...],
 ) -> tuple[PlannedFault, ...]:
-    """Every node of ``among`` breaks again and again, whatever others do: from ``first_s`` on it is
-    well for about ``quiet_s`` and broken for about ``hold_s``, each up to half of that more or
-    less. All are well for ``quiet_s`` before ``duration_s`` ends. A node's faults are its own: with
-    another among them they stay the same.
+    """Faults for each node of ``among``, independent of the other nodes': from ``first_s`` on the
+    node is well for about ``quiet_s`` and broken for about ``hold_s``, each up to half longer or
+    shorter. All nodes are well for ``quiet_s`` before ``duration_s`` ends. A node's faults stay the
+    same when another node joins ``among``.
     """
     faults: list[PlannedFault] = []
     for node in dict.fromkeys(among):
@@ -101,7 +101,9 @@ def _each_for_itself(
 
 
 def _all_of(faults: Sequence[PlannedFault]) -> tuple[PlannedFault, ...]:
-    """``faults``, unless they are more than a plan holds: the rest of a night would be quiet."""
+    """``faults``. Raises ``PlanError`` for more than a plan holds: cut short, they would leave the
+    rest of a night quiet.
+    """
     if len(faults) > FAULTS_LIMIT:
         many = f"at most {FAULTS_LIMIT} faults fit into a plan (got {len(faults)})"
         raise PlanError("drive.duration_s", f"{many}; drive shorter, hold or pause longer")
@@ -117,7 +119,9 @@ def check_schedule(
     partitions: int | None,
     path: str = "nemesis.schedule",
 ) -> None:
-    """Refuse what can't be applied. Raises ``PlanError`` with the place below ``path``."""
+    """Refuse a schedule that can't be applied. Raises ``PlanError`` with the place below
+    ``path``.
+    """
     if len(schedule) > FAULTS_LIMIT:
         raise PlanError(path, f"at most {FAULTS_LIMIT} faults (got {len(schedule)})")
     for at, fault in enumerate(schedule):
@@ -160,12 +164,14 @@ def _check_times(duration_s: float, first_s: float, hold_s: float, quiet_s: floa
 
 
 def _how_many(duration_s: float, first_s: float, period_s: float) -> int:
-    """How many periods fit; what is a whole number but for rounding counts as whole."""
+    """How many periods fit; a quotient that only rounding keeps from a whole number counts as
+    whole.
+    """
     return int((duration_s - first_s) / period_s + 1e-9)
 
 
 def _bag(items: tuple[str, ...], stream: random.Random, first: str = "") -> Iterator[str]:
-    """``items`` in random order, over and over: random, yet none is left out for long. ``first``
+    """``items`` in random order, over and over: random, yet no item is left out for long. ``first``
     begins, where it is one of them.
     """
     drawn = stream.sample(items, len(items))

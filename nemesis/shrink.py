@@ -1,7 +1,7 @@
-"""Delta debugging of what made a run fail: the fewest faults, then less of everything else.
+"""Delta debugging of a failed run: the fewest faults, then less of everything else.
 
-Pure: who asks brings ``fails``, which tries candidates and returns the first of them that still
-fails, as it failed. Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input"
+Pure: the caller passes ``fails``, which tries candidates and returns the first of them that still
+fails in the same way. Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input"
 (2002).
 """
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 def fewest(items: Sequence[T], fails: Callable[[list[tuple[T, ...]]], int | None]) -> tuple[T, ...]:
-    """A part of ``items``, in their order, that still fails and of which no single one can be left
-    out. ``fails`` gets candidates and returns the place of one that fails, or ``None``.
+    """A part of ``items``, in their order, that still fails and from which no single item can be
+    removed. ``fails`` gets candidates and returns the index of one that fails, or ``None``.
 
-    ``items`` as a whole is known to fail. Nothing at all is tried first: often the faults are not
-    to blame.
+    ``items`` as a whole is known to fail. The empty part is tried first: often the faults are not
+    the cause.
     """
     kept = tuple(items)
     if not kept or fails([()]) is not None:
@@ -57,7 +57,7 @@ def least(
     ways: Callable[[T], Sequence[T]],
     fails: Callable[[list[T]], T | None],
 ) -> T:
-    """``value`` made smaller by any of ``ways``, over and over, as long as the result fails."""
+    """``value`` made smaller by any of ``ways``, repeatedly, as long as the result fails."""
     while True:
         candidates = list(ways(value))
         smaller = fails(candidates) if candidates else None

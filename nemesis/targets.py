@@ -1,7 +1,7 @@
-"""The target language: who is hit, said before anybody knows who that will be.
+"""The target language: a plan names the nodes of a fault before their roles are known.
 
-A target is parsed when a plan is read and resolved just before acting, against the roles that the
-store tells then. What is random in it is decided by a number that the caller draws.
+A target is parsed when a plan is read, and resolved just before the fault acts, against the roles
+that the store reports at that moment. A number that the caller draws decides the random part.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ _PARTITION_FORMS = {
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """A parsed target: ``nodes`` for names; ``partition`` for a form that is of one, ``None``
-    there for any; ``strength`` in ``unit`` where one was given.
+    """A parsed target: ``nodes`` for names; ``partition`` for a form that is of one, where ``None``
+    means any; ``strength`` in ``unit`` where one was given.
     """
 
     form: Form
@@ -92,14 +92,16 @@ class Target:
 
 @attrs.frozen(kw_only=True)
 class Hit:
-    """Who a target is now, ascending, and the roles that these nodes hold."""
+    """The nodes of a resolved target, ascending, and the roles that these nodes hold."""
 
     nodes: tuple[str, ...]
     roles: tuple[str, ...]
 
 
 def parse(text: str, path: str = "target") -> Target:
-    """The target that ``text`` says. Raises ``PlanError`` at ``path`` with what is accepted."""
+    """The target that ``text`` denotes. Raises ``PlanError`` at ``path`` with the accepted
+    forms.
+    """
     if len(text) > TARGET_CHARS:
         problem = f"expected a target of at most {TARGET_CHARS} characters (got {len(text)})"
         raise PlanError(path, problem)
@@ -143,8 +145,8 @@ def check(
 
 
 def check_strength(target: Target, unit: str, path: str = "target") -> None:
-    """Refuse a strength that is not in ``unit`` or out of its range; any, where ``unit`` is
-    empty. Raises ``PlanError``.
+    """Refuse a strength that is not in ``unit`` or out of its range; where ``unit`` is empty,
+    refuse any. Raises ``PlanError``.
     """
     if target.strength is None:
         return
@@ -171,8 +173,9 @@ def strength_of(target: Target, usual: float) -> float:
 def checked(
     text: str, unit: str, nodes: tuple[str, ...], partitions: int | None, path: str
 ) -> Target:
-    """The target that ``text`` says, of a fault whose strength is in ``unit``. Raises ``PlanError``
-    for what is no target here, and for a strength that the fault does not have.
+    """The target that ``text`` denotes, for a fault whose strength is in ``unit``. Raises
+    ``PlanError`` for a text that is no target here, and for a strength that the fault does not
+    have.
     """
     target = parse(text, path)
     check(target, nodes, partitions, path)
@@ -181,9 +184,9 @@ def checked(
 
 
 def resolve(target: Target, roles: Roles, nodes: tuple[str, ...], draw: int) -> Hit | None:
-    """Who ``target`` is now, or ``None`` where the roles don't tell.
+    """The nodes of ``target`` under ``roles``, or ``None`` where the roles don't tell.
 
-    Equal arguments give equal answers, whatever the order of the mappings in ``roles``.
+    Equal arguments give equal answers: the order of the mappings in ``roles`` has no influence.
     """
     chosen = _choose(target, roles, nodes, random.Random(draw))
     if not chosen:
@@ -220,7 +223,9 @@ def _choose(
 def _of_partition(
     target: Target, roles: Roles, nodes: tuple[str, ...], stream: random.Random
 ) -> tuple[str, ...]:
-    """Those of one partition; of any partition, those of one that has some, drawn."""
+    """Nodes of the target's partition; for any partition, nodes of one that has candidates,
+    drawn.
+    """
     if target.partition is not None:
         candidates = _candidates(target.form, target.partition, roles, nodes)
     else:
@@ -237,9 +242,9 @@ def _of_partition(
 def _candidates(
     form: Form, partition: int, roles: Roles, nodes: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Whom a target of ``form`` may take of ``partition``, ascending.
+    """The nodes of ``partition`` that a target of ``form`` may take, ascending.
 
-    Without a known leader nobody can be told to follow.
+    Without a known leader no voter is known to be a follower.
     """
     if form in (Form.LEADER, Form.PRIMARY):
         return _known(_holders(form, roles).get(partition), nodes)
@@ -253,8 +258,8 @@ def _candidates(
 
 
 def _holders(form: Form, roles: Roles) -> Mapping[int, str]:
-    """Who holds the role of ``form`` by partition; nobody, where it is not one node's role. A store
-    that does not tell of primaries has its leaders for them.
+    """The node that holds the role of ``form``, by partition; empty where the role is not one
+    node's. For a store that does not report primaries, leaders count as primaries.
     """
     if form is Form.PRIMARY:
         return roles.leaders if roles.primaries is None else roles.primaries
@@ -284,8 +289,8 @@ def _known(node: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _roles_of(chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
-    """Every role that somebody of ``chosen`` holds. Who votes where nobody knows the leader may be
-    the leader, so it is called a voter and no more.
+    """Every role that a node of ``chosen`` holds. A voter of a partition without a known leader may
+    be the leader, so it is reported as a voter and not as a follower.
     """
     primaries = sorted((roles.primaries or {}).items())
     held = [f"primary of partition {p}" for p, n in primaries if n in chosen]

@@ -1,4 +1,4 @@
-"""How long the nemesis waits for others, and what it makes of those that do not answer in time."""
+"""Deadlines of the nemesis, and its treatment of calls that fail or don't return in time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Limits:
     # Until a healed fault is gone: a restarted node has to recover and rejoin. With verb_s (twice:
     # cut and heal) and readmit_s it stays below what the life cycle grants to heal everything.
     healed_s: float = 25.0
-    # Asking who leads; a cluster in trouble is slow to tell, and counting targets don't need it.
+    # Asking for the roles; a cluster in trouble is slow to answer, and counting targets need none.
     roles_s: float = 2.0
     # A target without an answer, or busy with another fault, is tried for this long.
     wait_s: float = 5.0
@@ -44,8 +44,8 @@ class Failed(Exception):
 
 
 async def call(what: str, work: Awaitable[T], limit_s: float) -> T:
-    """The result of ``work`` within a deadline. Raises ``Failed`` for whatever goes wrong: a fault
-    may come from a user's package, and its bug must not keep the others from healing.
+    """The result of ``work`` within a deadline. Raises ``Failed`` for any exception: a fault may
+    come from a user's package, and its bug must not keep the others from healing.
     """
     try:
         async with asyncio.timeout(limit_s) as timeout:
@@ -57,7 +57,7 @@ async def call(what: str, work: Awaitable[T], limit_s: float) -> T:
 
 
 async def until(look: Callable[[], Awaitable[Proof]], limit_s: float, limits: Limits) -> Proof:
-    """Look until the proof holds or ``limit_s`` passed; then the last look that was finished."""
+    """Probe until the proof holds or ``limit_s`` passed; the last proof that was completed."""
     last = Proof(holds=None, text="no look at it came to an end")
     try:
         async with asyncio.timeout(limit_s):
@@ -71,7 +71,7 @@ async def until(look: Callable[[], Awaitable[Proof]], limit_s: float, limits: Li
 
 
 async def _look(look: Callable[[], Awaitable[Proof]], limit_s: float) -> Proof:
-    """One look; one that fails or takes too long shows nothing."""
+    """One probe; one that fails or takes too long proves nothing."""
     try:
         return await call("a look", look(), limit_s)
     except Failed as failure:
@@ -79,8 +79,8 @@ async def _look(look: Callable[[], Awaitable[Proof]], limit_s: float) -> Proof:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in a few words: our own errors are sentences; of others the type is half of
-    what there is to know.
+    """The reason of ``error`` in a few words: our own errors are sentences; of others the type is
+    half of what there is to know.
     """
     text = str(error)
     return text if text and isinstance(error, HarnessError) else f"{type(error).__name__}: {text}"

@@ -1,5 +1,5 @@
-"""Who is in a cluster by its nodes' own words, and bringing in who is not: a node that was thrown
-out is refused for good, until its process is another one.
+"""Membership of a cluster as its nodes report it, and readmission: the cluster refuses a removed
+node for good, until its process is another one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Admission:
-    """The nodes of ``cluster``, whose zone has ``partitions``. What begins with ``not_`` tells what
-    is lacking, a sentence each: nothing, where all is well.
+    """The nodes of ``cluster``, whose zone has ``partitions``. A method that begins with ``not_``
+    returns what is lacking, a sentence each; empty where nothing is.
     """
 
     cluster: Cluster
@@ -37,8 +37,8 @@ class Admission:
     partitions: int
 
     async def not_up(self, nodes: tuple[str, ...]) -> list[str]:
-        """Nodes that don't answer at all. Raises ``HarnessError`` for one that has ended: nobody
-        starts it again.
+        """Nodes that don't answer at all. Raises ``HarnessError`` for one that has ended, since no
+        other part restarts it.
         """
         states = await self._ask(rest.node_state, nodes)
         silent = [node for node, state in states.items() if state is None]
@@ -51,12 +51,12 @@ class Admission:
         return [f"{node} does not answer" for node in silent]
 
     async def not_met(self) -> list[str]:
-        """Nodes that don't see each other: a cluster is made only of those that do."""
+        """Nodes that don't see each other: a cluster is made only of nodes that do."""
         return [f"{node} is not seen by all" for node in await self._strangers()]
 
     async def not_of(self, release: str) -> list[str]:
-        """Nodes that run another release, by their own word. What somebody brought has a name that
-        begins with its release's.
+        """Nodes that report another release. The name of adopted jars begins with that of their
+        release.
         """
         told = await self._ask(rest.version)
         known = {node: version for node, version in told.items() if version is not None}
@@ -78,7 +78,7 @@ class Admission:
         return [f"{n} is not in the topology" for n in self.cluster.nodes if n not in members]
 
     async def not_whole(self) -> list[str]:
-        """What keeps the zone from being available: nodes first, then its partitions."""
+        """The reasons why the zone is not available: nodes first, then its partitions."""
         if missing := await self.not_in():
             return missing
         found = await rest.global_states(self._at(self.cluster.nodes[0]), ZONE)
@@ -92,8 +92,8 @@ class Admission:
         ]
 
     async def introduce(self) -> None:
-        """Start strangers again, before there is a cluster: on a crowded host nodes throw each
-        other out while they boot.
+        """Restart nodes that don't see each other, before there is a cluster: on a crowded host
+        nodes remove each other while they boot.
         """
         first = await self._strangers()
         if not first:
@@ -103,7 +103,7 @@ class Admission:
         await together(self._restart(node) for node in first if node in again)
 
     async def readmit(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Restart those of ``nodes`` that outlived their own removal from the topology, and tell
+        """Restart those of ``nodes`` that outlived their own removal from the topology; return
         them.
         """
         first = await self._thrown_out(nodes)
@@ -112,7 +112,7 @@ class Admission:
         starting = rest.STARTED not in first.values()
         await asyncio.sleep(THROWN_OUT_STARTING_S if starting else THROWN_OUT_S)
         again = await self._thrown_out(nodes)
-        # Who came to be started meanwhile is on its way in.
+        # A node that has finished starting meanwhile is on its way in.
         out = tuple(n for n in nodes if n in first and again.get(n) == first[n])
         if not starting:
             out = tuple(n for n in out if first[n] == rest.STARTED)
@@ -138,11 +138,11 @@ class Admission:
         return unseen_nodes(self.cluster.nodes, await self._ask(rest.physical_topology))
 
     async def _members(self) -> frozenset[str]:
-        """Who is in the logical topology; nobody where none answers."""
+        """The nodes in the logical topology; none where no node answers."""
         return most_told(tuple((await self._ask(rest.logical_topology)).values()))
 
     async def _thrown_out(self, nodes: tuple[str, ...]) -> dict[str, str]:
-        """Those of ``nodes`` that run and serve nobody, with their state by their own word."""
+        """Those of ``nodes`` that run and serve no client, with the state that each reports."""
         members, views = await self._members(), await self._ask(rest.physical_topology)
         states = await self._ask(rest.node_state, nodes)
         seen = most_told(tuple(views.values()))
@@ -152,7 +152,7 @@ class Admission:
     async def _ask(
         self, question: Callable[[Address], Awaitable[T]], nodes: tuple[str, ...] | None = None
     ) -> dict[str, T]:
-        """The answers of ``nodes``, of all there are unless given."""
+        """The answers of ``nodes``, by default of all nodes."""
         asked = self.cluster.nodes if nodes is None else nodes
         answers = await together(question(self._at(node)) for node in asked)
         return dict(zip(asked, answers, strict=True))

@@ -204,7 +204,9 @@ class Artifacts:
 
 
 def driver_digest() -> str:
-    """What tells this driver from every other: its source and what it is built on."""
+    """A digest that tells this driver from every other: of its source and of what it is built
+    on.
+    """
     return digest(b"".join(path.read_bytes() for path in _sources()) + POM.read_bytes())
 
 
@@ -217,8 +219,8 @@ def _sources() -> list[Path]:
 
 
 def verify(directory: Path) -> None:
-    """Raises ``HarnessError`` for a file of ``directory`` that is not as it was fetched, and for a
-    jar that was not: who runs the library takes them all.
+    """Raises ``HarnessError`` for a file of ``directory`` that differs from the fetched one, and
+    for a jar that was not fetched: Java loads every jar of the directory.
     """
     sums = _told(directory / SUMS)
     if more := sorted({path.name for path in directory.glob("*.jar")} - {name for _, name in sums}):

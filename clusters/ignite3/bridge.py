@@ -1,5 +1,5 @@
-"""The process of clients (``java/Driver.java``) and the pipes to it: requests by number, answers
-in whatever order they come.
+"""The client process (``java/Driver.java``) and the pipes to it: requests by number, answers in any
+order.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class _Driver:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing can be sent to it any more."""
+        """Whether the process takes no more requests."""
         return self.requests.is_closing() or self.process.returncode is not None
 
     def write(self, request: dict[str, Field]) -> None:
         self.requests.write(msgspec.json.encode(request) + b"\n")
 
     async def listen(self) -> None:
-        """Keep what it says on standard error: a pipe that nobody reads would hold it up."""
+        """Keep the end of the driver's standard error: an unread pipe would block the driver."""
         while some := await self.errors.read(SAID_BYTES):
             self.said = (self.said + some)[-SAID_BYTES:]
 
@@ -67,7 +67,7 @@ class _Driver:
             self.process.kill()
 
     async def ended(self, listening: asyncio.Task[None]) -> None:
-        """Return when it has ended; what is left of its pipes would outlive the loop."""
+        """Return when the driver has ended; the rest of its pipes would outlive the loop."""
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_LIMIT_S):
@@ -81,7 +81,9 @@ class _Driver:
             self.over.set()
 
     async def last_words(self, why: str = "") -> str:
-        """How it ended: ``why``, where that is known here, its exit code, its last lines."""
+        """How the driver ended: ``why``, where that is known here, its exit code, its last
+        lines.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * END_LIMIT_S):
                 await self.over.wait()
@@ -93,7 +95,7 @@ class _Driver:
 
 
 def _how(code: int) -> str:
-    """In words, as a report quotes it: who was killed did not end by itself."""
+    """The exit in words, as a report quotes it: a killed driver did not end by itself."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
@@ -111,7 +113,7 @@ class Bridge:
         self._numbers = itertools.count(1)
 
     def connection(self) -> int:
-        """A number for a connection that nobody else has."""
+        """A number for a connection, unlike that of any other."""
         return next(self._numbers)
 
     async def ask(self, op: str, conn: int, **fields: Field) -> Answer:
@@ -132,13 +134,13 @@ class Bridge:
         return answer
 
     def tell(self, op: str, conn: int) -> None:
-        """Send a request whose answer nobody awaits; nothing where the process is gone."""
+        """Send a request without waiting for an answer; do nothing where the process is gone."""
         if self._driver is not None and not self._driver.gone:
             self._driver.write({"id": next(self._numbers), "op": op, "conn": conn})
 
     async def _running(self) -> _Driver:
         async with self._starting:
-            if self._driver is None:  # who served for the one before has said so
+            if self._driver is None:  # the task that served the one before has cleared it
                 self._driver = await _started(self._command)
                 serving = asyncio.create_task(self._serve(self._driver))
                 self._serving.add(serving)
@@ -146,18 +148,20 @@ class Bridge:
             return self._driver
 
     async def _serve(self, driver: _Driver) -> None:
-        """Hand out its answers until it ends; then tell all who wait how it did."""
+        """Hand out the driver's answers until it ends; then fail every waiting request with its
+        last words.
+        """
         listening, why = asyncio.create_task(driver.listen()), ""
         try:
             await self._hand_out(driver.answers)
         except (msgspec.DecodeError, ValueError) as error:  # of a line that is too long
             why = f"what it answered can't be read: {error}"
             driver.kill()
-        except asyncio.CancelledError:  # the loop ends, and nobody talks to it any more
+        except asyncio.CancelledError:  # the loop ends, and no request follows
             driver.kill()
             raise
         finally:
-            # No await before: whoever asks from here on gets another process.
+            # No await before: every request from here on gets another process.
             self._driver = None
             left, self._waiting = self._waiting, {}
             try:

@@ -30,7 +30,7 @@ STALENESS_S = 1.5
 
 Access = Literal["key-value", "sql"]
 Stored = int | tuple[int, ...]
-# Of a connection, whose state nobody knows after them.
+# Codes that end a connection: its state is unknown after them.
 _ENDS = (errors.CONNECTION_LOST, errors.DRIVER_GONE, errors.MISUSE, errors.UNKNOWN)
 _VERBS = {"key-value": ("get", "put"), "sql": ("sql-get", "sql-put")}
 _value: msgspec.json.Decoder[Stored] = msgspec.json.Decoder(Stored)

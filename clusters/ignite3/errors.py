@@ -1,9 +1,10 @@
-"""What each error code of Apache Ignite 3 says about a transaction whose commit was sent.
+"""The meaning of each error code of Apache Ignite 3 for a transaction whose commit was sent.
 
 Codes are the release's own, group and number: every one that its client library can name stands
 here (a test asks it). Before commit was sent any of them is definite. The coordinator of a
-transaction finishes it without bound, so that a commit may land long after its client gave up: what
-is not certain is indefinite. What nobody has looked into is unknown, which counts as indefinite.
+transaction finishes it without bound, so that a commit may land long after its client gave up: an
+outcome that is not certain is indefinite. A code that was not investigated is unknown, which counts
+as indefinite.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who holds what, by what nodes said last."""
+"""The holders of roles, by the latest events in the nodes' logs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from harness.protocols.cluster import Roles
 
 @attrs.define
 class Holders:
-    """Who holds what, by what was said last, in whatever order nodes are read: leaders by term,
-    leases by their beginning, learners by the time of the node that named them.
+    """The latest holders of roles, independent of the order in which nodes are read: leaders by
+    term, leases by their beginning, learners by the time of the node that named them.
     """
 
     leaders: dict[str, tuple[int, str]] = attrs.field(factory=dict)
@@ -22,7 +22,7 @@ class Holders:
     learners: dict[int, tuple[int, tuple[str, ...]]] = attrs.field(factory=dict)
 
     def take(self, node: str, heard: LogEvent) -> None:
-        """The next event of ``node``."""
+        """Take in the next event of ``node``."""
         if heard.kind is EventKind.NODE_STARTED:
             self.leaders = {g: held for g, held in self.leaders.items() if held[1] != node}
             self.leases = {p: held for p, held in self.leases.items() if held[1] != node}
@@ -41,13 +41,13 @@ class Holders:
                 self.learners[heard.partition] = (heard.wall_ns, heard.learners)
 
     def learner(self, node: str, partition: int) -> bool:
-        """Whether ``node`` is one of those that only learn in ``partition``."""
+        """Whether ``node`` is a learner of ``partition``."""
         return node in self.learners.get(partition, (0, ()))[1]
 
 
 def roles_of(held: Mapping[str, tuple[int, ...]], holders: Holders) -> Roles:
-    """The roles of the nodes that answered, each with the partitions that it ``held``; nothing at
-    all where none did.
+    """The roles of the nodes that answered, each with the partitions that it ``held``; no roles
+    where no node answered.
     """
     if not held:
         return Roles()

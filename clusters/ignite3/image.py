@@ -59,8 +59,8 @@ def ensure(of: Artifacts) -> str:
 
 
 def check(of: Artifacts) -> str:
-    """The name of the image for plans. Raises ``NotPrepared`` where there is none of this recipe,
-    or where the name leads to another's; ``NoDaemon`` where nobody can be asked.
+    """The name of the image for plans. Raises ``NotPrepared`` where there is no image of this
+    recipe, or where the name leads to another recipe's; ``NoDaemon`` where no daemon answers.
     """
     client, image, name = connect(LOOK_LIMIT_S), tag(of), alias(of)
     made, named = _identity(client, image), _identity(client, name)

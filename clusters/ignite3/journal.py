@@ -22,7 +22,7 @@ from harness.history.records import EventKind, StoreEvent
 from harness.protocols.cluster import LogPiece, ReadsLogs
 from harness.tasks import together
 
-READ_EVERY_S = 2.0  # each is a command on a node; what nobody asked for in time is in the logs
+READ_EVERY_S = 2.0  # each is a command on a node; events missed by a read are in the logs
 READ_LIMIT_S = 5.0
 KEPT_BYTES = 32 << 20  # providers keep the end of a log that is longer, one no less than this
 CHANGES = (EventKind.ASSIGNMENTS_CHANGED, EventKind.REBALANCE_STAGE)
@@ -30,16 +30,18 @@ CHANGES = (EventKind.ASSIGNMENTS_CHANGED, EventKind.REBALANCE_STAGE)
 
 @attrs.define
 class NodeReports:
-    """What of events that several nodes tell, or one again and again, was told already."""
+    """The events that were reported already, of those that several nodes report, or one
+    repeatedly.
+    """
 
     versions: set[int] = attrs.field(factory=set)
     refused: set[tuple[str, str]] = attrs.field(factory=set)  # node and boot
     replicas: dict[int, tuple[tuple[str, ...], ...]] = attrs.field(factory=dict)  # that are stable
 
     def enter(self, node: str, boot: str, heard: LogEvent) -> bool:
-        """Note the next event, and say whether it is news: every node tells of each topology, every
-        new leader asks for the replicas that its partition has, and is told that it has them, and
-        who was thrown out is told so with every try to connect.
+        """Record the next event, and return whether it is news: every node reports each topology,
+        every new leader asks for the replicas that its partition has and is told that it has them,
+        and a removed node is refused with every attempt to connect.
         """
         if heard.kind is EventKind.NODE_REFUSED:
             news = (node, boot) not in self.refused
@@ -94,7 +96,7 @@ class Journal:
             self._take(log, piece, asked_ns, int(loop.time() * 1e9))
 
     def _take(self, log: Log, piece: LogPiece, asked_ns: int, answered_ns: int) -> None:
-        """Without an await: what a call that was cancelled had asked for is asked for again."""
+        """Has no await: after a cancelled read the same piece is asked for again."""
         log.look(
             Reading(
                 wall_ns=piece.wall_ns,
@@ -111,8 +113,8 @@ class Journal:
         return self._mapped()
 
     def rest(self, node: str, content: bytes) -> list[StoreEvent]:
-        """What the log of ``node`` that was collected holds beyond what was read of it: by its
-        length, or by its times where only the end was kept.
+        """The events in the collected log of ``node`` beyond those that were read: by its length,
+        or by their times where only the end of the log was kept.
         """
         log = self._log(node)
         if len(content) >= KEPT_BYTES:
@@ -128,8 +130,9 @@ class Journal:
             self._heard.append((log, boot, heard))
 
     def _mapped(self) -> list[StoreEvent]:
-        """Empties what was heard; without a look at its clock nobody knows when a node said it. Of
-        what several tell, who told it first is heard, in whatever order they are read.
+        """Take out the events heard so far, on the run's axis. An event of a node without a clock
+        reading can't be mapped and is dropped. Of an event that several nodes report, the earliest
+        report counts, in any order of reading.
         """
         heard, self._heard = self._heard, []
         found = []

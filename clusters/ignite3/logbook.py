@@ -1,4 +1,4 @@
-"""One node's log as far as it is known, and its clock by the looks that were taken at it."""
+"""One node's log as far as it is known, and its clock by the readings that were taken of it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Log:
     best: Reading | None = None
 
     def take(self, content: bytes, *, after_ns: int = 0) -> Iterator[tuple[str, LogEvent]]:
-        """What the whole lines of ``content`` say, which begins at ``offset``, each with its boot;
-        nothing of what was said up to ``after_ns`` by the node's clock.
+        """The events in the whole lines of ``content``, which begins at ``offset``, each with its
+        boot; none from before ``after_ns`` by the node's clock.
         """
         whole = content.rfind(b"\n") + 1
         if not whole and len(content) >= PIECE_BYTES:
@@ -59,12 +59,12 @@ class Log:
                 yield str(self.boots), found
 
     def look(self, reading: Reading) -> None:
-        """Keep the first and the last look at the clock, and the quickest."""
+        """Keep the first and the last reading of the clock, and the quickest."""
         self.first, self.last = self.first or reading, reading
         if self.best is None or reading.half_trip_ns < self.best.half_trip_ns:
             self.best = reading
 
     def nearest(self, wall_ns: int) -> Reading | None:
-        """The look at the clock by which to map ``wall_ns``."""
+        """The reading of the clock by which to map ``wall_ns``."""
         known = [reading for reading in (self.first, self.last, self.best) if reading]
         return min(known, key=lambda reading: reading.uncertainty_ns(wall_ns), default=None)

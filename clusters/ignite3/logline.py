@@ -1,8 +1,8 @@
-"""The lines of a node's log that say what the store did, as events.
+"""The lines of a node's log that report what the store did, as events.
 
-The release tells nobody else who leads a partition, what its assignments are and whether they were
-forced: neither a system view nor its REST has any of it. Lines are those of release 3.1.0; what no
-row of ``_RULES`` knows is no event. The default zone, which drills remove, has number 0.
+The release reports leaders of partitions, their assignments and whether these were forced nowhere
+else: neither a system view nor its REST has any of it. Lines are those of release 3.1.0; a line
+that no row of ``_RULES`` matches is no event. The default zone, which drills remove, has number 0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LogEvent:
 
 
 def parse_line(line: str) -> LogEvent | None:
-    """What ``line`` says, if it is one that counts."""
+    """The event in ``line``, ``None`` where it holds none that counts."""
     head = _HEAD.match(line)
     if head is None:
         return None
@@ -74,7 +74,7 @@ def _wall_ns(head: re.Match[str]) -> int:
 
 
 def partition_of_group(group: str) -> int | None:
-    """The partition whose raft group this is, if it is one's."""
+    """The partition whose raft group this is, ``None`` where it is not a partition's."""
     match = _GROUP.fullmatch(group)
     return int(match[2]) if match else None
 
@@ -223,7 +223,7 @@ def _node_gives_up(match: re.Match[str], wall_ns: int) -> LogEvent | None:
 
 
 def _refused(match: re.Match[str], wall_ns: int) -> LogEvent | None:
-    # Always of the node whose log it is: who refuses another writes another line.
+    # Always of the node whose log it is: a node that refuses another writes another line.
     text = "is refused by others, who threw it out: it has to be restarted"
     return LogEvent(kind=EventKind.NODE_REFUSED, wall_ns=wall_ns, text=text)
 

@@ -1,5 +1,5 @@
-"""What nodes tell over REST: just enough HTTP. Each call has a limit of its own, and none waits for
-another: a silent node holds up nobody.
+"""The nodes' REST interface: just enough HTTP. Each call has a deadline of its own, and none waits
+for another: a silent node delays no other call.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RestRefusal(Exception):
 
 
 async def node_state(at: Address) -> str | None:
-    """The node's own word on itself; ``None`` where it does not answer."""
+    """The state that the node reports of itself; ``None`` where it does not answer."""
     found = await _get(at, "/node/state", State)
     return found.state if found else None
 
@@ -75,19 +75,19 @@ async def version(at: Address) -> str | None:
 
 
 async def logical_topology(at: Address) -> frozenset[str] | None:
-    """Names of the nodes that are in, as this one knows."""
+    """Names of the nodes in the logical topology, as this node knows it."""
     found = await _get(at, "/cluster/topology/logical", tuple[Member, ...])
     return None if found is None else frozenset(member.name for member in found)
 
 
 async def physical_topology(at: Address) -> frozenset[str] | None:
-    """Names of the nodes that this one talks to, whether they are in or not, and its own."""
+    """Names of the nodes that this node talks to, in the logical topology or not, and its own."""
     found = await _get(at, "/cluster/topology/physical", tuple[Member, ...])
     return None if found is None else frozenset(member.name for member in found)
 
 
 async def local_states(at: Address, node: str, zone: str) -> tuple[PartitionState, ...] | None:
-    """The replicas that ``node`` holds of ``zone``, asked at itself."""
+    """The replicas of ``zone`` that ``node`` reports to hold itself."""
     query = urlencode({"zoneNames": zone, "nodeNames": node})
     found = await _get(at, f"/recovery/zone/state/local?{query}", PartitionStates)
     return None if found is None else found.states

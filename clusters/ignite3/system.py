@@ -1,4 +1,6 @@
-"""Apache Ignite 3 as the harness sees it: what runs, what it promises, and how to ask it."""
+"""Apache Ignite 3 as the harness's system under test: its program, its promises, and its
+answers.
+"""
 
 from __future__ import annotations
 
@@ -239,8 +241,8 @@ class IgniteSystem:
         await ends.until(admission.not_whole, mend)
 
     async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
-        """Start what is down, resume what is paused, restart what was thrown out; then wait until
-        every partition is available.
+        """Start nodes that are down, resume paused ones, restart those that the cluster removed;
+        then wait until every partition is available.
         """
         admission = self._admission(cluster, provider)
         await admission.revive()
@@ -264,7 +266,7 @@ class IgniteSystem:
         return await connect(self._driver(), address, TABLE, CONNECT_LIMIT_S, session)
 
     def _session(self, process: int) -> Session:
-        """What ``process`` may see from now on, by what it has seen."""
+        """The session of ``process``: what it may see from now on depends on what it has seen."""
         now_s = asyncio.get_running_loop().time()
         for other in [p for p, at_s in self._heard_s.items() if at_s + STALENESS_S < now_s]:
             del self._heard_s[other]  # no snapshot of today is as old
@@ -276,8 +278,8 @@ class IgniteSystem:
         )
 
     async def roles(self, cluster: Cluster) -> Roles:
-        """Who holds replicas of which partition, each node by its own word over REST; who leads and
-        who has the lease by what the nodes that answer said in their logs.
+        """The replicas that each node reports over REST, with their partitions; leaders and lease
+        holders by the logs of the nodes that answered.
         """
         held: dict[str, tuple[int, ...]] = {}
 

@@ -1,4 +1,4 @@
-"""Waiting for a cluster to be whole, and telling from its nodes' words who was thrown out of it."""
+"""Waits until a cluster is whole, and tells from its nodes' reports which of them it removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ MEND_TAKES_S = 20.0  # what is begun later would be broken off by the deadline, 
 
 
 def most_told(answers: Sequence[frozenset[str] | None]) -> frozenset[str]:
-    """What the most of those that answered say, and of these the longest; empty for no answer."""
+    """The answer that most nodes gave, of equally frequent ones the longest; empty for no
+    answer.
+    """
     told = [answer for answer in answers if answer is not None]
     return max(told, key=lambda answer: (told.count(answer), len(answer)), default=frozenset())
 
@@ -28,11 +30,12 @@ def is_out(
     seen: frozenset[str],
     sees: frozenset[str] | None = None,
 ) -> bool:
-    """Whether ``node``, in ``state`` by its own word, was thrown out, or threw others out: who is
-    in, as the others tell (``members``); whom they talk to (``seen``), and whom it ``sees`` itself.
+    """Whether ``node``, which reports ``state``, was removed from the cluster, or has removed
+    others. ``members`` are in the cluster, as the others report; ``seen`` are the nodes that they
+    talk to; ``sees`` are those that ``node`` talks to itself.
 
-    A node that is started and not in is out. One that still starts is, where the others don't see
-    it, or where it does not see somebody who is in: it refuses that one for good.
+    A started node that is no member is out. A node that still starts is out where the others don't
+    see it, or where it does not see a member: it refuses that member for good.
     """
     if not members:
         return False
@@ -45,9 +48,9 @@ def is_out(
 def unseen_nodes(
     nodes: Sequence[str], sees: Mapping[str, frozenset[str] | None]
 ) -> tuple[str, ...]:
-    """Who has to be started again for all to see each other, before there is a cluster: those that
-    one of the nodes before them does not see, or that don't see it. Who does not tell whom it sees
-    is taken at no word.
+    """The nodes that must be restarted for all to see each other, before there is a cluster: those
+    that an earlier node does not see, or that don't see it. A node that does not answer is not held
+    against any.
     """
     met: list[str] = []
     for node in nodes:
@@ -65,12 +68,12 @@ def unseen_nodes(
 
 @attrs.frozen
 class Ends:
-    """A deadline for what is waited for."""
+    """A deadline for a wait."""
 
     at_s: float
 
     def left_s(self, most_s: float) -> float:
-        """How long something may take that never needs more than ``most_s``."""
+        """How long a step may take that never needs more than ``most_s``."""
         return max(0.0, min(most_s, self.at_s - asyncio.get_running_loop().time()))
 
     async def until(
@@ -78,7 +81,7 @@ class Ends:
         look: Callable[[], Awaitable[list[str]]],
         mend: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """Look until nothing is lacking, and ``mend`` now and then meanwhile. Raises
+        """Probe until nothing is lacking, and ``mend`` now and then meanwhile. Raises
         ``HarnessError`` with what is lacking at the deadline.
         """
         loop = asyncio.get_running_loop()

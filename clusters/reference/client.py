@@ -58,7 +58,7 @@ def encode_key(key: int) -> bytes:
 
 @attrs.frozen(kw_only=True)
 class OneShotDone:
-    """A one-shot that committed: the values of its gets, in order."""
+    """The result of a one-shot that committed: the values of its gets, in order."""
 
     values: tuple[Stored | None, ...]
     commit_ts: int
@@ -75,8 +75,8 @@ async def connect(
 
 
 class ReferenceClient:
-    """One connection. A call that was cancelled leaves an answer on its way, so it ends the
-    connection: the next ``begin`` says so.
+    """One connection. A cancelled call leaves an answer on its way, so it ends the connection: the
+    next ``begin`` raises for that.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -86,9 +86,9 @@ class ReferenceClient:
         self._broken: str | None = None
 
     async def begin(self, kind: str, deadline_s: float) -> ReferenceTx:
-        """Open a transaction. That of a read-write transaction is asked for together with its first
-        step, which raises what becomes of it: nothing rests on when it begins, and it needs a
-        round trip less.
+        """Open a transaction. The request for a read-write transaction travels with its first step,
+        which raises the failure of either: no promise depends on when the transaction begins, and
+        it needs a round trip less.
         """
         if self._broken is not None:
             raise StoreError(CONNECTION_LOST, self._broken)
@@ -119,8 +119,8 @@ class ReferenceClient:
         self._connection.close()
 
     async def call(self, body: ClientBody, expected: type[T]) -> T:
-        """The answer to ``body``. Raises ``StoreError``: the store's own, or that of the way to
-        it.
+        """The answer to ``body``. Raises ``StoreError`` for an error of the store or of the
+        connection.
         """
         asked = self._ask(body)
         return _told(await self._answer(asked, body, expected))
@@ -129,7 +129,7 @@ class ReferenceClient:
         self, begin: Begin, body: ClientBody, expected: type[T]
     ) -> tuple[Started, T | Failed]:
         """The answers to ``begin`` and, in that transaction, to ``body``, which leave together.
-        Raises ``StoreError`` as ``call`` does, but for a failure of ``body``.
+        Raises ``StoreError`` as ``call`` does, except for a failure of ``body``, which is returned.
         """
         first, second = self._ask(begin), self._ask(body, behind=True)
         begun = await self._answer(first, begin, Started)
@@ -137,8 +137,8 @@ class ReferenceClient:
         return _told(begun), answer
 
     async def put(self, body: Put) -> None:
-        """Send ``body`` and go on: whoever asks next hears what became of it. Raises ``StoreError``
-        as ``call`` does.
+        """Send ``body`` without waiting for an answer: the next request is answered with its
+        failure. Raises ``StoreError`` as ``call`` does.
         """
         self._unanswered_bytes += len(body.value)
         if self._unanswered_bytes > UNANSWERED_BYTES:
@@ -149,7 +149,7 @@ class ReferenceClient:
             self._send(ClientRequest(NO_ANSWER, body))
 
     def _ask(self, body: ClientBody, *, behind: bool = False) -> int:
-        """Send ``body``, ``behind`` another request or not; its number."""
+        """Send ``body``, ``behind`` another request or not; return the request's number."""
         if self._broken is not None and not behind:
             raise StoreError(CONNECTION_LOST, self._broken)
         self._next_id += 1
@@ -166,7 +166,7 @@ class ReferenceClient:
             self._fail(codes.TOO_LARGE, str(error), error)
 
     async def _answer(self, number: int, body: ClientBody, expected: type[T]) -> T | Failed:
-        """What is answered to request ``number``, which was ``body``."""
+        """The answer to request ``number``, which was ``body``."""
         try:
             reply = decode(Codec.reply, await self._connection.recv())
         except ConnectionLost as error:
@@ -193,8 +193,8 @@ class ReferenceTx:
     def __init__(
         self, client: ReferenceClient, unasked_deadline_s: float | None, *, writes: bool = True
     ) -> None:
-        """``unasked_deadline_s``: its deadline, where the store was not asked for it yet;
-        ``writes``: whether it may, or hears that it may not.
+        """``unasked_deadline_s``: the deadline of a transaction that the store was not asked for
+        yet; ``writes``: whether it may write; if not, its writes are refused.
         """
         self._client, self._unasked_deadline_s = client, unasked_deadline_s
         self._writes = writes
@@ -205,8 +205,8 @@ class ReferenceTx:
         return await self._get(key, for_update=False)
 
     async def write(self, key: int, value: int) -> None:
-        """Set ``key``. It leaves together with the next step, which raises what became of it: a
-        write is kept until the commit, so nothing rests on when the store hears of it.
+        """Set ``key``. The put leaves together with the next step, which raises its failure: a
+        write is kept until the commit, so no promise depends on when the store receives it.
         """
         await self._put(key, value)
 

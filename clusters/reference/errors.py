@@ -1,4 +1,4 @@
-"""What each error code of the reference store says about a transaction whose commit was sent.
+"""The meaning of each error code of the reference store for a transaction whose commit was sent.
 
 Definite means: certainly nothing was proposed to any log, or the log itself decided against it.
 """

@@ -1,8 +1,8 @@
-"""What nodes tell of their events, on the run's axis: asked while they live, read from their logs
+"""Events that nodes report, on the run's axis: asked for while the nodes live, read from their logs
 once the run is over.
 
 A killed node takes the events since the last question with it, and those are the ones that explain
-the kill. Its log has them, by the same number (boot, seq), so none is told twice.
+the kill. Its log has them, by the same number (boot, seq), so none is reported twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS = frozenset(EventKind)
 
 @attrs.frozen
 class Answer:
-    """What a node answered, between two moments of the run's axis."""
+    """A node's answer, between two moments of the run's axis."""
 
     batch: EventBatch
     asked_ns: int
@@ -30,8 +30,8 @@ class Answer:
 
 @attrs.frozen
 class Reading:
-    """One look at a node's wall clock: ``wall_ns`` there was ``wall_ns - offset_ns`` on the run's
-    axis, give or take ``half_trip_ns``.
+    """One reading of a node's wall clock: ``wall_ns`` there was ``wall_ns - offset_ns`` on the
+    run's axis, with an error of at most ``half_trip_ns``.
     """
 
     wall_ns: int
@@ -39,7 +39,7 @@ class Reading:
     half_trip_ns: int
 
     def uncertainty_ns(self, wall_ns: int) -> int:
-        """What mapping ``wall_ns`` by this reading may be off by."""
+        """The greatest error of mapping ``wall_ns`` by this reading."""
         return self.half_trip_ns + int(abs(self.wall_ns - wall_ns) * CLOCK_DRIFT)
 
     def mapped(self, node: str, event: NodeEvent) -> StoreEvent:
@@ -58,8 +58,8 @@ class Reading:
 
 
 def reading_of(answer: Answer) -> Reading:
-    """The node read its wall clock somewhere between question and answer: half of that span is what
-    the mapping may be off by.
+    """The reading of an answer: the node read its wall clock somewhere between question and answer,
+    so half of that span bounds the error of the mapping.
     """
     return Reading(
         wall_ns=answer.batch.wall_ns,
@@ -69,7 +69,7 @@ def reading_of(answer: Answer) -> Reading:
 
 
 class EventFeed:
-    """What was told of which node, so that every event is told once."""
+    """The events already reported of each node, so that every event is reported once."""
 
     def __init__(self) -> None:
         self._boots: dict[str, str] = {}  # of each node, the start that answered last
@@ -77,26 +77,26 @@ class EventFeed:
         self._readings: dict[str, dict[tuple[str, str], Reading]] = {}
 
     def question(self, node: str) -> AskEvents:
-        """What to ask ``node`` for: what came after the last that it told."""
+        """The question for the events of ``node`` after the last that it reported."""
         boot = self._boots.get(node, "")
         return AskEvents(boot, self._told.get((node, boot), 0))
 
     def take(self, node: str, answer: Answer) -> list[StoreEvent]:
-        """The events of an answer to ``question``; they count as told from now on."""
+        """The events of an answer to ``question``; they count as reported from now on."""
         batch, reading = answer.batch, reading_of(answer)
         self._boots[node] = batch.boot
         self._told[(node, batch.boot)] = batch.cursor
-        # Of each start the first and the last: the nearest to whatever nobody asked for in time.
+        # Of each start the first and the last: the nearest to the events that no answer held.
         readings = self._readings.setdefault(node, {})
         readings.setdefault((batch.boot, "first"), reading)
         readings[(batch.boot, "last")] = reading
         return [reading.mapped(node, event) for event in batch.events]
 
     def read(self, node: str, lines: Iterable[str]) -> list[StoreEvent]:
-        """The events in a log of ``node`` that it was never asked for in time; told from now on.
+        """The events in a log of ``node`` that no answer held; they count as reported from now on.
 
-        They are mapped by the nearest answer that the node gave, of whichever start. None where it
-        never gave one: nobody knows its clock then.
+        They are mapped by the nearest answer of the node, from any of its starts. The result is
+        empty where it never gave one: its clock is unknown then.
         """
         readings = self._readings.get(node)
         if not readings:

@@ -1,7 +1,7 @@
-"""Which drill suits which planted bug: short simulated ones, small enough to try many seeds.
+"""The drill that suits each planted bug: short simulated ones, small enough to try many seeds.
 
-A bug that loses what was not on the disk needs kills, one that trusts a lease too long needs
-pauses. What stands here only makes a bug likely to bite; what is looked for is the same for all.
+A bug that loses unsynced data needs kills, one that trusts a lease too long needs pauses. A drill
+here only makes a bug likely to bite; the checks are the same for all bugs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _WIPES: Overrides = _mix("wipe", "kill", "partition") | {
     "nemesis.quiet_s": 2.5,
 }
 _SMALL_SNAPSHOTS: Overrides = {"system.snapshot_bytes": 6000}
-# Who was away is back just when nobody leads.
+# A follower that was cut off is back just when the partition has no leader.
 _LAGGARDS = [
     row
     for number, node in enumerate(("n3", "n2", "n1"))
@@ -73,7 +73,7 @@ _LAGGARDS = [
     )
 ]
 # Figure 8 of the paper on raft. Two followers are far behind a leader, n1 if luck has it, that is
-# cut off with entries of its own; who follows it, with an entry of a later term in their place, is
+# cut off with entries of its own; the next leader, with an entry of a later term in their place, is
 # killed before those two have that, too; n1 leads again and counts them for its old entries; and
 # when it is gone, the later term wins.
 _FIGURE_8: Overrides = {

@@ -1,4 +1,6 @@
-"""The reference store as the harness sees it: what runs, what it promises, and how to ask it."""
+"""The reference store as the harness's system under test: its program, its promises, and its
+answers.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ NODE_SOURCE = Path(node_package.__file__ or "").resolve().parent
 REQUIREMENTS = NODE_SOURCE.parents[2] / "requirements" / "node.lock"
 
 LOG_PATTERNS = (
-    # What a node says as its last word, on stderr, when it ends though nobody told it to.
+    # The last line of a node on stderr, when it ends without having been told to.
     LogPattern(name="panic", regex=r"^node: |^Fatal Python error", breaks=True),
     LogPattern(name="traceback", regex=r"^Traceback \(most recent call last\)"),
     LogPattern(name="error", regex=r"^\S+ (?:ERROR|CRITICAL) "),
@@ -239,8 +241,8 @@ class ReferenceSystem:
         )
 
     async def roles(self, cluster: Cluster) -> Roles:
-        """Who says of itself that it leads, or is primary; of two, who says so in the higher term
-        or epoch.
+        """The roles that the nodes report of themselves; of two nodes that claim one role, the one
+        with the higher term or epoch has it.
         """
         return roles_of(await self._reports(cluster))
 
@@ -289,13 +291,15 @@ class ReferenceSystem:
             await asyncio.sleep(POLL_S)
 
     async def _whole(self, cluster: Cluster, deadline_s: float) -> None:
-        """Return when nothing is missing; raise ``HarnessError`` saying what is at the deadline."""
+        """Return when nothing is missing; raise ``HarnessError`` with what is missing at the
+        deadline.
+        """
         limit_s = deadline_s - asyncio.get_running_loop().time()
         if lacking := await self.lacking(cluster, limit_s):
             raise HarnessError(f"the reference store is not whole: {'; '.join(lacking)}")
 
     async def _reports(self, cluster: Cluster) -> dict[str, NodeReport]:
-        """What each node that answers says of itself."""
+        """The report of each node that answers."""
 
         async def one(node: str) -> AdminBody | None:
             return await self._ask(cluster, node, AskStatus())
@@ -308,7 +312,7 @@ class ReferenceSystem:
         }
 
     async def _events(self, cluster: Cluster, node: str, clock: RunClock) -> Answer | None:
-        """What the node has to tell that it did not tell yet."""
+        """The events that the node has not reported yet."""
         asked_ns = clock.now_ns()
         batch = await self._ask(cluster, node, self._feed.question(node))
         return Answer(batch, asked_ns, clock.now_ns()) if isinstance(batch, EventBatch) else None

@@ -1,4 +1,4 @@
-"""What a cluster of the reference store lacks, read from what its nodes say of themselves."""
+"""What a cluster of the reference store lacks, read from its nodes' reports."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ METASTORAGE = -1  # its group among the partitions
 
 
 def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
-    """Leaders by their own word, the higher term before the lower; primaries under a lease that
-    holds, the higher epoch first; voters by assignment.
+    """Leaders as they report themselves, the higher term before the lower; primaries under a lease
+    that holds, the higher epoch first; voters by assignment.
     """
     best: dict[int | None, tuple[int, str]] = {}
     primaries: dict[int, tuple[int, str]] = {}
@@ -30,7 +30,7 @@ def roles_of(reports: Mapping[str, NodeReport]) -> Roles:
                 primaries[held.partition] = max(known, (held.epoch, node))
     return Roles(
         leaders={p: node for p, (_, node) in best.items() if p is not None},
-        # Where nobody knows the partitions nobody tells anything of them.
+        # Without known voters no node has reported a partition, so primaries are unknown, not none.
         primaries={p: node for p, (_, node) in primaries.items()} if voters else None,
         voters=voters,
         metastorage_leader=best[None][1] if None in best else None,
@@ -43,11 +43,12 @@ def missing(
     partitions: int,
     goals: dict[int, int],
 ) -> list[str]:
-    """What keeps the cluster from being whole, in words; nothing when every replica of every
+    """The reasons why the cluster is not whole, in words; empty when every replica of every
     partition runs and has applied the partition's goal.
 
-    ``goals`` is kept between calls: what a partition's leader knew to be committed when it was
-    first seen to serve. A goal that moved with the load would never be reached by all at once.
+    ``goals`` is kept between calls: the last index that a partition's leader knew to be committed
+    when it was first seen to serve. A goal that moved with the load would never be reached by all
+    at once.
     """
     silent = [node for node in nodes if node not in reports]
     lacking = [f"{node} does not answer" for node in silent]
@@ -83,8 +84,8 @@ def missing(
 def _foreign(
     partition: int, replicas: Mapping[str, GroupStatus | None], lives: Mapping[str, str]
 ) -> list[str]:
-    """What is wrong with the members of a partition that has caught up: a change that goes on, or
-    a former life of a node that was wiped.
+    """Why the members of a partition that has caught up are not the assigned ones: a change that
+    goes on, or a former life of a node that was wiped.
     """
     leader = max(
         (status for status in replicas.values() if status is not None and status.serving),

@@ -1,4 +1,4 @@
-"""A way for a person into a container of a run: through the daemon, which needs no key."""
+"""Interactive access to a container of a run: through the daemon, which needs no key."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def log(run_id: str, node: str, *, follow: bool) -> Iterator[bytes]:
         argv = ["tail", f"--bytes={LOG_SHOWN_BYTES}", *how, "--", LOG_LINK]
         made = client.exec_create(name, argv)["Id"]
         stream = client.exec_start(made, socket=True)
-        # A program may say nothing for hours: whoever follows it ends that.
+        # A program may write nothing for hours; its reader ends the wait.
         _socket(stream).settimeout(None)
         with contextlib.closing(stream):
             frames = frames_iter(stream, tty=False)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Removing what runs left behind: found by label, and only of controllers that are surely dead."""
+"""Removing the leftovers of runs: found by label, and only of controllers that are surely dead."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ PASSES_MAX = 5  # the daemon may still be making what a killed controller asked 
 class Leftover:
     """A labelled container or network: its kind, its name, its run and the controller's labels.
 
-    ``directory`` is the mark of the run's directory, empty where it is not told; ``marks_kept``: it
-    says that its run was left up on purpose; ``expired``: that its time is over.
+    ``directory`` is the mark of the run's directory, empty where the labels don't tell it;
+    ``marks_kept``: its labels say that the run was left up on purpose; ``expired``: that its time
+    is over.
     """
 
     kind: str
@@ -116,7 +117,7 @@ def _remove(client: docker.APIClient, chosen: Iterable[Leftover]) -> dict[str, s
 
 
 def abandoned() -> tuple[list[Leftover], list[Leftover]]:
-    """What controllers left that are surely dead, and what has expired of others; runs that were
+    """The leftovers of controllers that are surely dead, and expired ones of others; runs that were
     kept up on purpose are in neither. Blocking; raises as ``cleanup``.
     """
     here, found = labels.myself(), leftovers(connect(LOOK_LIMIT_S))
@@ -186,10 +187,10 @@ LEAVING_LIMIT_S = 4.0  # a container made at the moment of teardown is removed b
 
 
 def remove_container(client: docker.APIClient, name: str) -> None:
-    """Kill and remove a container and its anonymous volumes; fine if it is gone or going.
+    """Kill and remove a container and its anonymous volumes; no error if it is gone or going.
 
-    A frozen one is thawed first: under control groups version 1 what is frozen can't die, and a
-    daemon that loses hold of it meanwhile can do nothing with it any more, for good.
+    A frozen one is thawed first: under control groups version 1 a frozen process can't die, and a
+    daemon that loses hold of the container meanwhile can never remove it.
     """
     with doing(f"removing container {name}", missing_is_fine=True):
         if client.inspect_container(name)["State"]["Paused"]:

@@ -80,8 +80,8 @@ def host_config(client: docker.APIClient, limits: Limits, network: str) -> Any: 
 class Node:
     """One machine and what was done on it.
 
-    ``hand`` is one thread: what acts on the program does so in order, also where nobody awaits it
-    any longer. A kill that outlasts its caller must not land after the start that heals it.
+    ``hand`` is one thread: actions on the program take effect in order, also those whose caller
+    stopped waiting. A kill that outlasts its caller must not land after the start that heals it.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""What an image is, for the record of a run: its id, what it was made on, and its Debian packages.
+"""The contents of an image, for the record of a run: its id, its parent, and its Debian packages.
 
-A name of an image leads elsewhere tomorrow; its id is its content.
+A name of an image may lead elsewhere tomorrow; its id is its content.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def contents(client: docker.APIClient, image: str) -> Contents:
 
 
 def digest(packages: Iterable[Package]) -> str:
-    """What tells one set of packages from every other."""
+    """A digest that tells one set of packages from every other."""
     lines = [f"{package}\n" for package in sorted(packages)]
     return f"{len(lines)} packages sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 

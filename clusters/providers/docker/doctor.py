@@ -1,4 +1,5 @@
-"""What this machine offers to containers, each by trying it, with the command that adds the rest.
+"""The abilities of this machine for containers, each found by trying it, with the command that adds
+a missing one.
 
 The daemon is asked, not the ``docker`` command: a client alone runs no container.
 """

@@ -1,7 +1,7 @@
-"""Whose a container or network is, and whether that controller still lives.
+"""The owner of a container or network, and whether that controller still lives.
 
-Every object of a run is born with these labels, so that what a killed controller leaves behind is
-found by label alone, and nothing without them is ever touched.
+Every object of a run is created with these labels, so that the leftovers of a killed controller are
+found by label alone, and no object without them is ever touched.
 """
 
 from __future__ import annotations

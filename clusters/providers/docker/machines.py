@@ -104,12 +104,12 @@ class Machines:
         self._made = threading.Condition()
 
     def close(self) -> None:
-        """Make nothing more. What is being made at this moment is removed by who makes it."""
+        """Make nothing more. A call that is making something at this moment removes it again."""
         self._closed.set()
 
     def settle(self, limit_s: float) -> bool:
         """Wait until nothing is being made any more; whether that came within ``limit_s``. To be
-        called after ``close``: a call that nobody awaits any longer goes on all the same.
+        called after ``close``: a call whose caller stopped waiting goes on all the same.
         """
         with self._made:
             return self._made.wait_for(lambda: self._making == 0, limit_s)
@@ -222,8 +222,8 @@ class Machines:
             self._client.start(self.name(node))
 
     def mark_kept(self) -> None:
-        """Let it be seen that this run is left up on purpose: labels can't be added later, so a
-        container that is made for it, and never started, carries the word.
+        """Mark this run as left up on purpose: labels can't be added to a container later, so one
+        that is made for the purpose, and never started, carries the mark.
         """
         with self._making_one("marking the run as kept"):
             self._client.create_container(
@@ -258,7 +258,7 @@ class Machines:
                 self._client.unpause(self.name(node))
 
     def lose(self, node: str) -> None:
-        """Take the machine away so that nobody hears of it.
+        """Take the machine away so that its peers see silence, and no reset.
 
         First its interface goes, so that the resets and FINs of dying sockets have no way out; then
         everything on it is killed. Its disk stays. Idempotent.
@@ -310,9 +310,9 @@ class Machines:
     def execute(
         self, node: str, argv: list[str], limit_bytes: int = OUTPUT_LIMIT_BYTES
     ) -> tuple[int, bytes]:
-        """Exit status and output of a short command, through the daemon: not through sshd. Raises
-        ``HarnessError`` where it writes more than ``limit_bytes``, or for longer than a command may
-        take: what a machine says is the store's, and a store may say anything.
+        """Exit status and output of a short command, through the daemon and not through sshd.
+        Raises ``HarnessError`` where it writes more than ``limit_bytes``, or for longer than a
+        command may take: the output comes from the store, and may be of any length.
         """
         with doing(f"running {argv[0]} in the container of {node}"):
             made = self._client.exec_create(self.name(node), argv)
@@ -325,7 +325,7 @@ class Machines:
         return int(code if code is not None else -1), output
 
     def container_log(self, node: str, tail_lines: int) -> bytes:
-        """What sshd and init said last."""
+        """The last output of sshd and init."""
         with doing(f"reading the log of {node}", missing_is_fine=True):
             return bytes(self._client.logs(self.name(node), tail=tail_lines, timestamps=True))
         return b""
@@ -341,7 +341,7 @@ class Machines:
         return b""
 
     def remove(self, container: str) -> None:
-        """Remove one of ``owned``, whatever state it is in. Idempotent."""
+        """Remove one of ``owned``, in any state. Idempotent."""
         remove_container(self._client, container)
 
     def remove_network(self) -> None:

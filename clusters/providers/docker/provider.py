@@ -1,7 +1,7 @@
-"""The ``docker`` provider: containers as machines, SSH as the hand, the daemon as the other eye.
+"""The ``docker`` provider: containers as machines, SSH to act, the daemon to observe.
 
-What acts goes over SSH, as on any host; the daemon makes and removes machines, takes them away
-and brings them back, and looks at what SSH did. Keys live in this process only.
+Actions go over SSH, as on any host; the daemon makes and removes machines, takes them away and
+brings them back, and observes the effects of the actions. Keys live in this process only.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ INSTALL_LIMIT_S = 60.0
 ACT_LIMIT_S = program.ACT_LIMIT_S + 10.0
 LOOK_LIMIT_S = 20.0
 COLLECT_LIMIT_S = 25.0
-# Teardown takes at most the sum of these, half a minute, whatever state the machines are in.
-SETTLE_LIMIT_S = 4.0  # what takes longer to be made is removed by who makes it
+# Teardown takes at most the sum of these, half a minute, in any state of the machines.
+SETTLE_LIMIT_S = 4.0  # a call that still makes something then removes it itself
 LIST_LIMIT_S = 4.0
 REMOVE_LIMIT_S = 12.0
 NETWORK_LIMIT_S = 6.0
@@ -72,7 +72,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> DockerProvider:
     """The entry point. Touches nothing yet; raises ``PlanError`` for an option that is not known.
 
-    ``state_dir`` stays empty: what a killed run leaves is found by label, its keys die with it.
+    ``state_dir`` stays empty: the leftovers of a killed run are found by label, and its keys die
+    with it.
     """
     try:
         wanted = msgspec.convert(options, Options)
@@ -239,7 +240,7 @@ class DockerProvider:
         return await self.probe(node)
 
     async def lose(self, node: str) -> NodeStatus:
-        """Take the container off the network and kill it: nobody hears a reset."""
+        """Take the container off the network and kill it: its peers see no reset."""
         at = self._node(node)
         async with self._wires.changing:  # rules on their way there would fail
             at.lost = True
@@ -281,7 +282,7 @@ class DockerProvider:
             self._node(destination)
 
     async def probe(self, node: str) -> NodeStatus:
-        """Look through the daemon, which had no hand in starting, stopping or pausing."""
+        """Observe through the daemon, which took no part in starting, stopping or pausing."""
         at = self._node(node)
         return await at.lane.call(
             "looking at it",
@@ -360,7 +361,7 @@ class DockerProvider:
         return tuple(text for node in self._every for text in node.lease.lapses)
 
     async def _let_go(self) -> None:
-        """Close the ways to all machines."""
+        """Close the sessions of all machines."""
         await together(
             Lane(node.name).call("letting its watchdog go", CLOSE_LIMIT_S, node.lease.let_go)
             for node in self._every
@@ -410,7 +411,7 @@ class DockerProvider:
                 "looking at the image", LOOK_LIMIT_S, contents.contents, client, image
             )
             limits = Limits(memory_mib=self._options.memory_mib, processes=self._options.processes)
-            # By its id: whatever the name leads to a moment from now, this is what is recorded.
+            # By its id, which is what is recorded: the name may lead elsewhere a moment from now.
             self._machines = Machines(
                 client, self._run_id, self._contents.identity, limits, self._directory
             )

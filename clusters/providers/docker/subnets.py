@@ -1,4 +1,4 @@
-"""Which /24 of the benchmarking range 198.18.0.0/15 a run's network gets, and where nodes are."""
+"""The /24 of the benchmarking range 198.18.0.0/15 for a run's network, and the nodes' addresses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def addresses(subnet: IPv4Network, nodes: tuple[str, ...]) -> dict[str, str]:
 
 def source_in(subnet: IPv4Network, owned: Callable[[str], bool]) -> str:
     """The address to dial the nodes of ``subnet`` from: the bridge's, where it is ``owned`` by this
-    machine. Empty where the daemon is elsewhere, or its network another one's: any will do then.
+    machine. Empty where the daemon runs on another machine or in another network: then any will do.
     """
     bridge = str(subnet[1])
     return bridge if owned(bridge) else ""
@@ -70,7 +70,7 @@ def is_own(address: str) -> bool:
 def cluster_at(
     addresses: Mapping[str, str], ports: tuple[PortSpec, ...], work_dir: str, source: str = ""
 ) -> Cluster:
-    """Nodes that everybody dials at the one address that each has, the controller from
+    """A cluster whose nodes have one address each, for all dialers; the controller dials from
     ``source``.
     """
     bind = {

@@ -1,4 +1,6 @@
-"""What the provider does on a lane through the daemon: trying, looking, collecting. All blocks."""
+"""The provider's work through the daemon on a lane: trying, observing, collecting. All of it
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -104,10 +106,10 @@ def look(
     launch: program.Launch | None,
     lost: bool = False,
 ) -> NodeStatus:
-    """What the kernel says about ``process``, asked for through the daemon.
+    """The kernel's view of ``process``, asked for through the daemon.
 
-    Raises ``HarnessError`` for a machine that is gone without being ``lost`` by us: what ran on it
-    did not end by itself.
+    Raises ``HarnessError`` for a machine that is gone without being ``lost`` by us: the program on
+    it did not end by itself.
     """
     state = machines.state(node)
     if not state.running:
@@ -127,8 +129,8 @@ def look(
 
 
 def last_words(log_end: bytes) -> str:
-    """The last line of a log that says something, its beginning where it is long; where the log
-    ends in a stack of a JVM, the exception that the stack is of.
+    """The last line of a log that says something, cut to its beginning where it is long; where the
+    log ends in a stack of a JVM, the exception of that stack.
     """
     lines = log_end.decode("utf-8", "replace").strip().splitlines()
     told = [line for line in lines if line.strip() and not _FRAME.match(line)]
@@ -139,8 +141,8 @@ def last_words(log_end: bytes) -> str:
 def _stat(machines: Machines, node: str, pid: int) -> str:
     """``/proc/PID/stat``; empty where there is no such process.
 
-    That has to be said by the machine: on a crowded host the daemon may give neither output nor
-    exit status of a command. Raises ``HarnessError`` where ``LOOKS`` such looks showed nothing.
+    The machine has to report that itself: on a crowded host the daemon may give neither output nor
+    exit status of a command. Raises ``HarnessError`` where ``LOOKS`` such probes showed nothing.
     """
     for _ in range(LOOKS):
         code, said = machines.execute(node, ["sh", "-c", _READ_STAT, "sh", str(pid)])
@@ -154,7 +156,9 @@ def _stat(machines: Machines, node: str, pid: int) -> str:
 
 
 def _killed_for_memory(machines: Machines, node: str) -> str:
-    """What the kernel counted on the machine: Docker tells only of a container's first process."""
+    """Kills for lack of memory as the kernel counted them on the machine: Docker reports only those
+    of a container's first process.
+    """
     said = machines.execute(node, ["cat", *OOM_COUNTERS])[1]
     kills = max((int(count) for count in _OOM_KILLS.findall(said)), default=0)
     if not kills:
@@ -163,8 +167,8 @@ def _killed_for_memory(machines: Machines, node: str) -> str:
 
 
 def _refuse_vanished(node: str, state: MachineState) -> None:
-    """Raise where the machine's end was neither ours nor the store's: its init and sshd don't end
-    by themselves, only memory that ran out may take them along.
+    """Raise where the machine's end was caused neither by us nor by the store: its init and sshd
+    don't end by themselves, and only a lack of memory may take them along.
     """
     if not state.running and not state.no_memory:
         why = "its daemon was restarted, or somebody stopped it"

@@ -1,4 +1,6 @@
-"""The links between the machines of a run: what is cut, lost and delayed now, and what arrives."""
+"""The links between the machines of a run: the cuts, losses and delays in force, and their
+probes.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ DELAY_LIMIT_S = delays.APPLY_LIMIT_S + 10.0
 
 
 class Wires:
-    """What is in force between ``nodes``. A machine that can't be reached gets its part when it
-    comes back: whoever brings it back calls ``apply``, holding ``changing``.
+    """The cuts, losses and delays in force between ``nodes``. A machine that can't be reached gets
+    its part when it comes back: the call that brings it back then calls ``apply``, holding
+    ``changing``.
     """
 
     def __init__(self, run_id: str, nodes: Mapping[str, Node]) -> None:
@@ -42,8 +45,9 @@ class Wires:
             await self._apply_everywhere()
 
     async def apply(self, node: Node) -> None:
-        """Give one machine the rules and delays that are in force when its turn comes: one that
-        nobody awaits any longer must not bring back what was healed meanwhile.
+        """Give one machine the rules and delays that are in force when its turn comes, and not
+        those of the call: a call whose caller stopped waiting must not bring back what was healed
+        meanwhile.
         """
         addresses = {name: at.address for name, at in self._nodes.items()}
         await node.wiring.call("applying the cut", CUT_LIMIT_S, self._set_rules, node, addresses)

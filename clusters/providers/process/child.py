@@ -27,10 +27,10 @@ _POLL_S = 0.01
 
 @attrs.frozen(kw_only=True)
 class Child:
-    """A started program: who it is, and the handle that reaps it.
+    """A started program: its identity, and the handle that reaps it.
 
-    Not a process of asyncio's: that one would be killed with the loop, and a cluster that is kept
-    outlives it.
+    The handle is not one of asyncio: that would kill the process with the loop, and a cluster that
+    is kept outlives the loop.
     """
 
     node: str
@@ -39,14 +39,14 @@ class Child:
 
     @property
     def exit_text(self) -> str:
-        """How it ended, in words; empty while it runs."""
+        """How the program ended, in words; empty while it runs."""
         code = self.process.poll()
         if code is None:
             return ""
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
 
     def signal(self, number: signal.Signals) -> None:
-        """Send ``number`` to the program and what it started; nothing where it has ended."""
+        """Send ``number`` to the program and its children; do nothing where it has ended."""
         procfs.signal_group(self.identity, number)
 
     async def ended(self, limit_s: float) -> bool:
@@ -55,7 +55,9 @@ class Child:
             return True
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
-        handle = os.pidfd_open(self.process.pid)  # nobody else reaps it: the id is still its own
+        handle = os.pidfd_open(
+            self.process.pid
+        )  # only this object reaps it: the id is still its own
         loop.add_reader(handle, over.set)
         try:
             async with asyncio.timeout(limit_s):
@@ -82,7 +84,7 @@ class Child:
         self.signal(number)
         try:
             async with asyncio.timeout(_SIGNAL_LIMIT_S):
-                # Nobody tells when a process was stopped; the kernel only shows it.
+                # No event reports that a process was stopped; the kernel only shows it.
                 while (seen := procfs.find(self.identity)) and seen.paused != paused:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_S)
         except TimeoutError as error:
@@ -105,7 +107,7 @@ async def spawn(
     """Start ``argv`` in ``work``, its output appended to ``log``, in a session of its own, with the
     descriptors ``pass_fds``.
 
-    It runs once the ledger has it on the disk. Raises ``HarnessError``.
+    It runs only after the ledger has written its identity to the disk. Raises ``HarnessError``.
     """
     try:
         command = (sys.executable, "-I", "-S", gate.__file__, *argv)
@@ -148,7 +150,7 @@ def launch(
 
 
 def _let_through(process: subprocess.Popen[bytes]) -> None:
-    """Open the gate. One that was killed at it is found out by whoever looks at it."""
+    """Open the gate. A process that was killed at the gate is noticed by the next probe of it."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError), process.stdin as gate_pipe:
             gate_pipe.write(b"\n")

@@ -1,4 +1,4 @@
-"""What a controller that died left running: found by its run directory, and ended."""
+"""Finds the processes that a dead controller left running, by its run directory, and ends them."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def left(state_dir: Path) -> int:
 
 
 def end_marked(ours: str) -> list[Identity]:
-    """Kill what carries the mark ``ours`` until nothing does any more: what is killed may have
-    started another at that moment. Blocking. Raises ``HarnessError``.
+    """Kill every process with the mark ``ours`` until none is left: a process may start another
+    just before it is killed. Blocking. Raises ``HarnessError``.
     """
     done = list[Identity]()
     for _ in range(_ROUNDS_MAX):
@@ -85,7 +85,9 @@ def end_marked(ours: str) -> list[Identity]:
 
 
 def _whose(identity: Identity, owned: Owned) -> str:
-    """The node that the process was started for; of what others started only the run is known."""
+    """The node that the process was started for; of a process that a program started, only the run
+    is known.
+    """
     nodes = [node for node, known in owned.processes.items() if known == identity]
     return nodes[0] if nodes else "a program of the run"
 
@@ -104,9 +106,10 @@ MAX_BYTES = 1 << 20  # some hundred bytes a node
 
 
 class Owned(msgspec.Struct, frozen=True, kw_only=True):
-    """``processes.json``: who was started for the run, by node. ``boot`` is the machine's.
+    """``processes.json``: the processes that were started for the run, by node. ``boot`` is the
+    machine's.
 
-    ``owner`` is the controller; ``kept`` says that it left all this running on purpose.
+    ``owner`` is the controller; ``kept`` says that it left all these running on purpose.
     """
 
     run_id: str
@@ -134,8 +137,8 @@ class Ledger:
         self._writing = asyncio.Lock()
 
     def mark(self) -> str:
-        """What processes of the run carry, also where its directory is gone by now. Raises
-        ``OSError`` where it can't be made.
+        """The mark that processes of the run carry, also where its directory is gone by now. Raises
+        ``OSError`` where the directory can't be made.
         """
         if not self._mark:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +155,9 @@ class Ledger:
             await asyncio.to_thread(_write, self._path, self._owned)
 
     async def keep(self) -> None:
-        """Return once it is durable that what runs is left on purpose. Raises ``HarnessError``."""
+        """Return once it is durable that the processes are left running on purpose. Raises
+        ``HarnessError``.
+        """
         async with self._writing:
             self._owned = msgspec.structs.replace(self._owned, owner=None, kept=True)
             await asyncio.to_thread(_write, self._path, self._owned)
@@ -164,9 +169,9 @@ class Ledger:
 
 
 def read(state_dir: Path) -> Owned | None:
-    """What a run owned when it was last heard of; ``None`` where it owned nothing.
+    """The last list of a run; ``None`` where it owned nothing.
 
-    Raises ``MalformedHistory`` for a file that says something else.
+    Raises ``MalformedHistory`` for a file that is no such list.
     """
     path = state_dir / FILE
     try:

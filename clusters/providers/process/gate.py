@@ -1,8 +1,8 @@
 """Run as a script: ``gate.py PROGRAM ARGUMENT...`` waits for one byte, then becomes the program.
 
 The controller lets a process through only once its identity stands on the disk. A controller that
-dies before that closes the pipe, and nothing is left behind. Becoming the program keeps the process
-id and its start time, so what was written down stays true.
+dies before that closes the pipe, and no process is left behind. Becoming the program keeps the
+process id and its start time, so the recorded identity stays true.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def main(argv: list[str]) -> int:
-    """Wait for the word, then become ``argv``. Returns only when there is no such program."""
+    """Wait for the byte, then become ``argv``. Returns only when there is no such program."""
     if not os.read(0, 1):
         return 1
     with open(os.devnull, "rb") as nothing:

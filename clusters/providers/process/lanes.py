@@ -1,4 +1,4 @@
-"""What one node sends another, as bytes in the controller: carried, held back, delayed, throttled.
+"""The traffic between two nodes as bytes in the controller: carried, held back, delayed, throttled.
 
 A *lane* is the state of one directed link, shared by every connection between the two nodes in
 whichever direction it was dialed. A *pipe* is one direction of one connection; a *splice* joins two
@@ -6,8 +6,8 @@ sockets by two pipes.
 
 A cut looks to both ends as if packets vanished: nothing more is read from the sender (its kernel
 buffers fill up, as they would while TCP retransmits), nothing is reset, and ends of streams and
-resets vanish like bytes. When the cut ends, what was held flows on, in order and without a gap:
-TCP would retransmit it too. TCP would wait up to its back-off for that; here it flows at once.
+resets vanish like bytes. When the cut ends, the held bytes flow on, in order and without a gap: TCP
+would retransmit them too. TCP would wait up to its back-off for that; here they flow at once.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Pipe:
         )
 
     def _put(self, item: bytes | End) -> None:
-        # In the order of arrival, whatever the delay becomes: bytes never overtake each other.
+        # In the order of arrival, even if the delay shrinks: bytes never overtake each other.
         self._queue.append((self._loop.time() + self._lane.delay_s, item))
 
     def _send(self, data: bytes) -> None:
@@ -162,7 +162,7 @@ class Pipe:
 
 
 class Side(asyncio.Protocol):
-    """One socket of a splice. ``inlet`` takes what it sends, ``outlet`` is what feeds it."""
+    """One socket of a splice. ``inlet`` takes the bytes that it sends, ``outlet`` feeds it."""
 
     inlet: Pipe
     outlet: Pipe
@@ -174,7 +174,7 @@ class Side(asyncio.Protocol):
         self._over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there: what waited for it may flow, in both directions."""
+        """The socket is there: the bytes that waited for it may flow, in both directions."""
         self.transport = cast(asyncio.Transport, transport)
         # Behind the transport's own start of reading and ahead of the first bytes: a pause before
         # that start would be forgotten by Python 3.11.2 (Debian 12), and a cut hold no sender.
@@ -203,14 +203,14 @@ class Side(asyncio.Protocol):
         self.outlet.block(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer reset the connection, unless it was us who closed it."""
+        """The peer reset the connection, unless this side closed it."""
         if not self._over:
             self._over = True
             self.inlet.finish(End.RESET)
             self.outlet.lose_sink()
 
     def read(self, wanted: bool) -> None:
-        """Read from the socket or leave what is sent in the kernel."""
+        """Read from the socket, or leave the sent bytes in the kernel."""
         # After an end of stream there is nothing to read, and resuming would find it once more.
         if self.transport is None or self._over or self._eof or wanted == self._reading:
             return

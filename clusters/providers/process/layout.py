@@ -1,4 +1,4 @@
-"""Where a node's things are in the run directory, and a program put there."""
+"""The places of a node's files in the run directory, and a program put there."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def place(layout: Layout, program: Program) -> None:
 
 
 def lacking(lock: Path) -> list[str]:
-    """What a lock file names and the controller's interpreter does not have. Raises ``OSError``.
+    """The requirements of a lock file that the controller's interpreter lacks. Raises ``OSError``.
 
     Nothing is installed here: a program shares that interpreter, whose versions may be others.
     """
@@ -102,7 +102,7 @@ def read_piece(source: Path, offset: int, limit_bytes: int) -> LogPiece:
 
 
 def cut_log(source: Path, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-    """Keep only the end of a log that is too long and that nobody writes any more."""
+    """Keep only the end of a log that is too long and that no process writes any more."""
     try:
         if not source.exists() or source.stat().st_size <= limit_bytes:
             return

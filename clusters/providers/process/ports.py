@@ -1,4 +1,6 @@
-"""Ports for nodes on loopback: free now, and none that the kernel gives to somebody else later."""
+"""Ports for nodes on loopback: free now, and outside of the range that the kernel hands out
+later.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,8 @@ def choose(run_id: str, count: int, claims: Claims) -> tuple[int, ...]:
     """``count`` free ports, ascending from a place that ``run_id`` decides, so that runs side by
     side rarely want the same ones; a port that is taken, or claimed by another run, is passed over.
 
-    None is from the kernel's range for outgoing connections: while a node is down, anybody's
-    connection could be given its port. Raises ``HarnessError`` where there are too few.
+    None is from the kernel's range for outgoing connections: while a node is down, any connection
+    could be given its port. Raises ``HarnessError`` where there are too few.
     """
     candidates = _candidates()
     at = int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4], "big") % len(candidates)

@@ -1,4 +1,4 @@
-"""Processes as the kernel shows them: who it really is that has a process id now."""
+"""Processes as the kernel shows them: which process has a process id now."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GONE = ("Z", "X", "x")
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, not only its id, which the kernel gives to another one some day.
+    """The identity of a process: more than its id, which the kernel gives to another one some day.
 
     ``start_ticks`` is when it started, in clock ticks since the machine booted.
     """
@@ -40,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 @attrs.frozen(kw_only=True)
 class Look:
-    """What the kernel shows of a process that has not ended."""
+    """The kernel's view of a process that has not ended."""
 
     identity: Identity
     paused: bool
@@ -61,7 +61,9 @@ def look(pid: int) -> Look | None:
 
 
 def find(identity: Identity) -> Look | None:
-    """``identity`` as it is now; ``None`` where it has ended, whoever has its id."""
+    """``identity`` as it is now; ``None`` where it has ended, even if another process has its
+    id.
+    """
     found = look(identity.pid)
     return found if found and found.identity == identity else None
 
@@ -75,7 +77,7 @@ def marked(ours: str) -> list[Identity]:
     """Every living process that was started for the run whose mark is ``ours``, or by such a
     process.
 
-    A run directory can claim any process, so what tells them is not in it: the environment that
+    A run directory can claim any process, so the evidence is not in it: it is the environment that
     the process was started with (its directory may have been moved since, or made anew in its
     place), or, where a program has overwritten that, its output, which goes to a log of the run.
     """

@@ -1,8 +1,8 @@
 """Nodes as local processes on loopback: no root, no Docker, every link through a proxy of ours.
 
-What a machine would be is a directory; what a network would be is ``Mesh``, in the controller's
-loop. Nodes share the machine's clock and disk, so there is no host to lose, and a node that floods
-its links loads the controller too.
+A directory stands for a machine; ``Mesh``, in the controller's loop, stands for the network. Nodes
+share the machine's clock and disk, so there is no host to lose, and a node that floods its links
+loads the controller too.
 """
 
 from __future__ import annotations
@@ -257,8 +257,9 @@ class ProcessProvider:
         self._network().delay({shape.link: shape.delay_s for shape in shapes})
 
     async def probe(self, node: str) -> NodeStatus:
-        """What the kernel shows of the program, not what we did to it. Raises ``HarnessError`` for
-        one that ended on a full disk: that disk is the run store's, and none of the node's doing.
+        """The kernel's view of the program, not a record of our actions. Raises ``HarnessError``
+        for one that ended on a full disk: that disk is the run store's, and its state is no fault
+        of the node.
         """
         self._known(node)
         status = self._status(node)
@@ -318,8 +319,8 @@ class ProcessProvider:
         mesh.close()
 
     async def _end(self, node: str) -> None:
-        """End what runs on ``node``: at once, so that whoever acts on it comes to an end too, and
-        once more what was on its way to start.
+        """End the program on ``node``: at once, so that a call that acts on it ends too, and once
+        more under its lock, for a program that was being started.
         """
         if child := self._children.get(node):
             child.signal(signal.SIGKILL)

@@ -1,7 +1,7 @@
 """The network of a cluster of local processes: every link between two nodes passes through here.
 
 For each ordered pair of nodes and each port between nodes there is one listener that the first
-dials to reach the second, so that the controller knows who is talking to whom.
+dials to reach the second, so that the controller knows both ends of every connection.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PROBE = b"firedrill"
 
 
 class LinkProxy:
-    """Where ``source`` dials to reach one port of ``destination``.
+    """The listener that ``source`` dials to reach one port of ``destination``.
 
-    While either direction is cut a handshake can't complete. The listener then takes no
-    connection and keeps the shortest backlog there is, so that the kernel drops what does not fit
+    While either direction is cut a handshake can't complete. The listener then takes no connection
+    and keeps the shortest backlog there is, so that the kernel drops every packet that does not fit
     into it: dialers hang and retry as they would where packets vanish. Linux always queues one
     connection more; it is established, and silent, until the cut ends.
     """
@@ -235,8 +235,8 @@ class Mesh:
         """Whether bytes sent over each link arrive: some are sent, through a connection of its own
         that is spliced as those of the nodes are. One direction needs no answer of the other.
 
-        Silence proves a cut only where bytes would have come through otherwise: a link that nobody
-        can cut is tried beside the others. Raises ``HarnessError`` where that one is silent too.
+        Silence proves a cut only where bytes would have come through otherwise: a link that is
+        never cut is tried beside the others. Raises ``HarnessError`` where that one is silent too.
         """
         tried = ((Lane(), Lane()), *((self._lane((a, b)), self._lane((b, a))) for a, b in links))
         control, *passed = await together(self._probe(there, back) for there, back in tried)

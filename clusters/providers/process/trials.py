@@ -1,4 +1,4 @@
-"""What local processes and their links can do on this machine, found by trying."""
+"""The capabilities of local processes and their links on this machine, found by trying."""
 
 from __future__ import annotations
 

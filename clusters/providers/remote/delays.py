@@ -1,5 +1,5 @@
-"""Delays as a tree of ours at the root of a machine's interface: what goes to a delayed peer takes
-a branch with ``netem`` at its end, everything else none.
+"""Delays as a tree of ours at the root of a machine's interface: packets to a delayed peer take a
+branch with ``netem`` at its end, all others none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ sed "s/DEVICE/$device/" | tc -batch -
 
 
 def tree(delays_s: Mapping[str, float]) -> str:
-    """Text for ``tc -batch`` that delays what goes to each address; ``DEVICE`` stands for the
+    """Text for ``tc -batch`` that delays packets to each address; ``DEVICE`` stands for the
     interface. Empty where nothing is delayed.
     """
     if not delays_s:
@@ -45,7 +45,7 @@ def tree(delays_s: Mapping[str, float]) -> str:
 def delays_at(
     node: str, shapes: Iterable[LinkShape], addresses: Mapping[str, str]
 ) -> dict[str, float]:
-    """How long what ``node`` sends to each address is held back."""
+    """The delay of packets from ``node`` to each address."""
     return {
         addresses[shape.link[1]]: shape.delay_s
         for shape in shapes

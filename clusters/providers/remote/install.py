@@ -126,7 +126,7 @@ def directory(root: Path, below: str = "") -> dict[str, tuple[bytes, int]]:
 def python_trees(trees: tuple[PythonTree, ...]) -> dict[str, tuple[bytes, int]]:
     """The trees as entries for ``archive``: each importable by its package's name.
 
-    A package's parents become empty packages, whatever stands in them on the controller.
+    A package's parents become empty packages, without the code that they hold on the controller.
     """
     entries: dict[str, tuple[bytes, int]] = {}
     for tree in trees:

@@ -1,4 +1,4 @@
-"""Ed25519 keys made for one run, kept in memory: a controller that is killed leaves none behind."""
+"""Ed25519 keys made for one run, kept in memory: a killed controller leaves none behind."""
 
 from __future__ import annotations
 

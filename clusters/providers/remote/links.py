@@ -1,7 +1,7 @@
-"""Whether what one machine sends reaches another, by sending.
+"""Probes of links: whether datagrams from one machine reach another, by sending some.
 
-Every destination listens, then every source sends, then the listeners are told that it is over:
-nobody waits for a fixed time, and a slow machine is not mistaken for a cut.
+Every destination listens, then every source sends, then the listeners are told that it is over: no
+part waits for a fixed time, and a slow machine is not mistaken for a cut.
 
 Silence alone is no proof of a cut. So behind its datagrams every source dials the destination's
 control port, which no rule drops but every delay delays: once that is answered, the datagrams
@@ -112,8 +112,8 @@ class Listener:
 
 
 def send(session: Session, token: str, targets: Iterable[str], patience_s: float) -> set[str]:
-    """Send ``token`` to every ``host:port:control_port:rounds`` of ``targets``; those whose control
-    port answered within ``patience_s`` behind it.
+    """Send ``token`` to every ``host:port:control_port:rounds`` of ``targets``; return those whose
+    control port answered within ``patience_s`` behind it.
     """
     said = session.run(
         ["python3", "-I", "-c", _SEND, token, str(patience_s), *targets],
@@ -124,8 +124,8 @@ def send(session: Session, token: str, targets: Iterable[str], patience_s: float
 
 
 def rounds_against(loss: float) -> int | None:
-    """How many datagrams don't all get lost where each does by chance ``loss``; ``None`` where no
-    number that can be sent is enough.
+    """How many datagrams to send where each is lost by chance with probability ``loss``, so that
+    some arrive; ``None`` where no number that can be sent is enough.
     """
     if loss <= 0:
         return ROUNDS_MIN
@@ -151,10 +151,10 @@ async def probe(
 ) -> dict[Link, bool]:
     """Whether datagrams pass each of ``wanted``, while ``shapes`` are in force.
 
-    Left out is what can't be asked: links of machines not in ``stations``, links that lose nearly
-    everything, and silent links on which the control is silent too. ``label`` tells this probe's
-    datagrams from another's. Raises ``HarnessError`` when a machine of ``stations`` does not do its
-    part.
+    The result leaves out links that can't be probed: those of machines not in ``stations``, links
+    that lose nearly everything, and silent links on which the control is silent too. ``label``
+    tells this probe's datagrams from another's. Raises ``HarnessError`` when a machine of
+    ``stations`` does not do its part.
     """
     spoiled = {shape.link: shape for shape in shapes}
     rounds = {link: rounds_against(_of(spoiled, link).loss) for link in wanted}

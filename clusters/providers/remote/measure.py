@@ -1,4 +1,4 @@
-"""What links do to packets: many datagrams are sent over each, and most of them answered.
+"""Measures links: many datagrams are sent over each, and most of them answered.
 
 Loss is counted where the datagrams arrive, so it is that of one direction; the way there and back
 is timed where they were sent, so no two clocks are compared.
@@ -84,7 +84,7 @@ for target in targets:
 async def measure(
     stations: Mapping[str, Station], wanted: tuple[Link, ...], label: str, longest_delay_s: float
 ) -> dict[Link, LinkQuality]:
-    """What each of ``wanted`` does to packets; links of machines not in ``stations`` are left out.
+    """The loss and delay of each of ``wanted``; links of machines not in ``stations`` are left out.
 
     ``label`` tells this measurement's datagrams from another's; answers are waited for a little
     longer than twice ``longest_delay_s``. Raises ``HarnessError`` when a machine can't be asked.

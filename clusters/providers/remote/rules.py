@@ -1,8 +1,8 @@
 """Cuts and losses as an iptables chain of our own inside a machine's network namespace.
 
-Docker keeps rules for its name server in the same namespace, so nothing but this chain and the one
-jump into it is ever touched. The chain is replaced in one transaction; it drops by source address
-and looks at no state, so what is established dies too.
+Docker keeps rules for its name server in the same namespace, so only this chain and the one jump
+into it are ever touched. The chain is replaced in one transaction; it drops by source address and
+ignores connection state, so established connections are cut too.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Drop:
 def chain(drops: Iterable[Drop], control_port: int) -> str:
     """Text for ``iptables-restore --noflush`` that makes the chain drop exactly ``drops``.
 
-    What goes to a control port is spared, and what comes from one: a machine that dials another's
-    shows that the way is there, whatever is dropped.
+    Packets to and from a control port are spared: a machine that dials another's shows that the way
+    is there, even where all else is dropped.
     """
     lines = ["*filter", f":{CHAIN} - [0:0]"]
     for end in ("dport", "sport"):
@@ -52,7 +52,7 @@ def chain(drops: Iterable[Drop], control_port: int) -> str:
 def drops_at(
     node: str, grudge: Grudge, shapes: Iterable[LinkShape], addresses: Mapping[str, str]
 ) -> tuple[Drop, ...]:
-    """What ``node`` must not hear under ``grudge`` and ``shapes``, in their order."""
+    """The drops at ``node`` under ``grudge`` and ``shapes``, in their order."""
     cut = [Drop(addresses[source]) for source, destination in grudge if destination == node]
     lossy = [
         Drop(addresses[shape.link[0]], shape.loss)

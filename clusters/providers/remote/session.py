@@ -2,7 +2,7 @@
 
 paramiko has no useful default for any of its waits, so every one is given here: connecting, the
 banner, authentication, opening a channel, each read, and the exit status. On the machine a command
-runs under ``timeout``, so that what the controller gave up on ends there too.
+runs under ``timeout``, so that a command that the controller gave up ends there too.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Unreachable(HarnessError):
 
 @attrs.frozen(kw_only=True)
 class Endpoint:
-    """Where sshd listens, who logs in with which key, and the one host key that is accepted.
-    ``source`` as in ``harness.protocols.cluster.Address``.
+    """Where sshd listens, the user and the key to log in with, and the one host key that is
+    accepted. ``source`` as in ``harness.protocols.cluster.Address``.
     """
 
     host: str

@@ -1,9 +1,10 @@
 """The lease of the faults on a machine, and the watchdog on it that lets the lease run out.
 
-Rules, delays and stopped programs outlive the controller that made them. So a small process stands
-on each machine, from the first session on, and is told every two seconds that the controller lives.
-Where it is not told for the length of the lease it ends whatever is in force; where that stays so,
-it ends the machine, so that what is left uses nothing and a pruning of the daemon takes it.
+Rules, delays and stopped programs outlive the controller that made them. So a small process, the
+watchdog, runs on each machine from the first session on, and the controller renews the lease every
+two seconds. Without a renewal for the length of the lease the watchdog ends every fault in force;
+without one for longer still it ends the machine, so that the rest uses nothing and a pruning of the
+daemon takes it.
 
 The lease is counted in turns of the watchdog, not by a clock: a machine that was frozen, or that
 starved, wakes up with the lease that it had.
@@ -19,8 +20,8 @@ from clusters.providers.remote.session import Attached, Session
 from harness.errors import HarnessError
 
 RENEW_S = 2.0
-# A controller that starves for ten seconds must not end its own faults, and a fault that nobody
-# answers for must be gone within thirty.
+# A controller that starves for ten seconds must not end its own faults, and a fault without a
+# controller must be gone within thirty.
 LEASE_TURNS = 15
 END_TURNS = 300  # of a second each, since the last renewal: then the machine itself ends
 OPEN_LIMIT_S = 10.0
@@ -150,11 +151,11 @@ class Lease:
 
     @property
     def lapses(self) -> tuple[str, ...]:
-        """What the watchdog ended while this controller lived, a sentence each."""
+        """The faults that the watchdog ended while this controller lived, a sentence each."""
         return tuple(self._lapses)
 
     def let_go(self) -> None:
-        """Renew no more, and tell the watchdog to go: nothing is in force. Never waits for it."""
+        """Stop renewing, and tell the watchdog to end: nothing is in force. Never waits for it."""
         self._over.set()
         watchdog = self._watchdog
         if watchdog is not None:

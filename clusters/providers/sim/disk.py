@@ -1,4 +1,4 @@
-"""A disk in memory that keeps what was synced, and of the rest a piece, as a power loss does.
+"""A disk in memory that keeps synced data, and a part of the rest, as a power loss does.
 
 That is harsher than ``kill -9``, which leaves the operating system's cache alone: a node that
 acknowledges before it syncs is found out here, not only by pulling a plug.
@@ -28,12 +28,12 @@ class _File:
 
     @property
     def cold_bytes(self) -> int:
-        """What was synced, without the last write: a flip in that looks like a tear."""
+        """The synced bytes without the last write: a flip in that looks like a tear."""
         return min(self.durable_bytes, self.last_write_at)
 
 
 class Platter:
-    """What a machine's disk holds; outlives the processes on it."""
+    """The contents of a machine's disk; outlives the processes on it."""
 
     def __init__(self, stream: random.Random, node: str = "", trace: Trace | None = None) -> None:
         """``stream`` decides durations and what a crash leaves."""
@@ -49,10 +49,10 @@ class Platter:
         return sum(len(file.data) for file in self.files.values())
 
     def crash(self) -> None:
-        """Lose what was not synced, all or in part: of a file's tail a prefix stays, or some of its
+        """Lose unsynced data, all or in part: of a file's tail a prefix stays, or some of its
         sectors, with nothing where the others would be.
 
-        A new turn, too: whoever held the old one is gone.
+        The turn is replaced as well: the process that held it is gone, and can't release it.
         """
         for name, file in sorted(self.files.items()):
             if len(file.data) > file.durable_bytes:
@@ -79,7 +79,7 @@ class Platter:
         self.turn = asyncio.Lock()
 
     def flip(self, draw: int) -> str:
-        """Flip a bit of what was written before the last write to its file; which, in words."""
+        """Flip a bit of the data before the last write to its file; return which, in words."""
         stream = random.Random(draw)
         cold = [(name, file) for name, file in sorted(self.files.items()) if file.cold_bytes]
         if not cold:
@@ -101,7 +101,7 @@ class Platter:
 
 
 class SimDisk:
-    """A process's hold on its machine's disk: ``clusters.reference.node.runtime.Disk``."""
+    """A process's access to its machine's disk: ``clusters.reference.node.runtime.Disk``."""
 
     def __init__(self, platter: Platter) -> None:
         self._platter = platter

@@ -1,13 +1,14 @@
 """The links between simulated hosts: how long a packet takes, and whether it gets through.
 
-Each directed link has a latency of its own. On top comes the weather, which is everywhere and
-always, and what the nemesis asks for. Connections are streams, as TCP gives them: a packet that is
-lost is sent again, one that is overtaken holds back those behind it, a copy of a packet is thrown
-away; so loss, reordering and slowness all show as delay, and only a reset loses what was sent.
+Each directed link has a latency of its own. The weather, which applies to all links all the time,
+and the faults of the nemesis add to it. Connections are streams, as TCP gives them: a packet that
+is lost is sent again, one that is overtaken holds back those behind it, a copy of a packet is
+thrown away; so loss, reordering and slowness all show as delay, and only a reset loses data that
+was sent.
 
-What can come twice is a message whose sender asks for no answer: such a one promises neither order
-nor to come once, as with any transport that sends again what it is not sure of. Its copy comes by
-itself, late, behind newer ones, even by a later connection of the same two processes.
+Only a message whose sender asks for no answer may come twice: its sender relies neither on order
+nor on a single delivery, as with any transport that repeats a send of unknown outcome. The copy
+comes by itself, late, behind newer messages, even by a later connection of the same two processes.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):
-    """What befalls packets everywhere, all the time: shares of packets; ``duplicate`` is a share of
-    the messages that nobody answers, ``slow`` one of the links; ``resets_per_s`` are open
-    connections that break, in the whole network.
+    """The conditions of all links, all the time, as shares of packets; ``duplicate`` is a share of
+    the messages that want no answer, ``slow`` one of the links; ``resets_per_s`` is the rate at
+    which open connections break, in the whole network.
     """
 
     loss: Share = 0.0
@@ -85,7 +86,9 @@ class Fabric:
         return not self._silent or not (link[0] in self._silent or link[1] in self._silent)
 
     def cut(self, grudge: Grudge) -> None:
-        """Make ``grudge`` all that is cut; what waited on the others is sent again."""
+        """Make ``grudge`` the whole set of cut links; messages that waited on the others are sent
+        again.
+        """
         self._cut = frozenset(grudge)
         self._resend()
 
@@ -103,7 +106,7 @@ class Fabric:
         self._resend()
 
     def shape(self, shapes: Iterable[LinkShape]) -> None:
-        """Make ``shapes`` all that befalls links beside the weather."""
+        """Make ``shapes`` the whole set of shapes beside the weather."""
         self._shapes = {shape.link: shape for shape in shapes}
 
     def stall(self, link: Link, pipe: Pipe) -> None:
@@ -180,7 +183,7 @@ class Fabric:
         return LinkQuality(loss=lost / PINGS, round_trip_s=best_s)
 
     def _ping_s(self, link: Link, stream: random.Random) -> float | None:
-        """How long a single packet takes that nobody sends again, ``None`` where it is lost."""
+        """How long a single packet takes that is never sent again, ``None`` where it is lost."""
         if not self.passes(link):
             return None
         self._stream(link)
@@ -194,8 +197,8 @@ class Fabric:
     # Resets.
 
     async def break_connections(self) -> None:
-        """Reset open connections at the weather's rate, until cancelled. Of those alone whose both
-        ends can hear of it: a reset is a packet, too.
+        """Reset open connections at the weather's rate, until cancelled. Only connections whose
+        ends can both hear of it: a reset is a packet, too.
         """
         stream = substream(self._seed, "sim-resets")
         while self.weather.resets_per_s > 0:
@@ -213,5 +216,5 @@ def true_loop() -> SimLoop:
 
 
 def later(delay_s: float, callback: Callable[[], object]) -> None:
-    """What the world does by itself after ``delay_s``."""
+    """Call ``callback`` after ``delay_s``, as an event of the world and of no process."""
     true_loop().call_truly(delay_s, callback)

@@ -1,12 +1,12 @@
-"""What must not be reached from inside a simulation, and the errors that name it.
+"""The facilities of the machine that a simulation must not reach, and the errors that name them.
 
 Sockets and children are seen by an audit hook; threads, the machine's clocks and entropy are
 functions, which are replaced as long as the simulation goes on. The loop's own verbs refuse by
 themselves (``loop``).
 
-Some ways stay open, since nobody can stand in them: ``datetime.now()`` and its like, which read the
-clock in C, generators that a library keeps in C (``numpy.random``), and a function of the machine
-that somebody took out of its module before (``from time import time``). In the project's own
+Some ways stay open, since no stand-in can take their place: ``datetime.now()`` and its like, which
+read the clock in C, generators that a library keeps in C (``numpy.random``), and a function of the
+machine that was taken out of its module before (``from time import time``). In the project's own
 sources a test looks for the first and the last.
 """
 
@@ -44,7 +44,7 @@ CLOCKS = frozenset(
 )
 # With so many arguments they only compute; with fewer they ask the clock.
 CALENDAR = {"gmtime": 1, "localtime": 1, "ctime": 1, "asctime": 1, "strftime": 2}
-# Whatever draws from the one generator that the module keeps for everybody.
+# Functions that draw from the one generator that the module shares among all callers.
 DRAWS = frozenset(
     name
     for name in dir(random)
@@ -141,9 +141,9 @@ def _stand_in(
 
 
 def _let_pass(frame: FrameType | None) -> bool:
-    """Whether who asks a stand-in, from ``frame``, may: by its package, or since a module is being
-    loaded, which seeds a generator or asks for the year once and for all (``numpy.random``,
-    ``dateutil``: what writes tables loads them late).
+    """Whether the caller of a stand-in, at ``frame``, may reach the machine: because of its
+    package, or since a module is being loaded, which seeds a generator or asks for the year once
+    and for all (``numpy.random``, ``dateutil``: the table writers load them late).
     """
     while _package(frame) in _BETWEEN:
         frame = frame.f_back if frame else None

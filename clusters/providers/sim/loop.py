@@ -1,11 +1,11 @@
 """An asyncio event loop whose time is virtual: it jumps to the next timer when nothing is ready.
 
 It touches nothing of the machine: no sockets, no threads, no child processes. So a run on it
-depends on its inputs alone, and an hour of it takes as long as the work in it. What would make a
-real loop wait for ever, or reach outside, is a named error here.
+depends on its inputs alone, and an hour of it takes as long as the work in it. A wait that would
+never end on a real loop, or a call that would reach outside, is a named error here.
 
 Tasks in whose context a ``Timeline`` is set live by it: their clock drifts, and while it stands
-still nothing of theirs runs.
+still none of them runs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ COLLECT_AT = (50_000, 20, 20)
 
 
 class SimulationError(HarnessBug):
-    """What runs on the virtual loop did what can't work there."""
+    """Code on the virtual loop did something that can't work there."""
 
 
 class Deadlock(SimulationError):
-    """Nothing is ready and no timer is set: whoever waits, waits for ever."""
+    """Nothing is ready and no timer is set: every waiting task would wait for ever."""
 
     def __init__(self, now_s: float) -> None:
         super().__init__(f"at {now_s:.6f} s of virtual time nothing is ready and no timer is set")
@@ -64,14 +64,14 @@ class HorizonReached(SimulationError):
 
 
 class OutsideWorld(SimulationError):
-    """Something reached for the machine: a socket, a thread, an executor, a child, a signal."""
+    """A call reached for the machine: a socket, a thread, an executor, a child, a signal."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} reaches outside the simulation")
 
 
 class Timeline:
-    """How time goes for some tasks: ahead of the loop's, faster or slower, or not at all."""
+    """The clock of some tasks: ahead of the loop's, faster or slower, or standing still."""
 
     def __init__(self, reads_s: float = 0.0) -> None:
         """``reads_s``: what its clock shows at the loop's 0."""
@@ -101,11 +101,15 @@ def live_by(timeline: Timeline) -> None:
 
 
 class _NoSelector:
-    """Stands where a loop waits for the machine; this one never does."""
+    """Takes the place of the selector of a loop that waits for the machine; this loop never
+    does.
+    """
 
 
 class _Soon(Handle):
-    """A handle without what only asyncio's debug mode needs: most of what a loop does is these."""
+    """A handle without the parts that only asyncio's debug mode needs: most events of a loop are
+    these.
+    """
 
     __slots__ = ()
 
@@ -134,8 +138,8 @@ def _is_dead(timer: _Timer | Callable[[], object]) -> bool:
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """The loop. ``true_time()`` starts at 0.0 and moves only when everything that is ready is
-    done; ``time()`` is the same by the clock of whoever asks.
+    """The loop. ``true_time()`` starts at 0.0 and moves only when everything that is ready is done;
+    ``time()`` is the same by the clock of the calling task.
     """
 
     _ready: deque[Handle]
@@ -153,11 +157,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._selector = _NoSelector()
 
     def true_time(self) -> float:
-        """Virtual seconds since the loop was made, whoever asks."""
+        """Virtual seconds since the loop was made, the same for every task."""
         return self._now_s
 
     def time(self) -> float:
-        """Virtual seconds by the clock of whoever asks."""
+        """Virtual seconds by the clock of the calling task."""
         timeline = _timeline.get()
         return self._now_s if timeline is None else timeline.local(self._now_s)
 
@@ -181,7 +185,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> TimerHandle:
-        """As any loop's; ``when`` is by the clock of whoever asks."""
+        """As any loop's; ``when`` is by the clock of the calling task."""
         timeline = _timeline.get()
         if timeline is not None:
             late = when > timeline.local(self._now_s)
@@ -190,10 +194,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._set(when, _Timer(when, callback, args, self, context))
 
     def call_truly(self, delay_s: float, callback: Callable[[], object]) -> None:
-        """Call ``callback`` after ``delay_s`` of true time, as nobody's process: what the world
-        does by itself, whoever set it off and however that fares. It must not raise.
+        """Call ``callback`` after ``delay_s`` of true time, outside of every process: an event of
+        the world happens even if the process that caused it has ended. It must not raise.
 
-        Most of what happens in a simulation is this, so it does without a handle.
+        Most events of a simulation are these, so they do without a handle.
         """
         self._count += 1
         heappush(self._timers, (self._now_s + delay_s, self._count, callback))
@@ -205,11 +209,11 @@ class SimLoop(asyncio.BaseEventLoop):
         return timer
 
     def halt(self, timeline: Timeline) -> None:
-        """Let nothing run of what lives by ``timeline``; its clock goes on."""
+        """Let no task run that lives by ``timeline``; its clock goes on."""
         timeline.still = self._any_still = True
 
     def release(self, timeline: Timeline) -> None:
-        """Let it run again, what it missed first. Idempotent."""
+        """Let its tasks run again, those that missed their time first. Idempotent."""
         timeline.still = False
         self._ready.extend(timeline.held)
         timeline.held.clear()
@@ -277,7 +281,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Nothing comes from outside."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector that would have to be woken."""
+        """There is no selector that sleeps and would have to be woken."""
 
     def call_soon_threadsafe(
         self,

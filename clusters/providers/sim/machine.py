@@ -76,7 +76,7 @@ def track_tasks(
 
 
 class SimRuntime:
-    """What a simulated process is handed: ``clusters.reference.node.runtime.Runtime``."""
+    """The runtime of a simulated process: ``clusters.reference.node.runtime.Runtime``."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Process:
             await asyncio.wait({self._main}, timeout=STOP_LIMIT_S)
 
     async def kill(self) -> None:
-        """End it at once. First nothing of it has an effect any more, then its tasks go."""
+        """End it at once. First its effects stop, then its tasks are cancelled."""
         self.silent = True
         self._cut_off()
         true_loop().release(self._timeline)  # what is paused can be killed
@@ -228,14 +228,14 @@ class Machine:
                 await self.kill()
 
     async def kill(self) -> None:
-        """End it at once; what it had not synced may be lost."""
+        """End it at once; unsynced data may be lost."""
         if self._process is not None and self._process.running:
             self._process.exit_text = "killed"
             self.platter.crash()
             await self._process.kill()
 
     def pause(self) -> None:
-        """Let nothing of the program run; the machine goes on and takes what is sent to it."""
+        """Stop the program's tasks; the machine goes on and takes messages that are sent to it."""
         if self.status().running:
             true_loop().halt(self.clocks.timeline)
 
@@ -258,7 +258,7 @@ class Machine:
             true_loop().release(self.clocks.timeline)
 
     async def lose(self) -> None:
-        """Take the machine away, and what was not synced: nobody sees a reset."""
+        """Take the machine away with its unsynced data: its peers see no reset."""
         if not self._lost:
             self._lost = True
             self._fabric.silence(self._name)

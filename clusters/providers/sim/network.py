@@ -1,8 +1,8 @@
 """A network in memory: connections as TCP gives them, over the links of a ``Fabric``.
 
 Within a connection frames keep their order. A cut link loses no frame of an open connection, it
-holds them until it is mended, as retransmission does; who waits for them sees silence. A reset
-travels like a frame, so that behind a cut nobody learns of a death.
+holds them until it is mended, as retransmission does; the receiver sees silence. A reset travels
+like a frame, so that no node behind a cut learns of a death.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Pipe:
         self._loop = true_loop()
         self._queue: deque[Callable[[], None]] = deque()
         # How many of the queue have had their latency. Counted, not compared with the clock: a
-        # timer may fire a rounding error early, and then nobody would come back for its frame.
+        # timer may fire a rounding error early, and then no timer would come back for its frame.
         self._arrived = 0
         self._last_due_s = 0.0
         self._dropped = False
@@ -51,7 +51,7 @@ class Pipe:
         self._loop.call_truly(self._last_due_s - now_s, self._arrive)
 
     def drop(self) -> None:
-        """Forget what is under way: nobody is left to send it again."""
+        """Forget the frames under way: no sender is left to send them again."""
         self._dropped = True
 
     def _arrive(self) -> None:
@@ -59,7 +59,7 @@ class Pipe:
         self.deliver()
 
     def deliver(self) -> None:
-        """Hand over what has arrived, or wait for the link to be mended."""
+        """Hand over the frames that have arrived, or wait for the link to be mended."""
         while self._arrived and not self._dropped:
             if not self._fabric.passes(self._link):
                 self._fabric.stall(self._link, self)
@@ -148,7 +148,7 @@ class SimConnection:
             take(await self.recv())
 
     def close(self) -> None:
-        """Drop it now; what was sent still arrives, and then its end."""
+        """Drop it now; frames that were sent still arrive, and then its end."""
         self.drop("closed on this side")
 
     def drop(self, reason: str) -> None:
@@ -160,7 +160,7 @@ class SimConnection:
                 self._pipe.push(lambda: other._end("closed by the other side"))
 
     def reset(self) -> None:
-        """Break the connection: both ends lose it now, and what is under way with it."""
+        """Break the connection: both ends lose it now, and the frames under way with it."""
         for end in (self, self._other):
             if end is not None:
                 end._end("reset")
@@ -170,7 +170,7 @@ class SimConnection:
             trace.add(Row(at_s=at_s, from_s=at_s, node=here, to=there, did="reset"))
 
     def vanish(self) -> None:
-        """This end is gone and nobody told the other."""
+        """This end is gone, and the other end is not told."""
         self._end("the machine is gone")
         self._pipe.drop()
 
@@ -181,7 +181,7 @@ class SimConnection:
             Pipe(self._fabric, self._link).push(lambda: other._end("reset"))
 
     def leads(self, to: HostNetwork, *, dialed: bool) -> bool:
-        """Whether what is sent here now gets to the process of ``to``, past introductions."""
+        """Whether frames sent here now reach the process of ``to``, past introductions."""
         other = self._other
         known = other is not None and other.home is to and other._greeted
         return known and self.alive and self.dialed == dialed
@@ -225,7 +225,7 @@ class SimListener:
         self, network: HostNetwork, port: int, serve: Callable[[Connection], Awaitable[None]]
     ) -> None:
         self._network, self._port, self._serve = network, port, serve
-        # Whoever dials runs in its own context; what serves belongs to the listening node.
+        # The dialer runs in its own context; the serving task belongs to the listening node.
         self._context = contextvars.copy_context()
         self._open: dict[SimConnection, asyncio.Task[None]] = {}
 
@@ -322,13 +322,15 @@ class HostNetwork:
             connection.drop("the process was killed")
 
     def vanish(self) -> None:
-        """The machine is gone: nobody is told."""
+        """The machine is gone, and no peer is told."""
         self._leave()
         for connection in self._connections:
             connection.vanish()
 
     def refuse_old(self) -> None:
-        """The machine is back: whoever still holds a connection to what ran here gets a reset."""
+        """The machine is back: every peer that still holds a connection to its former processes
+        gets a reset.
+        """
         for connection in self._connections:
             connection.refuse()
 

@@ -284,7 +284,7 @@ class SimProvider:
 
 
 def _open_points(seed: int, share: float) -> frozenset[str]:
-    """Which rare legal paths may be taken in this simulation: some, so that others stand out."""
+    """The rare legal paths that may be taken in this simulation: some, so that others stand out."""
     stream = substream(seed, "sim-rare")
     return frozenset(point for point in sorted(POINTS) if stream.random() < share)
 

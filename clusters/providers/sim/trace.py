@@ -131,7 +131,7 @@ _CLIENT_CODECS = (Codec.request, Codec.reply, Codec.admin)
 
 
 def describe(payload: bytes) -> str:
-    """Names of the message and of what is in it; its first bytes where it is none."""
+    """Names of the message and of its content; its first bytes where it is no message."""
     try:
         return _peer(Codec.peer.decode(payload))
     except (msgspec.DecodeError, RecursionError):

@@ -31,7 +31,7 @@ log = logging.getLogger("node")
 
 
 def main() -> int:
-    """Parse, run, and turn what went wrong into one line and a code."""
+    """Parse, run, and turn an error into one line and an exit code."""
     parser = argparse.ArgumentParser(prog="python3 -m clusters.reference.node")
     parser.add_argument("--config", required=True, type=Path, help="a JSON configuration")
     path = parser.parse_args().config

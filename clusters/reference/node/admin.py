@@ -87,7 +87,7 @@ def describe(report: NodeReport) -> Iterator[str]:
 
 
 def describe_primaries(report: NodeReport) -> Iterator[str]:
-    """The primary of each partition, and what transactions keep here."""
+    """The primary of each partition, and the counts of its transactions on this node."""
     row = "{:<4} {:<8} {:>5} {:<7} {:>6} {:>7} {:>5} {:>8} {:>8} {:>8} {:>8}  {}"
     yield row.format(
         "p", "primary", "epoch", "serving", "locks", "waiting", "open", "prepared", "outcomes",

@@ -2,8 +2,8 @@
 
 Each is one condition, at the place where the mistake would be made. Most ask ``planted`` for their
 name there, also in the raft core; where code takes such choices as values anyway, its builder asks
-instead (``ack-before-quorum``, ``commit-before-quorum``, ``no-fsync``). What is switched on counts
-for the node that did it and for every task that comes of it, so that nodes of one process may have
+instead (``ack-before-quorum``, ``commit-before-quorum``, ``no-fsync``). A bug counts for the node
+that switched it on and for every task that the node starts, so that nodes of one process may have
 different bugs.
 """
 

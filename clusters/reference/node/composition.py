@@ -1,4 +1,4 @@
-"""What a node consists of, and which part is handed which: every part is made here, once."""
+"""The parts of a node and their dependencies: every part is made here, once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ class Components:
         return self.metastorage if group == METASTORAGE else self.replicas.restored(group)
 
     def lives(self) -> dict[str, str]:
-        """The members as which nodes are met now, by name, this one included."""
+        """The members that the nodes are now, in the present lives of their directories, by name,
+        this one included.
+        """
         return {**self.links.lives(), self.config.node: self.member}
 
     def _compose_groups(self, files: SnapshotFiles) -> None:

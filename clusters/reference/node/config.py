@@ -26,7 +26,7 @@ DEFAULT_ELECTION_TICKS = 6  # patience of 0.6 to 1.1 s at the default tick
 
 
 class ConfigError(Exception):
-    """The configuration says something that it can't say."""
+    """A value in the configuration that is not accepted."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,15 +37,15 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a node is told.
+    """The configuration of a node.
 
     ``peers``: how this node dials each other member. ``partitions`` and ``replicas`` must be the
     same on all members; the first leader of metastorage makes them the cluster's. ``data_dir`` is
-    relative to the working directory. A node beats every tick, and a follower asks for votes
-    after ``election_ticks`` to twice that without one. A group is saved and its log cut once it has
-    applied ``snapshot_bytes``, or as much as its last snapshot takes. A leader sends a follower up
-    to ``append_entries`` in one message, and ``appends_ahead`` of them before the first is
-    answered. With ``power_loss`` a kill loses what was not synced.
+    relative to the working directory. A node sends heartbeats every tick, and a follower asks for
+    votes after ``election_ticks`` to twice that without one. A group is saved and its log cut once
+    it has applied ``snapshot_bytes``, or as much as its last snapshot takes. A leader sends a
+    follower up to ``append_entries`` in one message, and ``appends_ahead`` of them before the first
+    is answered. With ``power_loss`` a kill loses unsynced data.
     """
 
     node: str

@@ -1,7 +1,7 @@
 """The node's event log: the last events since this start, for questions and for the log file.
 
 The kinds are the closed list of the harness's ``EventKind``, as the strings that travel. A line of
-the log file is the whole event: of a node that was killed it is all that is left.
+the log file is the whole event: of a killed node only that file is left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LINE = re.compile(
 
 
 def line_of(event: NodeEvent) -> str:
-    """``event`` as the message of one line of a log: first what a person reads."""
+    """``event`` as the message of one line of a log: the text for a person comes first."""
     partition = "-" if event.partition is None else event.partition
     term = "-" if event.term is None else event.term
     return (
@@ -48,8 +48,8 @@ def line_of(event: NodeEvent) -> str:
 
 
 def parse_line(line: str) -> NodeEvent | None:
-    """The event that a line of a node's log tells of, ``None`` of any other line, and of one that
-    a kill or the end of a file cut off.
+    """The event in a line of a node's log, ``None`` for any other line, and for one that a kill or
+    the end of a file cut off.
     """
     found = _LINE.fullmatch(line)
     if found is None:
@@ -84,8 +84,8 @@ class EventLog:
         log.info("%s", line_of(event))
 
     def since(self, boot: str, cursor: int) -> EventBatch:
-        """Events after ``cursor`` of start ``boot``; another start means all there are. Those that
-        had to go before they were asked for are told of as one event.
+        """Events after ``cursor`` of start ``boot``; for another start all events there are. One
+        event stands for those that were dropped before they were asked for.
         """
         after = cursor if boot == self._boot else 0
         kept = tuple(e for e in self._events if e.seq > after)

@@ -1,4 +1,4 @@
-"""What a node reports of itself in answer to an admin question."""
+"""The node's reports of itself, in answer to admin questions."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ class Reporter:
         )
 
     async def _state_report(self, *, whole: bool) -> StateReport:
-        """Every replica here; with ``whole`` its content and log too. Each replica is reported
-        as it was at one moment; while contents are read the node goes on, and so do its leases.
+        """Every replica here; with ``whole`` its content and log too. Each replica is reported as
+        of one moment; while contents are read the node goes on, and so do its leases.
         """
         groups = tuple(self._host.groups.values())
         room = min(GROUP_MARKS_MAX, MARKS_MAX // max(1, len(groups))) if whole else 0
@@ -174,7 +174,7 @@ class Reporter:
 
 
 def _primary_status(primary: Primary, granted: str | None, epoch: int) -> PrimaryStatus:
-    """``granted`` and ``epoch`` as metastorage has it."""
+    """The primary as metastorage has it (``granted`` and ``epoch``) and as this replica has it."""
     partition = primary.partition
     return PrimaryStatus(
         partition=primary.number,

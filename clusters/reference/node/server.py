@@ -168,7 +168,7 @@ class Life:
 
     def _step_down_out_of_time(self) -> None:
         """Lead nothing while this node's clock and those of most others can't follow each other: no
-        client could use what it led, and its lease would put its successors' clocks ahead.
+        client could use a group that it led, and its lease would put its successors' clocks ahead.
         """
         before, self._out_of_time = self._out_of_time, self._node.peers.out_of_time()
         if self._out_of_time is not None:

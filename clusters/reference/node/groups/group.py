@@ -25,20 +25,22 @@ Send = Callable[[str, tuple[tuple[str, Message], ...]], None]
 
 
 class SnapshotRestore(Protocol):
-    """A snapshot that is read beside the state machine, in steps that are short."""
+    """A snapshot that is read beside the state machine, in short steps."""
 
     def feed(self, chunk: bytes) -> None:
         """Take the next chunk; the state machine does not change."""
 
     def done(self) -> None:
-        """All chunks were fed: the state machine is what they say, from one moment to the next."""
+        """All chunks were fed: the state machine becomes the snapshot's state in one step."""
 
 
 class Restorable(Protocol):
-    """What a snapshot can be read into."""
+    """A state machine that a snapshot can be read into."""
 
     def restoring(self) -> SnapshotRestore:
-        """A way to become what a ``snapshot`` saw, however the state changes meanwhile."""
+        """A restore to the state that ``snapshot`` captured, however the state changes
+        meanwhile.
+        """
 
 
 class StateMachine(Restorable, Protocol):
@@ -51,7 +53,7 @@ class StateMachine(Restorable, Protocol):
         """The state of this moment in chunks, which are taken while later entries are applied."""
 
     def predict(self, entry: Entry) -> object:
-        """What ``apply`` will most likely say: only for the planted bug ``ack-before-quorum``."""
+        """The likely result of ``apply``: only for the planted bug ``ack-before-quorum``."""
 
     def content(self) -> Iterable[object]:
         """The state of this moment as rows that are equal on every member that has applied the
@@ -59,19 +61,19 @@ class StateMachine(Restorable, Protocol):
         """
 
     def leadership_lost(self) -> None:
-        """This member leads no more: forget what only a leader keeps."""
+        """This member leads no more: forget state that only a leader keeps."""
 
 
 class ChunkQueue:
-    """Chunks of snapshots to send and to store. Beyond ``MAX_CHUNKS`` one more is dropped, and
-    asked for again.
+    """Chunks of snapshots to send and to store. A chunk beyond ``MAX_CHUNKS`` is dropped, and the
+    peer asks for it again.
     """
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[Group, str | None, Chunk]] = asyncio.Queue(MAX_CHUNKS)
 
     def put(self, group: Group, ready: Ready) -> None:
-        """Take in what ``ready`` holds of chunks."""
+        """Take in the chunks of ``ready``."""
         wanted = [(group, to, chunk) for to, chunk in ready.send_chunks]
         for move in (*wanted, *((group, None, chunk) for chunk in ready.chunks)):
             if not self._queue.full():
@@ -90,7 +92,7 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class Waiter(msgspec.Struct, frozen=True):
-    """Someone waits for the entry of ``term``; ``done`` is called exactly once."""
+    """A caller waits for the entry of ``term``; ``done`` is called exactly once."""
 
     term: int
     deadline_s: float
@@ -178,7 +180,7 @@ class Group:
                 self.answer(entry, result)
 
     def expire(self, now_s: float) -> None:
-        """Answer those whose limit is over: their entries may still be committed."""
+        """Answer the waiters whose limit is over: their entries may still be committed."""
         text = f"{self.name}: no quorum in time"
         self.fail_waiters(codes.COMMIT_TIMEOUT, text, lambda waiter: waiter.deadline_s < now_s)
 

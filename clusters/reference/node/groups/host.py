@@ -83,7 +83,7 @@ class RaftHost:
         bugs: frozenset[str] = frozenset(),
         rare: Rare = never,
     ) -> None:
-        """What is sent with ``send`` inside ``batch`` leaves together. Chunks of snapshots go to
+        """Messages sent with ``send`` inside ``batch`` leave together. Chunks of snapshots go to
         ``chunks``; an error that the node can't go on with goes to ``failure``.
         """
         self.member, self._node = member, name_of(member)
@@ -109,9 +109,9 @@ class RaftHost:
         machine: StateMachine,
         restoring: SnapshotRestore | None,
     ) -> Group:
-        """Start this node's member of group ``name`` from what the log holds of it;
-        ``restoring`` was fed the snapshot that it names. Where it holds nothing the group begins
-        with ``founders``, without any this node waits to be told by the leader of one.
+        """Start this node's member of group ``name`` from its state in the log; ``restoring`` was
+        fed the snapshot that the log names. Where the log holds nothing the group begins with
+        ``founders``; without any, this member waits until a leader sends it the configuration.
         """
         state = self.log.groups.get(name)
         durable = state or GroupState()
@@ -147,7 +147,7 @@ class RaftHost:
 
     def close(self, group: Group) -> None:
         """Stop this node's member of ``group``: its waiters are answered, nothing more is applied,
-        sent or asked to be written for it. What the log holds of it stays, see ``erase``.
+        sent or asked to be written for it. Its state in the log stays, see ``erase``.
         """
         if self.groups.get(group.name) is not group:
             return
@@ -205,8 +205,8 @@ class RaftHost:
         self._flush()
 
     def step(self, messages: Iterable[tuple[str, Message]]) -> None:
-        """Give messages to their groups; those of a group that is not open here are dropped, the
-        sender repeats itself. So are all while the disk is too far behind.
+        """Give messages to their groups. Those of a group that is not open here are dropped, since
+        the sender repeats itself. So are all messages while the disk is too far behind.
         """
         if self.overloaded:
             return
@@ -265,8 +265,8 @@ class RaftHost:
         return await result
 
     async def run(self, ticked: Callable[[], None]) -> None:
-        """Tick and write until cancelled; ``ticked`` is called after each tick. What it raises must
-        stop the node: ``DiskError``, ``InvariantBroken``, or what a state machine could not take.
+        """Tick and write until cancelled; ``ticked`` is called after each tick. An error that it
+        raises must stop the node: ``DiskError``, ``InvariantBroken``, or one of a state machine.
         """
         await together(self._tick_forever(ticked), self._write_forever(), self._failure.future)
 
@@ -277,7 +277,7 @@ class RaftHost:
             self.mark_ready(group)
 
     async def made_durable(self, *updates: Update) -> None:
-        """Return once ``updates``, and all that was asked for before, are durable: all or none."""
+        """Return once ``updates``, and all updates asked for before, are durable: all or none."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(_: object) -> None:
@@ -288,7 +288,7 @@ class RaftHost:
         await durable
 
     def stop(self) -> None:
-        """Answer every waiter: what it asked for may happen or not."""
+        """Answer every waiter: its proposal may still be committed or not."""
         for group in self.groups.values():
             group.fail_waiters(codes.LEADER_LOST, f"{self._node} stops", lambda _: True)
 
@@ -384,8 +384,8 @@ class RaftHost:
         updates: tuple[Update, ...],
         done: Callable[[Outgoing], None],
     ) -> None:
-        """Make ``updates`` durable behind everything that was asked for before, then call ``done``
-        with where messages to send are gathered.
+        """Make ``updates`` durable behind all that were asked for before, then call ``done`` with
+        the dictionary in which messages to send are gathered.
         """
         self._unwritten.append(Write(updates, done))
         self._write_wanted.set()
@@ -449,7 +449,9 @@ def _gather(
 
 
 class GroupHandle:
-    """One group of a host by name, whether it is open or not: for all that is made before it is."""
+    """One group of a host by name, whether it is open or not: for the parts that are made before it
+    is.
+    """
 
     def __init__(self, host: RaftHost, name: str) -> None:
         self._host, self._name = host, name

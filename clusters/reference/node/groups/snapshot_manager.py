@@ -1,7 +1,8 @@
 """Snapshots of a node's groups: taken so that the log stays short, sent, received, installed.
 
-The raft cores decide what is sent and what is installed; here the bytes are moved. Saving and
-moving are two tasks, so that a large snapshot does not hold a follower up that waits for another.
+The raft cores decide which snapshots are sent and installed; this module moves the bytes. Saving
+and moving are two tasks, so that saving a large snapshot does not delay a follower that waits for
+another.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class SnapshotManager:
 
     async def load(self, machine: Callable[[str], Restorable]) -> None:
         """Read every snapshot that the log names, each beside the ``machine`` of its group, and
-        delete what it doesn't. Raises ``DiskError`` and ``CorruptLog``.
+        delete all other files. Raises ``DiskError`` and ``CorruptLog``.
         """
         saved = {
             group: state.saved
@@ -69,7 +70,7 @@ class SnapshotManager:
             self._loaded[group] = await self._read(held, machine(group))
 
     def loaded(self, group: str) -> SnapshotRestore | None:
-        """What ``load`` read for ``group``, to be had once."""
+        """The restore that ``load`` made for ``group``; it can be taken once."""
         return self._loaded.pop(group, None)
 
     async def _read(self, saved: SnapshotFile, machine: Restorable) -> SnapshotRestore:
@@ -89,8 +90,8 @@ class SnapshotManager:
             self._loaded[group] = await self._read(state.saved, machine)
 
     async def erase(self, group: str) -> None:
-        """Remove what the log and the disk hold of the closed ``group``. A file that a crash leaves
-        behind is named nowhere, and goes at the next start.
+        """Remove the snapshot of the closed ``group`` from the log and the disk. A file that a
+        crash leaves behind is named nowhere, and goes at the next start.
         """
         self._loaded.pop(group, None)
         state = self._host.log.groups.get(group)

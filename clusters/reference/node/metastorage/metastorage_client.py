@@ -1,4 +1,4 @@
-"""Metastorage as the rest of a node uses it: through its leader, on whichever node that is."""
+"""The rest of a node's access to metastorage: through its leader, on whichever node that is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Led(Protocol):
 
 
 class MetastorageClient:
-    """Invokes go to the leader of metastorage; reads and watches are of the replica here."""
+    """Sends invokes to the leader of metastorage; reads and watches the replica on this node."""
 
     def __init__(self, *, store: Metastorage, group: Led, ask: Ask, notify: Notify) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class MetastorageClient:
         self._store.unwatch(watch)
 
     async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
-        """What the leader did for ``invoke``. A failure leaves open whether it was done."""
+        """The leader's result of ``invoke``. A failure leaves open whether it was done."""
         body = MetaInvoke(encode_invoke(invoke))
         leader = self._group.leader
         if leader is None:

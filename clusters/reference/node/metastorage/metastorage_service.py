@@ -1,5 +1,5 @@
-"""What the leader of metastorage does for all nodes: it proposes their invokes, and renews their
-leases, those of all nodes that come within 80 ms by one command.
+"""The metastorage leader's service for all nodes: it proposes their invokes, and renews their
+leases, all renewals that come within 80 ms by one command.
 """
 
 from __future__ import annotations
@@ -92,9 +92,10 @@ class MetastorageService:
         await self._group.propose(encode_invoke(Invoke((), operations)), PROPOSE_TIMEOUT_S)
 
     def _holds_lease(self, node: str, lease: Lease) -> bool:
-        """Whether the start of ``node`` that renews is the one that has the lease: what an earlier
-        start sent may come after it has ended, and must not end the lease of the later. Nor may a
-        renewal that comes late, or twice, take back the ceiling of one behind which it was sent.
+        """Whether the start of ``node`` that renews is the one that has the lease: a renewal that
+        an earlier start sent may arrive after that start has ended, and must not end the later
+        start's lease. Nor may a renewal that arrives late, or twice, take back the ceiling of one
+        that was sent after it.
         """
         entry = self._get(f"{LEASE}{node}")
         if entry is None:

@@ -1,10 +1,10 @@
 """Metastorage's state machine: revisioned keys with their history, invokes that compare and branch,
 watches from a revision.
 
-Every invoke that writes makes one revision. The history keeps what each revision changed, so that a
-watch may begin at any revision that is not compacted, and misses none, sees none twice and none
-merged with another, over restarts and snapshots. Keys that are rewritten all
-the time and whose past tells nothing (``WITHOUT_HISTORY``) have their newest value alone.
+Every invoke that writes makes one revision. The history keeps the changes of each revision, so that
+a watch may begin at any revision that is not compacted, and misses none, sees none twice and none
+merged with another, over restarts and snapshots. Keys that are rewritten all the time and whose
+past tells nothing (``WITHOUT_HISTORY``) have their newest value alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Invoke(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What one revision changed: key to its new value, ``None`` where it was removed."""
+    """The changes of one revision: key to its new value, ``None`` where it was removed."""
 
     revision: int
     entries: dict[str, bytes | None]
@@ -90,14 +90,15 @@ Observer = Callable[[Change], None]
 
 
 class Watcher(Protocol):
-    """What a watch calls; neither may raise."""
+    """The callbacks of a watch; neither may raise."""
 
     def changed(self, change: Change) -> None:
         """A revision above the last one touched the prefix."""
 
     def compacted(self, revision: int) -> None:
         """A snapshot brought this replica to ``revision``, and its history does not reach back to
-        what this watch has seen: what counts is the state now. Later revisions follow one by one.
+        the last revision that this watch has seen: from here on the watcher must use the present
+        state. Later revisions follow one by one.
         """
 
 
@@ -177,8 +178,8 @@ class Metastorage:
 
     def observe(self, prefix: str, observer: Observer) -> None:
         """Call ``observer`` for every later revision that touches ``prefix``, in order, before the
-        next one is applied. What a snapshot brings comes as one change: an observer follows the
-        state, not its history. It must not raise.
+        next one is applied. A restored snapshot comes as one change: an observer follows the state,
+        not its history. It must not raise.
         """
         self._observers.append((prefix, observer))
 
@@ -220,12 +221,12 @@ class Metastorage:
         return iter((_encoder.encode(_Whole(self.revision, self._keys, self.compacted, history)),))
 
     def restoring(self) -> SnapshotRestore:
-        """The way to become what ``snapshot`` saw."""
+        """A restore to the state that ``snapshot`` captured."""
         return SnapshotRestore(self)
 
     def become(self, chunks: Iterable[bytes]) -> None:
-        """Become what ``snapshot`` saw. Observers see everything that differs as one change;
-        watches see each revision that they have not seen.
+        """Take over the state that a snapshot captured. Observers see all differences as one
+        change; watches see each revision that they have not seen.
         """
         whole = _whole_decoder.decode(b"".join(chunks))
         before, self._keys, self.revision = self._keys, whole.keys, whole.revision
@@ -250,7 +251,7 @@ class Metastorage:
         return list(self._keys.items())
 
     def leadership_lost(self) -> None:
-        """A leader keeps nothing of its own."""
+        """Nothing: a leader of metastorage keeps no state of its own."""
 
     def _hold(self, invoke: Invoke) -> bool:
         return all(self._holds(condition) for condition in invoke.conditions)
@@ -316,7 +317,7 @@ class SnapshotRestore:
         self._chunks.append(chunk)
 
     def done(self) -> None:
-        """``store`` is what the chunks say."""
+        """The ``store`` takes over the state in the chunks."""
         self._store.become(self._chunks)
 
 

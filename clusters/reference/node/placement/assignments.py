@@ -1,4 +1,4 @@
-"""Which partition a key is in, and which members hold a partition: fixed hashes, equal everywhere.
+"""The partition of a key, and the members that hold a partition: fixed hashes, equal everywhere.
 
 Both hashes are BLAKE2b cut to 8 bytes and read big-endian, so that any language can repeat them.
 
@@ -45,7 +45,7 @@ encode = msgspec.json.encode
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True):
-    """What all members must agree on."""
+    """The settings that all members must agree on."""
 
     partitions: int
     replicas: int
@@ -54,8 +54,7 @@ class Zone(msgspec.Struct, frozen=True, kw_only=True):
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The members that are to hold a partition, and those that began with it: ``founders`` never
-    change, so that any of them that comes late begins with the same configuration as the others
-    did.
+    change, so that a founder that starts late begins with the same configuration as the others did.
     """
 
     members: tuple[str, ...]
@@ -63,8 +62,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_assignments(zone: Zone, members: Mapping[str, str]) -> Invoke:
-    """Write the shape and the rendezvous assignments, unless somebody did. ``members``: the nodes'
-    names to what they are called in groups.
+    """The invoke that writes the shape and the rendezvous assignments, unless they are written.
+    ``members``: the nodes' names to their members' names in groups.
     """
     operations = [Operation(ZONE, msgspec.json.encode(zone))]
     for partition in range(zone.partitions):
@@ -81,8 +80,8 @@ def zone_of(store: Metastorage) -> Zone | None:
 
 
 def reassigned(current: Mapping[int, Assignment], lives: dict[str, str]) -> Invoke | None:
-    """Put the present ``lives`` (name to member) in place of former ones; ``None`` where nothing
-    is to be done.
+    """The invoke that puts the present ``lives`` (name to member) in place of former ones; ``None``
+    where all are present ones.
     """
     conditions: list[Condition] = []
     operations: list[Operation] = []

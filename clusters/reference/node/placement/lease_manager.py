@@ -21,10 +21,10 @@ class Metastorage(Protocol):
     """The way to the leader of metastorage."""
 
     async def invoke(self, invoke: Invoke) -> InvokeReply | Failed:
-        """Do it there; a failure says nothing about whether it was done."""
+        """Invoke at the leader; a failure leaves open whether it was done."""
 
     def renew(self, body: Renew) -> None:
-        """Hand it over if the way is open; the next renewal comes soon."""
+        """Send a renewal if the way is open; the next one comes soon."""
 
 
 class Raft(Protocol):
@@ -115,7 +115,7 @@ class LeaseManager:
             self._begin(partition, step)
 
     def watch_lease(self) -> None:
-        """Report that our lease expired, or that it holds again."""
+        """Record an event when our lease has expired, and when it holds again."""
         holds = self._leases.holds()
         if holds != self._held:
             self._held = holds
@@ -155,7 +155,9 @@ class LeaseManager:
             self._events.add(events.LEASE_GRANTED, text, partition=primary.number)
 
     async def _write(self, partition: int, held: Grant | None, grant: Grant) -> None:
-        """Change a grant from what we know it to be. Whether it worked shows when it is applied."""
+        """Replace a grant, on condition that it still is ``held``. The result shows when it is
+        applied.
+        """
         key = f"{PRIMARY}{partition}"
         conditions = [
             Condition(key, "absent")
@@ -178,5 +180,5 @@ class LeaseManager:
 
 
 def released(grant: Grant) -> Grant:
-    """``grant``, given up."""
+    """``grant``, marked as released."""
     return Grant(grant.node, grant.origin, grant.epoch, True)

@@ -47,7 +47,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """The primary of a partition. ``released``: it has given that up."""
+    """The primary of a partition. ``released``: the primary has given the grant up."""
 
     node: str
     origin: str
@@ -56,7 +56,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ObservedLease(msgspec.Struct, frozen=True):
-    """The last renewal of a node, by which revision, and when it was applied here."""
+    """The last renewal of a node, the revision that brought it, and when it was applied here."""
 
     lease: Lease
     revision: int
@@ -69,7 +69,9 @@ decode_grant = msgspec.msgpack.Decoder(Grant).decode
 
 
 class LeaseTable:
-    """What a node knows of all leases and grants, from what it has applied of metastorage."""
+    """All leases and grants as this node knows them, from the revisions of metastorage that it has
+    applied.
+    """
 
     def __init__(
         self,
@@ -118,19 +120,23 @@ class LeaseTable:
         return Lease(self._origin, self._number, ceiling)
 
     def end(self) -> None:
-        """Act no more: this node stops."""
+        """Let our lease end now: this node stops."""
         self._until_s = float("-inf")
         self._sent.clear()
 
     def clock_at(self, at_s: float) -> int:
-        """A timestamp that our clock had not passed before ``at_s``, by its samples."""
+        """A timestamp that our clock had not passed before ``at_s``, by the samples of the
+        clock.
+        """
         for when_s, ts in self._samples:
             if when_s >= at_s:
                 return ts
         return self._clock.last
 
     def observe_predecessor(self, lease: Lease) -> None:
-        """We are about to take over from the holder of ``lease``."""
+        """Put our clock past every promise of the holder of ``lease``, before we take over from
+        it.
+        """
         self._clock.observe(lease.ceiling)
 
     # -- what metastorage says
@@ -164,8 +170,8 @@ class LeaseTable:
             self.ceiling = max(self.ceiling, ceiling)
 
     def _started(self, node: str, origin: str, before: ObservedLease | None) -> None:
-        """The lease of ``node`` is of another start than ``before``. One that was seen already is
-        no later one: what an earlier start sent may come after it has ended.
+        """The lease of ``node`` is of another start than ``before``. A start that was seen before
+        is no later one: a renewal of an earlier start may arrive after that start has ended.
         """
         self._since_s[node] = self._monotonic_s()
         superseded = self._superseded.setdefault(node, {})
@@ -186,7 +192,7 @@ class LeaseTable:
         return None if grant is None or grant.released else grant.node
 
     def coordinator_dead(self, origin: str) -> bool:
-        """Whether that start of a node has surely not renewed its lease for a while."""
+        """Whether the lease of that start of a node, a coordinator, has surely expired."""
         return self.expired(origin.rpartition("~")[0], origin)
 
     def expired(self, node: str, origin: str) -> bool:
@@ -200,7 +206,9 @@ class LeaseTable:
         return self._monotonic_s() > last_s + LEASE_S * (1 + DRIFT)
 
     def superseded(self, node: str, origin: str) -> bool:
-        """Whether a later start of ``node`` was seen: it has the directory for itself."""
+        """Whether a later start of ``node`` was seen: a directory belongs to one start at a time,
+        so the earlier one has ended.
+        """
         return origin in self._superseded.get(node, ())
 
 

@@ -58,7 +58,7 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What ``node`` is to be."""
+    """The part that ``node`` is to have."""
 
     role: Literal["voter", "learner", "none"]
     node: str
@@ -159,7 +159,7 @@ def _checked(config: Configuration) -> Configuration:
 
 
 class Vote(enum.Enum):
-    """How an election stands."""
+    """The state of an election."""
 
     WON = "won"
     LOST = "lost"
@@ -178,7 +178,7 @@ def reached(config: Configuration, value: Callable[[str], int]) -> int:
 
 
 def tally(config: Configuration, votes: Mapping[str, bool]) -> Vote:
-    """Whether the votes so far decide; those of strangers don't count."""
+    """Whether the votes so far decide; votes of nodes that are no voters don't count."""
     halves = [_tally(half, votes) for half in (config.voters, config.outgoing) if half]
     if not halves or Vote.LOST in halves:
         return Vote.LOST
@@ -203,7 +203,7 @@ CATCH_UP_MARGIN = 256  # entries that a new voter may lack: a few messages, less
 
 
 class Stage(enum.StrEnum):
-    """How far a change of members is."""
+    """The stage of a change of members."""
 
     CATCHING_UP = "catching-up"
     JOINT = "joint"

@@ -1,7 +1,7 @@
 """One member of a raft group: a state machine of ticks, messages and proposals, without any I/O.
 
-The caller feeds ``tick``, ``step`` and ``propose``, takes a ``Ready`` whenever there is one, does
-what it says in its order, and tells ``persisted``. Section numbers are those of "In Search of an
+The caller feeds ``tick``, ``step`` and ``propose``, takes a ``Ready`` whenever there is one,
+carries it out in its order, and calls ``persisted``. Section numbers are those of "In Search of an
 Understandable Consensus Algorithm" (Ongaro, Ousterhout 2014) and of Ongaro's thesis.
 """
 
@@ -52,7 +52,7 @@ class Raft:
     """A member of one group. Not thread-safe; nothing in it waits.
 
     ``step``, ``propose``, ``tick`` and ``persisted`` raise ``InvariantBroken`` when going on could
-    lose what was acknowledged: the node must stop then.
+    lose acknowledged entries: the node must stop then.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class Raft:
         base: Mark | None = None,
         snapshot: Mark | None = None,
     ) -> None:
-        """What the disk held: ``hard_state``, and the log's ``entries`` behind its ``base``, by
-        default the founders at its beginning. ``snapshot``, at or after the base, is what the
-        state machine was restored from. Nothing more is committed yet, since the commit index is
-        found again from the others (Raft 5.2, figure 2).
+        """The state on the disk: ``hard_state``, and the log's ``entries`` behind its ``base``, by
+        default the founders at its beginning. ``snapshot``, at or after the base, is the one that
+        the state machine was restored from. Nothing more is committed yet, since the commit index
+        is found again from the others (Raft 5.2, figure 2).
         """
         self._config, self._hard = config, hard_state
         self._log = Log(entries, base or Mark(0, 0, Configuration(config.voters)))
@@ -157,7 +157,7 @@ class Raft:
 
     @property
     def base_index(self) -> int:
-        """What was up to here is cut off."""
+        """Entries up to here are cut off."""
         return self._log.base.index
 
     @property
@@ -178,11 +178,11 @@ class Raft:
         return self._log.between(index, self._log.last_index)
 
     def lease_holds(self) -> bool:
-        """Whether this member leads and surely no other does: a quorum answered what it sent
-        within the election timeout, less the margin for drift.
+        """Whether this member leads and surely no other does: a quorum answered messages that it
+        sent within the election timeout, less the margin for drift.
 
-        It says nothing on what is committed: a new leader knows that only once an entry of its own
-        term is (Raft 8).
+        This tells nothing of what is committed: a new leader knows that only once an entry of its
+        own term is (Raft 8).
         """
         return self._leadership is not None and self._leadership.lease_holds(self._now)
 
@@ -230,8 +230,8 @@ class Raft:
             self._send_now.extend(self._leadership.heartbeats(self._now, self._commit))
 
     def observe_leader(self, leader: str, term: int) -> bool:
-        """The node of ``leader`` says that it still leads ``term``: as good as a heartbeat of this
-        group, if this member follows it in that term. Whether it does.
+        """The node of ``leader`` reports that it still leads ``term``: as good as a heartbeat of
+        this group, if this member follows it in that term. Returns whether it does.
         """
         if self._leadership is not None or (leader, term) != (self._leader, self.term):
             return False
@@ -244,12 +244,14 @@ class Raft:
         return self._leadership is not None and self._leadership.is_acking(follower)
 
     def node_acked(self, follower: str, term: int, tick: int) -> None:
-        """Another member's ``observe_leader`` was true for what was sent here at ``tick``."""
+        """The ``observe_leader`` of ``follower`` was true for the heartbeat that was sent here at
+        ``tick``.
+        """
         if self._leadership is not None and term == self.term:
             self._leadership.node_acked(follower, tick)
 
     def followers_with_lost_log(self) -> tuple[str, ...]:
-        """Followers of this leader that have lost what they had acknowledged."""
+        """Followers of this leader that have lost entries that they had acknowledged."""
         return () if self._leadership is None else self._leadership.followers_with_lost_log()
 
     def unpair(self, follower: str) -> None:
@@ -258,8 +260,8 @@ class Raft:
             self._leadership.unpair(follower)
 
     def step_down(self) -> None:
-        """Lead no more, and let patience begin anew: called at every tick it keeps this member from
-        asking for votes.
+        """Stop leading, and restart the election timer: called at every tick it keeps this member
+        from asking for votes.
         """
         if self.role is Role.FOLLOWER:
             self._timer.restart(self._now)
@@ -278,11 +280,11 @@ class Raft:
         return entry.term, entry.index
 
     def change_peers(self, voters: Sequence[str], learners: Sequence[str] = ()) -> None:
-        """Begin to make ``voters`` and ``learners`` the group's members; asking for what is on its
-        way already changes nothing. New voters first catch up as learners.
+        """Begin to make ``voters`` and ``learners`` the group's members; a request for the change
+        that is under way changes nothing. New voters first catch up as learners.
 
         Raises ``NotLeader``, and ``ChangeRefused`` while another change goes on or nothing of this
-        leader's term is committed: what a leader of the past has begun might come back.
+        leader's term is committed: a change that a past leader began might come back.
         """
         if self._leadership is None:
             raise NotLeader(self._leader)
@@ -300,8 +302,8 @@ class Raft:
         self._advance_change()
 
     def cancel_change(self) -> bool:
-        """Give a change up that is catching up; a member that came as a learner stays one. False
-        where none is, and once it is joint.
+        """Cancel a change that is still catching up; a member that came as a learner stays one.
+        False where there is none, and once it is joint.
         """
         if self.stage is not Stage.CATCHING_UP:
             return False
@@ -319,7 +321,7 @@ class Raft:
         self._log.compact(index)
 
     def chunk_stored(self, chunk: Chunk, offset: int) -> None:
-        """Of the snapshot that ``chunk`` is of, the bytes before ``offset`` are kept."""
+        """The bytes before ``offset`` of the snapshot of ``chunk`` are kept."""
         if chunk.term == self.term:
             reply = ChunkReply(
                 self._config.node, self.term, chunk.context, chunk.mark.index, offset
@@ -327,8 +329,9 @@ class Raft:
             self._send_now.append((chunk.sender, reply))
 
     def install(self, chunk: Chunk) -> bool:
-        """The snapshot that ends with ``chunk`` is kept and whole. Whether the state machine must
-        be restored from it now: the log begins behind it then, and the next ``Ready`` says so.
+        """The snapshot that ends with ``chunk`` is kept and whole. Returns whether the state
+        machine must be restored from it now: the log begins behind it then, and the next ``Ready``
+        carries it.
         """
         if chunk.term != self.term:
             return False
@@ -378,7 +381,9 @@ class Raft:
         )
 
     def ready(self) -> Ready:
-        """Everything to do now, taken out. Readies are finished in the order they are taken."""
+        """Everything to do now, taken out. Readies must be finished in the order in which they are
+        taken.
+        """
         self._replicate()
         last = min(self._applicable(), self._applied + self._config.max_apply_entries)
         ready = Ready(
@@ -481,7 +486,9 @@ class Raft:
         self._answer_vote(request, granted=granted)
 
     def _answer_vote(self, request: VoteRequest, *, granted: bool) -> None:
-        """A granted pre-vote names the term asked for, all else our own, which may be news."""
+        """Answer a vote request. A granted pre-vote names the term asked for, every other answer
+        our own, which may be news.
+        """
         term = request.term if granted else self.term
         reply = VoteReply(sender=self._config.node, term=term, granted=granted, pre=request.pre)
         (self._send_now if request.pre else self._send_durable).append((request.sender, reply))
@@ -579,7 +586,9 @@ class Raft:
             self._chunks.append(chunk)
 
     def _has(self, mark: Mark) -> bool:
-        """Whether the log holds what ``mark`` covers; then all of it is known to be committed."""
+        """Whether the log holds all that ``mark`` covers; then all of it is known to be
+        committed.
+        """
         if mark.index > self._commit and self._log.term(mark.index) == mark.term:
             self._commit = mark.index
         return mark.index <= self._commit

@@ -41,14 +41,14 @@ class Transfer:
 class Progress:
     """One follower's replication, seen by a leader.
 
-    While ``probing`` is off, appends are sent ahead of their answers (pipelined) up to the limit
-    in flight, and ``next_index`` runs ahead. A refusal turns probing on: one message at a time
-    until the logs are found to match. With a ``transfer`` no entries are sent at all.
+    While ``probing`` is off, appends are sent ahead of their answers (pipelined) up to the limit in
+    flight, and ``next_index`` runs ahead. A refusal turns probing on: one message at a time until
+    the logs are found to match. With a ``transfer`` no entries are sent at all.
 
     ``is_acking``: it has answered this leader since its node was last out of reach. ``paired``: its
-    node vouches for it, so that a follower with nothing to learn is sent nothing. ``lost``: how
-    often in a row it said that it lacks what it had said to have: it is sent that never again,
-    since a member that forgot entries may have forgotten votes, too.
+    node acknowledges for it, so that a follower with nothing to learn is sent nothing. ``lost``:
+    how many times in a row it refused an index that it had acknowledged. The leader never sends
+    such entries again, since a member that lost entries may have lost votes, too.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class Progress:
         self.transfer: Transfer | None = None
 
     def settled(self, last_index: int, commit: int) -> bool:
-        """Whether it has everything, and knows what of it is committed."""
+        """Whether the follower has everything, and knows how much of it is committed."""
         done = self.match_index == last_index and self.commit_index >= commit
         return done and self.transfer is None
 
@@ -249,7 +249,7 @@ class Leadership:
             progress.accepted(reply.match_index)
 
     def chunk_answered(self, reply: ChunkReply) -> None:
-        """Take a follower's word on how much of a snapshot it has."""
+        """Take a follower's report of how much of a snapshot it has."""
         progress = self._peers.get(reply.sender)
         if progress is None:
             return
@@ -258,26 +258,28 @@ class Leadership:
             progress.transfer.answered(reply.offset)
 
     def is_acking(self, name: str) -> bool:
-        """Whether ``name`` follows, by its own word: then its node may vouch for it."""
+        """Whether ``name`` itself has answered that it follows: then its node may acknowledge for
+        it.
+        """
         progress = self._peers.get(name)
         return progress is not None and progress.is_acking
 
     def node_acked(self, name: str, tick: int) -> None:
-        """The node of ``name`` says that it followed when what was sent at ``tick`` arrived."""
+        """The node of ``name`` reports that it followed when the heartbeat of ``tick`` arrived."""
         progress = self._peers.get(name)
         if progress is not None:
             progress.heard_tick = max(progress.heard_tick, tick)
             progress.paired = progress.is_acking
 
     def unpair(self, name: str) -> None:
-        """The node of ``name`` acknowledges no more: it has to answer for itself."""
+        """The node of ``name`` no longer acknowledges for it: it has to answer for itself."""
         progress = self._peers.get(name)
         if progress is not None:
             progress.is_acking = progress.paired = False
 
     def followers_with_lost_log(self) -> tuple[str, ...]:
-        """Followers that have lost what they had acknowledged: until they are wiped they count for
-        nothing.
+        """Followers that have lost entries that they had acknowledged: until they are wiped they
+        don't count.
         """
         return tuple(name for name, peer in self._peers.items() if peer.lost >= LOST_AFTER)
 
@@ -286,7 +288,9 @@ class Leadership:
         return reached(self._log.configuration, self.match)
 
     def match(self, name: str) -> int:
-        """Up to which index ``name`` is known to have the log on its disk; 0 of a stranger."""
+        """The index up to which ``name`` is known to have the log on its disk; 0 for a node that is
+        no follower.
+        """
         if name == self._config.node:
             return self._log.durable_index
         progress = self._peers.get(name)

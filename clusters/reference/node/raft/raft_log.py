@@ -1,8 +1,8 @@
 """The log of one group in memory, and how much of it is on the way to the disk or there.
 
 Three indices divide it: entries up to ``durable_index`` are on this member's disk, those up to the
-handed one were given to the caller to write, the rest waits for the next ``Ready``. What was before
-``base`` is cut off. The log also knows which configuration counts: the last one in it.
+handed one were given to the caller to write, the rest waits for the next ``Ready``. Entries up to
+``base`` are cut off. The log also knows which configuration counts: the last one in it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Log:
     """Entries ``base.index`` + 1 and on."""
 
     def __init__(self, entries: Sequence[Entry], base: Mark = Mark()) -> None:  # noqa: B008
-        """``entries`` are what recovery found on the disk: durable, from ``base`` on."""
+        """``entries`` are those that recovery found on the disk: durable, from ``base`` on."""
         self._base = base
         self._entries = list(entries)
         self._configs = [(base.index, base.configuration)]
@@ -42,7 +42,7 @@ class Log:
 
     @property
     def base(self) -> Mark:
-        """What stands in for everything that was cut off."""
+        """The mark that stands for all entries that were cut off."""
         return self._base
 
     @property
@@ -158,7 +158,7 @@ class Log:
             batch.valid = min(batch.valid, keep)
 
     def hand_out(self) -> tuple[Entry, ...]:
-        """What must be written next. It replaces everything on disk from its first index on."""
+        """The entries to write next. They replace everything on disk from their first index on."""
         entries = tuple(self._entries[self._handed - self._base.index :])
         if entries:
             self._batches.append(_Batch(entries[-1].index, entries[-1].term))
@@ -168,9 +168,9 @@ class Log:
     def persisted(self, index: int, term: int) -> None:
         """The batch that ended with (index, term), and every one handed out before, is durable.
 
-        What was truncated after it had been handed out does not count, even if an equal entry
-        has come back since: that one is in a later batch. Raises ``InvariantBroken`` for a batch
-        that is not being written.
+        Entries that were truncated after they had been handed out don't count, even if an equal
+        entry has come back since: that one is in a later batch. Raises ``InvariantBroken`` for a
+        batch that is not being written.
         """
         if (index, term) not in [(batch.index, batch.term) for batch in self._batches]:
             raise InvariantBroken(f"entry {index} of term {term} ends no batch being written")

@@ -1,4 +1,4 @@
-"""The settings of one raft member, each with the failure it allows; and what the core raises."""
+"""The settings of one raft member, each with the failure it allows; and the errors of the core."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ class RaftConfigError(RaftError):
 
 
 class InvariantBroken(RaftError):
-    """This should never happen: going on could lose what was acknowledged, so the node must
-    stop.
-    """
+    """This should never happen: going on could lose acknowledged entries, so the node must stop."""
 
 
 class ChangeRefused(RaftError):
@@ -41,16 +39,14 @@ tenth; with more drift than that a lease may outlive the leadership.
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of one group. Raises ``RaftConfigError`` naming what can't work.
+    """One member of one group. Raises ``RaftConfigError`` naming a value that can't work.
 
-    ``voters`` are the group's founders; without any this member joins a group, and waits to be
-    told by its log of the others.
-    ``election_ticks``: a follower that hears nothing for this long, and up to twice as long, asks
-    for votes; a leader that hears from no quorum for this long steps down. ``max_append_entries``
-    and ``max_append_bytes`` bound one message (a single larger entry still travels),
-    ``max_inflight`` the unanswered messages per follower, ``max_apply_entries`` what one ``Ready``
-    hands out.
-    ``bugs`` names planted mistakes: see ``Raft``.
+    ``voters`` are the group's founders; a member without any joins a group, and learns of the
+    others from its log. ``election_ticks``: a follower that hears nothing for this long, and up to
+    twice as long, asks for votes; a leader that hears from no quorum for this long steps down.
+    ``max_append_entries`` and ``max_append_bytes`` bound one message (a single larger entry still
+    travels), ``max_inflight`` the unanswered messages per follower, ``max_apply_entries`` the
+    entries that one ``Ready`` hands out. ``bugs`` names planted mistakes: see ``Raft``.
     """
 
     node: str

@@ -1,4 +1,6 @@
-"""Values of the raft core: entries, messages, what a step asks of its caller, its status."""
+"""Values of the raft core: entries, messages, the work that a step asks of its caller, its
+status.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from clusters.reference.node.raft.configuration import Configuration, Stage
 
 
 class Role(enum.StrEnum):
-    """What a member is in its group now."""
+    """The role of a member in its group now."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -30,8 +32,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A place in the log, and the configuration there: all that must be known of what is cut off
-    before it. (0, 0) with the founders' configuration stands before the first entry.
+    """A place in the log, and the configuration there: all that must be known of the entries cut
+    off before it. (0, 0) with the founders' configuration stands before the first entry.
     """
 
     index: int = 0
@@ -40,7 +42,9 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """What must be durable before a message that depends on it leaves: current term and vote."""
+    """The state that must be durable before a message that depends on it leaves: current term and
+    vote.
+    """
 
     term: int = 0
     vote: str | None = None
@@ -96,8 +100,8 @@ class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk?"):
-    """Bytes from ``offset`` on of a snapshot at ``mark``, for a follower that lacks what its
-    leader's log no longer has; ``last`` of them with the final bytes.
+    """Bytes from ``offset`` on of a snapshot at ``mark``, for a follower that lacks entries that
+    its leader's log no longer has; ``last`` of them with the final bytes.
     """
 
     sender: str
@@ -110,9 +114,9 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk?"):
 
 
 class ChunkReply(msgspec.Struct, frozen=True, array_like=True, tag="chunk!"):
-    """Of the snapshot at ``index`` the bytes before ``offset`` are here: go on from there.
+    """The bytes before ``offset`` of the snapshot at ``index`` are here: go on from there.
 
-    That the whole is installed is said by an ``AppendReply`` with its index.
+    An ``AppendReply`` with its index reports that the whole is installed.
     """
 
     sender: str

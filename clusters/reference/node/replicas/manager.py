@@ -25,7 +25,7 @@ from clusters.reference.node.wire.reports import GroupStatus
 
 
 class ReplicaManager:
-    """``replicas`` are those that run. What is asked for one partition is done in turn."""
+    """``replicas`` are those that run. Calls for one partition are carried out in turn."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class ReplicaManager:
         return self._restored.setdefault(group, Partition())
 
     async def start(self, number: int, assignment: Assignment) -> Replica:
-        """Start the replica of partition ``number``, if it does not run; also one that was stopped,
-        from what the disk holds of it. Raises ``DiskError`` and ``CorruptLog``.
+        """Start the replica of partition ``number``, if it does not run; one that was stopped
+        starts from its state on the disk. Raises ``DiskError`` and ``CorruptLog``.
         """
         async with self._turn(number):
             if number in self.stopped:
@@ -63,9 +63,9 @@ class ReplicaManager:
             return self._start(number, assignment)
 
     def assigned(self, number: int, assignment: Assignment) -> None:
-        """Metastorage says that partition ``number`` is to be held here: start its replica. What
-        its snapshot holds was read when the node started; of one that was stopped since then it is
-        read again, which takes time.
+        """Metastorage assigned partition ``number`` to this node: start its replica. Its snapshot
+        was read when the node started; that of a replica that was stopped since then is read again,
+        which takes time.
         """
         if number in self.stopped:
             self._tasks.spawn(self._start_again(number, assignment))
@@ -119,7 +119,7 @@ class ReplicaManager:
 
     async def stop(self, number: int) -> None:
         """Stop the replica, if it runs: requests that wait at its primary are refused, its tasks
-        have ended and its writes are durable on return. The disk keeps what it holds; the grant, if
+        have ended and its writes are durable on return. Its state on the disk stays; the grant, if
         this node has it, is released with the next ticks.
         """
         async with self._turn(number):
@@ -137,8 +137,8 @@ class ReplicaManager:
 
     async def erase(self, number: int) -> None:
         """Stop the replica, and remove its entries and its snapshot. It must be no member of its
-        group any more: what it had acknowledged is gone. A replica that starts anew in its place
-        keeps its promises on terms and votes, and waits to be taken in.
+        group any more: all that it had acknowledged is gone. A replica that starts anew in its
+        place keeps its promises on terms and votes, and waits to be taken in.
         """
         async with self._turn(number):
             await self._stop(number)

@@ -31,8 +31,8 @@ class PartitionReplication:
 
 
 class PartitionMachine:
-    """The state machine of a partition's group: after each command the primary, if it is here, lets
-    go of what ended with it.
+    """The state machine of a partition's group: after each command the primary, if it is here,
+    releases the locks of the transactions that ended with it.
     """
 
     def __init__(self, partition: Partition, primary: Primary) -> None:
@@ -68,7 +68,7 @@ class PartitionMachine:
 
 
 class Replica:
-    """What ``ReplicaManager`` starts and stops together."""
+    """The parts that ``ReplicaManager`` starts and stops together."""
 
     def __init__(
         self,

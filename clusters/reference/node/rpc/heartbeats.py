@@ -1,14 +1,15 @@
 """Heartbeats of a pair of nodes, in place of those of the groups that they share.
 
-A node tells every other one, once a tick, that it leads what it has *claimed*: groups by name and
-term, said once a connection. The receiver tells its members of these groups that their leader
-lives, and answers which of them do not follow (any more). So a quiet group sends nothing, and
-elections, check-quorum and lease rest on the same two facts as with heartbeats of its own: a
-follower heard of its leader now, and a leader knows when it sent what a follower has answered.
+A node reports to every other one, once a tick, that it leads the groups that it has *claimed*, by
+name and term; each claim is sent once a connection. The receiver informs its members of these
+groups that their leader lives, and answers which of them do not follow (any more). So a quiet group
+sends nothing, and elections, check-quorum and lease rest on the same two facts as with heartbeats
+of its own: a follower heard of its leader now, and a leader knows when it sent the heartbeat that a
+follower has answered.
 
-What is claimed was answered before by the follower itself. It lives with one connection, on which
-beats and answers keep their order: a node that restarts, or comes back wiped, begins with nothing,
-and its members have to speak for themselves first.
+A group is claimed only after the follower itself has answered. A claim lives with one connection,
+on which heartbeats and answers keep their order: a node that restarts, or comes back wiped, begins
+without claims, and its members have to answer for themselves first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from clusters.reference.node.wire.messages import Claim, Heartbeat, HeartbeatAck
 
 
 class Sender:
-    """What this node has claimed on one connection to a peer: the sender's side."""
+    """The claims of this node on one connection to a peer: the sender's side."""
 
     def __init__(self) -> None:
         self._claims: dict[
@@ -41,8 +42,8 @@ class Sender:
         return Heartbeat(tick, begun, ended)
 
     def answered(self, answer: HeartbeatAck) -> tuple[tuple[Claim, ...], tuple[str, ...]]:
-        """What the peer vouches for, as of the tick that it answered, and the groups for which it
-        does not any more. What was claimed later is in neither.
+        """The claims that the peer acknowledges, as of the tick that it answered, and the groups
+        that it refuses from now on. Later claims are in neither.
         """
         heard = {g: term for g, (term, since) in self._claims.items() if since <= answer.tick}
         refused = tuple(group for group, term in answer.refused if heard.get(group) == term)
@@ -52,13 +53,15 @@ class Sender:
 
 
 class Receiver:
-    """What a peer has claimed on one connection from it: the receiver's side."""
+    """The claims of a peer on one connection from it: the receiver's side."""
 
     def __init__(self) -> None:
         self._claims: dict[str, int] = {}
 
     def take(self, heartbeat: Heartbeat, follows: Callable[[str, int], bool]) -> HeartbeatAck:
-        """The answer. ``follows(group, term)`` tells the group, and says whether it is so."""
+        """The answer to ``heartbeat``. ``follows(group, term)`` informs the member of the group,
+        and returns whether it follows in that term.
+        """
         for group in heartbeat.ended:
             self._claims.pop(group, None)
         self._claims.update(heartbeat.begun)
@@ -69,7 +72,7 @@ class Receiver:
 
 
 class Heartbeats:
-    """What pairs of nodes say and hear, for the raft groups of this node."""
+    """Both sides of the heartbeats of pairs of nodes, for the raft groups of this node."""
 
     def __init__(self, groups: Mapping[str, Group]) -> None:
         """``groups``: those that are open, by name."""
@@ -84,19 +87,23 @@ class Heartbeats:
         }
 
     def follows(self, member: str, name: str, term: int) -> bool:
-        """``member`` leads group ``name`` in ``term``, says its node; whether that is so here."""
+        """The node of ``member`` reports that it leads group ``name`` in ``term``; whether our
+        member follows it.
+        """
         group = self._groups.get(name)
         return group is not None and group.raft.observe_leader(member, term)
 
     def node_acked(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
-        """``follows`` was true at ``member`` for what was sent at ``tick``, in all these groups."""
+        """In all these groups ``follows`` was true at ``member`` for the heartbeat that was sent at
+        ``tick``.
+        """
         for name, term in claims:
             group = self._groups.get(name)
             if group is not None:
                 group.raft.node_acked(member, term, tick - group.opened_tick)
 
     def unpair(self, member: str, names: Iterable[str] | None) -> None:
-        """It is not any more, in these groups or in all."""
+        """The node of ``member`` no longer acknowledges for these groups, or for any (``None``)."""
         for name in self._groups if names is None else names:
             group = self._groups.get(name)
             if group is not None:

@@ -1,4 +1,4 @@
-"""The dialed side of one peer: what is sent to it, and the answers to what it was asked."""
+"""The dialed side of one peer: the messages sent to it, and its answers to our requests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Link:
         self.heard_s = asyncio.get_running_loop().time()
 
     def ping(self, founders: tuple[str, ...], heartbeat: Heartbeat | None = None) -> None:
-        """Send a ping, with what the peer was not told yet."""
+        """Send a ping, with the announcements that the peer has not received yet."""
         self.pinged_s = asyncio.get_running_loop().time()
         news = None if founders == self.announced else founders
         if self.send(Ping(self._clock.now(), news, heartbeat)):
@@ -77,8 +77,8 @@ class Link:
         return True
 
     async def request(self, body: PeerBody, limit_s: float) -> PeerAnswer:
-        """The peer's answer. ``UNREACHABLE``, ``TOO_LARGE``: it was not sent; ``PEER_LOST``: it
-        was, and its outcome is unknown.
+        """The peer's answer. ``UNREACHABLE``, ``TOO_LARGE``: the request was not sent;
+        ``PEER_LOST``: it was, and its outcome is unknown.
         """
         if len(self._open) >= MAX_REQUESTS:
             return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
@@ -102,7 +102,9 @@ class Link:
         return answer
 
     def notify(self, body: PeerBody) -> None:
-        """Send it if the link is up, and want no answer. It may come late, twice, or not at all."""
+        """Send ``body`` if the link is up, without an answer. It may arrive late, twice, or not at
+        all.
+        """
         self.send(PeerRequest(NO_ANSWER, body, self._clock.now()))
 
     def answered(self, reply: PeerReply) -> None:
@@ -132,8 +134,9 @@ class Links(dict[str, Link]):
         super().__init__((peer, Link(peer, clock, rare)) for peer in peers)
 
     def send_raft(self, member: str, messages: tuple[tuple[str, Message], ...]) -> None:
-        """One frame of raft messages, more only where they are large; lost if the link is down or
-        leads to another life of that node, raft repeats itself. One may come late, or twice.
+        """One frame of raft messages, more only where they are large. They are lost if the link is
+        down or leads to another life of that node, since raft repeats itself. A message may come
+        late, or twice.
         """
         link = self.get(name_of(member))
         if link is not None and member == link.member:

@@ -1,6 +1,6 @@
 """Links to the other nodes: each node dials every peer and keeps that connection known to be alive.
 
-What a node sends to a peer, and the answers to its requests, travel on the connection that it
+The messages of a node to a peer, and the answers to its requests, travel on the connection that it
 dialed. Pings show within ``SILENCE_S`` that a link is dead although it was not reset, so that a
 healed cut is dialed anew instead of waiting for TCP's back-off.
 """
@@ -67,34 +67,36 @@ class Router(Protocol):
 
 
 class Founders(Protocol):
-    """What this node knows of the founding of its cluster."""
+    """This node's knowledge of the founding of its cluster."""
 
     @property
     def founders(self) -> tuple[str, ...]:
         """The members that founded the cluster; empty until that is known."""
 
     def observe_peer(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
-        """What ``peer``, in this life, knows of the founders."""
+        """Take in what ``peer``, in this life, reports of the founders."""
 
 
 class HeartbeatGroups(Protocol):
     """The raft groups of this node, whose members' heartbeats travel together."""
 
     def led(self, member: str) -> Mapping[str, int]:
-        """The groups that this node leads and in which ``member`` has said that it follows, with
-        their terms.
+        """The groups that this node leads and in which ``member`` has answered that it follows,
+        with their terms.
         """
 
     def follows(self, member: str, name: str, term: int) -> bool:
-        """``member`` says that it leads group ``name`` in ``term``; whether that is so here."""
+        """``member`` reports that it leads group ``name`` in ``term``; whether our member follows
+        it.
+        """
 
     def node_acked(self, member: str, tick: int, claims: Iterable[Claim]) -> None:
-        """The node of ``member`` says that it followed in these groups when the heartbeat of
+        """The node of ``member`` reports that it followed in these groups when the heartbeat of
         ``tick`` arrived.
         """
 
     def unpair(self, member: str, names: Iterable[str] | None) -> None:
-        """Its node does not any more, for these groups or for all."""
+        """The node of ``member`` no longer acknowledges for these groups, or for all."""
 
 
 class Address(Protocol):
@@ -127,8 +129,8 @@ class Peers:
         bootstrap: Founders,
         heartbeats: HeartbeatGroups,
     ) -> None:
-        """``addresses``: how each other node is dialed, of which ``links`` has the links. What
-        comes goes to ``host``, ``router``, ``bootstrap`` and ``heartbeats``, by what it is.
+        """``addresses``: how each other node is dialed, of which ``links`` has the links. A
+        received message goes to ``host``, ``router``, ``bootstrap`` or ``heartbeats``, by its type.
         """
         self._hello = Hello(node, incarnation)
         self._addresses, self._network, self._rng = dict(addresses), network, rng
@@ -151,7 +153,7 @@ class Peers:
 
     def out_of_time(self) -> str | None:
         """Why the clocks of this node and of most others are too far apart to work together;
-        ``None`` while they are not. Nodes that it can't reach do not count on its side.
+        ``None`` while they are not. Nodes that it can't reach don't count on its side.
         """
         majority = (len(self.links) + 1) // 2 + 1
         up = [link for link in self.links.values() if link.connection is not None]
@@ -190,7 +192,7 @@ class Peers:
             del self._accepted[connection]
 
     def _known(self, hello: PeerFrame) -> TypeGuard[Hello]:
-        """Whether a node of this cluster introduced itself, and speaks this protocol."""
+        """Whether the introduction is of a node of this cluster that speaks this protocol."""
         return isinstance(hello, Hello) and hello.node in self.links and hello.protocol == PROTOCOL
 
     def _take(
@@ -208,7 +210,9 @@ class Peers:
             connection.send(encode(pong))
 
     def _follow_clock(self, peer: str, ts: int) -> bool:
-        """Follow a peer's clock, if it can be. Say when it can't, and when it can be again."""
+        """Follow a peer's clock, unless it is too far ahead. Report when it is, and when it no
+        longer is.
+        """
         followed = self._clock.receive(ts)
         if followed:
             if peer in self._ahead:
@@ -251,7 +255,7 @@ class Peers:
             reply(Failed(codes.CLOCK_DRIFT, text))
 
     async def _keep(self, link: Link) -> None:
-        """Dial, read answers until the link is dead, again."""
+        """Dial, read answers until the link is dead, and repeat."""
         while True:
             reason = "closed"
             try:
@@ -307,7 +311,7 @@ class Peers:
             self._groups.unpair(link.member, refused)
 
     async def _watch(self) -> None:
-        """Ping, and close what has been silent for too long."""
+        """Ping, and close the link once it has been silent for too long."""
         while True:
             await asyncio.sleep(PING_EVERY_S)
             now_s = asyncio.get_running_loop().time()

@@ -1,5 +1,5 @@
-"""Requests between nodes: those of peers go to the primary or the service here that answers them,
-those of this node to the node that they are for, which may be this one.
+"""Requests between nodes: a peer's request goes to the primary or the service here that answers it,
+a request of this node to the node that it is for, which may be this one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Service(Protocol):
 
 
 class RequestRouter:
-    """Routes requests by what they are and by partition."""
+    """Routes requests by their type and by partition."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class RequestRouter:
         self._metastorage, self._tasks, self._failure = metastorage, tasks, failure
 
     def request(self, body: PeerBody, reply: Reply) -> None:
-        """Answer a peer by calling ``reply`` once, now or later. ``MAX_IN_FLIGHT`` bounds what
-        waits here: a peer may have given a request up, and sent it again.
+        """Answer a peer by calling ``reply`` once, now or later. ``MAX_IN_FLIGHT`` bounds the
+        requests that wait here: a peer may have given one up, and sent it again.
         """
         try:
             answer = self._try_fast_path(body)
@@ -88,7 +88,7 @@ class RequestRouter:
             self._links[node].notify(body)
 
     def _try_fast_path(self, body: PeerBody) -> PeerAnswer | None:
-        """The answer where it takes no time to find it."""
+        """The answer where it takes no time to find it; ``None`` where it does."""
         if isinstance(body, Renew | MetaInvoke):
             return None
         if len(self._tasks) >= MAX_IN_FLIGHT:

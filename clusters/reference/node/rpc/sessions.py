@@ -68,7 +68,7 @@ class Sessions:
         self._clients = 0
 
     async def serve(self, connection: Connection) -> None:
-        """Serve one connection until it ends; what is open then is rolled back."""
+        """Serve one connection until it ends; its open transaction is rolled back then."""
         if self._clients >= MAX_CLIENTS:
             log.warning("refused %s: %d clients already", connection.peer, MAX_CLIENTS)
             return
@@ -133,7 +133,7 @@ class Sessions:
 
 
 class _Idle:
-    """Drops a client that says nothing for ``IDLE_LIMIT_S``. One timer lasts for many requests."""
+    """Drops a client that sends nothing for ``IDLE_LIMIT_S``. One timer lasts for many requests."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -142,15 +142,15 @@ class _Idle:
         self._timer = self._loop.call_later(IDLE_LIMIT_S, self._look)
 
     def begin(self) -> None:
-        """From now on the client is waited for."""
+        """The client owes a request: start its time limit."""
         self._since_s = self._loop.time()
 
     def end(self) -> None:
-        """It has said something."""
+        """The client has sent a request."""
         self._since_s = None
 
     def stop(self) -> None:
-        """It is gone."""
+        """The client is gone."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -224,8 +224,8 @@ class _Session:
 
 
 def _before_commit(failed: Failed) -> Failed:
-    """What a step has failed with, told in answer to another one: if that is the commit, it must
-    not look as if anything was asked of a log.
+    """The failure of an earlier step as the answer to a later one: if that is the commit, the
+    answer must not read as if any log had been asked.
     """
     if failed.code != codes.PEER_LOST:
         return failed

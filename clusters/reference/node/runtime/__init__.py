@@ -5,8 +5,8 @@ Node code reads monotonic time as ``asyncio.get_running_loop().time()`` and slee
 gets from a ``Runtime``. The real one is ``runtime.real``; a simulated one gives the same node
 virtual time, a network and a disk that fail on order.
 
-``POINTS`` are the rare legal paths: what a simulation chooses there could happen on any machine at
-any time, only that a test would wait for it in vain. A real runtime never chooses it.
+``POINTS`` are the rare legal paths: a choice that a simulation makes there could happen on any
+machine at any time, but a test would wait for it in vain. A real runtime never makes it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Dial and listen. What is sent inside ``batch`` leaves together at its end, and not only with
+    """Dial and listen. Frames sent inside ``batch`` leave together at its end, and not only with
     the next turn of the loop.
     """
 
@@ -108,8 +108,8 @@ class Disk(Protocol):
 
 
 class Runtime(Protocol):
-    """What a node is handed. ``boot`` is unlike for every start of the process; ``rare`` chooses
-    the rare legal paths (``rare.POINTS``), on real machines none.
+    """The machine as a node sees it. ``boot`` is unlike for every start of the process; ``rare``
+    chooses the rare legal paths (``rare.POINTS``), on real machines none.
     """
 
     boot: str
@@ -137,5 +137,5 @@ POINTS = {
 
 
 def never(_point: str) -> bool:
-    """What a real machine does at every point."""
+    """The choice of a real machine at every point: the usual path."""
     return False

@@ -38,8 +38,8 @@ class Hlc:
             self.last = max(self.last, ts)
 
     def receive(self, ts: int) -> bool:
-        """The same for a timestamp of a peer's clock; not where that is ``MAX_AHEAD_S`` ahead of
-        ours, since one broken clock must not carry all others away. Tells whether it was taken.
+        """Observe a timestamp of a peer's clock, unless it is ``MAX_AHEAD_S`` ahead of ours: one
+        broken clock must not carry all others away. Returns whether it was observed.
         """
         if ts > self.last and ts > self.physical() + span(MAX_AHEAD_S):
             return False

@@ -1,7 +1,7 @@
-"""Files of the real runtime: one directory, one thread that does what blocks; and power-loss mode.
+"""Files of the real runtime: one directory, one thread for blocking calls; and power-loss mode.
 
 ``kill -9`` leaves the operating system's cache as it was, so a process that forgets to sync loses
-nothing by it. Behind a ``VolatileDisk`` a kill does what a pulled plug does.
+nothing by it. Behind a ``VolatileDisk`` a kill has the effect of a pulled plug.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class DiskThread:
-    """Does one call after the other. A commit waits for several of these in turn, so the way there
+    """Runs one call after the other. A commit waits for several of these in turn, so the way there
     and back is short: a ``ThreadPoolExecutor`` takes three times the CPU of the sync itself.
     """
 
@@ -219,8 +219,8 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _write_synced(fd: int, data: bytes) -> None:
-    """Append ``data`` durably, in one system call where the kernel takes all of it: each one gives
-    the interpreter away, and has to wait until it gets it back.
+    """Append ``data`` durably, in one system call where the kernel takes all of it: each call
+    releases the interpreter's lock, and has to wait to get it back.
     """
     view = memoryview(data)
     while view:
@@ -263,7 +263,7 @@ class VolatileDisk:
         await self._disk.replace(name, data)
 
     async def truncate(self, name: str, size_bytes: int) -> None:
-        """Cut, durably, with what remains of the appended."""
+        """Cut, durably, together with the appended bytes that remain."""
         await self.append(name, b"", sync=True)
         await self._disk.truncate(name, size_bytes)
 

@@ -34,7 +34,9 @@ log = logging.getLogger("node.network")
 
 
 class Batch:
-    """What leaves together: frames that are sent within it, and those of one turn of the loop."""
+    """The frames that leave together: those sent within the batch, and those of one turn of the
+    loop.
+    """
 
     def __init__(self) -> None:
         self._due: dict[TcpConnection, None] = {}
@@ -173,13 +175,15 @@ class TcpConnection(asyncio.Protocol):
                 self._waiter.set_exception(error)
 
     def flush(self) -> None:
-        """Give what is queued to the socket."""
+        """Give the queued frames to the socket."""
         if self._outbox and self._transport is not None and self._lost is None:
             self._transport.write(b"".join(self._outbox))
         self._outbox.clear()
 
     def _fail(self, reason: str) -> None:
-        """Over, the first reason counts. Unsent bytes go with it, so nothing lingers."""
+        """End the connection; the first reason counts. Unsent bytes go with it, so nothing
+        lingers.
+        """
         if self._lost is None:
             self._lost = reason
             self._outbox.clear()
@@ -273,7 +277,7 @@ class TcpNetwork:
 
 
 class RealRuntime:
-    """What a node on a real machine is handed."""
+    """The runtime of a node on a real machine."""
 
     def __init__(self, directory: Path) -> None:
         """Raises ``DiskError`` where the directory can't be had."""

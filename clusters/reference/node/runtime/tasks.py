@@ -12,8 +12,8 @@ Spawn = Callable[[Coroutine[None, None, None]], object]
 
 
 async def together(*parts: Awaitable[None]) -> None:
-    """Run ``parts`` until the first one ends; cancel the others, wait for them, and raise what it
-    raised. (A ``TaskGroup`` would wrap that, and an exit code depends on the error itself.)
+    """Run ``parts`` until the first one ends; cancel the others, wait for them, and raise the error
+    of the first. (A ``TaskGroup`` would wrap that error, and an exit code depends on its type.)
     """
     work = [asyncio.ensure_future(part) for part in parts]
     try:
@@ -30,8 +30,8 @@ async def together(*parts: Awaitable[None]) -> None:
 async def all_of(
     parts: Iterable[Coroutine[None, None, T]], enough: Callable[[T], bool] = lambda _: False
 ) -> list[T]:
-    """Run ``parts`` side by side; what each returned, in their order. Where one raises, or returns
-    what is ``enough``, the others are cancelled and waited for. A single one needs no task.
+    """Run ``parts`` side by side; their results, in their order. Where one raises, or returns a
+    result that is ``enough``, the others are cancelled and waited for. A single part needs no task.
     """
     every = list(parts)
     if len(every) < 2:
@@ -51,8 +51,8 @@ async def all_of(
 
 
 async def within(limit_s: float, answer: asyncio.Future[T], late: T) -> T:
-    """What ``answer`` is set to within ``limit_s``; then it is set to ``late``. A timer and no
-    more: ``asyncio.timeout`` also has to be able to cancel what it waits for.
+    """The result of ``answer`` within ``limit_s``; after that ``answer`` is set to ``late``. A
+    timer and no more: ``asyncio.timeout`` also has to be able to cancel the awaited call.
     """
     timer = asyncio.get_running_loop().call_later(limit_s, settle, answer, late)
     try:
@@ -62,7 +62,7 @@ async def within(limit_s: float, answer: asyncio.Future[T], late: T) -> T:
 
 
 def settle(answer: asyncio.Future[T], value: T) -> None:
-    """Set ``answer`` if nothing did."""
+    """Set ``answer`` unless it is set."""
     if not answer.done():
         answer.set_result(value)
 

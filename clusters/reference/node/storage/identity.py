@@ -3,8 +3,8 @@
 A voter is (name, incarnation). A node whose directory was wiped is a new incarnation and may have
 forgotten its votes: it is another member, that groups have to take in first.
 
-A *member* of a raft group is a node in one life of its directory (``name@incarnation``), so that
-the promises of an earlier life can't be broken by a later one.
+A *member* of a raft group is a node in one life of its directory (``name@incarnation``), so that a
+later life can't break the promises of an earlier one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SEPARATOR = "@"
 
 
 def member_of(node: str, incarnation: str) -> str:
-    """How groups call ``node`` in this life."""
+    """The name of ``node`` in groups, in this life."""
     return f"{node}{SEPARATOR}{incarnation}"
 
 

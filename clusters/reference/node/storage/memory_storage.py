@@ -31,7 +31,9 @@ class MemoryStorage:
         return self._newest.get(key, ABSENT)
 
     def at(self, key: bytes, ts: int) -> Version:
-        """What a snapshot at ``ts`` sees; right unless ``ts`` is below what was collected."""
+        """The version that a snapshot at ``ts`` sees; right unless ``ts`` is below the collected
+        versions.
+        """
         newest = self.newest(key)
         if newest.ts <= ts:
             return newest
@@ -54,7 +56,7 @@ class MemoryStorage:
         self._newest[key] = Version(value, ts)
 
     def collect(self, horizon: int) -> None:
-        """Drop what no snapshot at ``horizon`` or later can see."""
+        """Drop every version that no snapshot at ``horizon`` or later can see."""
         while self._superseded and self._superseded[0][0] <= horizon:
             _, key = self._superseded.popleft()
             older = self._older[key]
@@ -63,8 +65,8 @@ class MemoryStorage:
                 del self._older[key]
 
     def dump(self) -> Iterator[tuple[bytes, tuple[Version, ...]]]:
-        """Every key with its versions at the call, ascending; without those that are collected
-        before their turn, which no transaction can ask for any more.
+        """Every key with its versions at the call, ascending. Versions that are collected before
+        their turn are left out: no transaction can ask for them any more.
         """
         # The tables are copied, which takes milliseconds; the rows are made one at a time.
         newest, older = self._newest.copy(), self._older.copy()

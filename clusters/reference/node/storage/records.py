@@ -1,4 +1,4 @@
-"""The bytes of the shared log: segments of CRC records, and what a damaged one means.
+"""The bytes of the shared log: segments of CRC records, and the meaning of a damaged one.
 
 A segment is ``magic | u32 version | u64 number`` and then records, ``magic | u32 length | u32 CRC |
 payload``. One record holds one group commit, and each is synced before the next is written: so at
@@ -31,7 +31,9 @@ RECORD_HEADER_BYTES = _RECORD.size
 
 
 class CorruptLog(Exception):
-    """Synced data is damaged: the node must not start, or it would break its word."""
+    """Synced data is damaged: the node must not start, since it would break promises that it
+    made.
+    """
 
     def __init__(self, file: str, offset: int, reason: str) -> None:
         super().__init__(f"{file} at byte {offset}: {reason}")
@@ -47,7 +49,7 @@ class SnapshotFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Compaction(msgspec.Struct, frozen=True, array_like=True):
-    """The group's log begins behind ``base``, and ``saved``, at or after it, stands for what was
+    """The group's log begins behind ``base``, and ``saved``, at or after it, stands for the entries
     before. With ``whole`` no entry from before this update counts any more.
     """
 
@@ -57,8 +59,8 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True):
-    """What one group wants durable: its hard state, a cut, and entries that replace all from the
-    first of them on. With ``dropped`` the group is no more.
+    """The state that one group wants durable: its hard state, a cut, and entries that replace all
+    from the first of them on. With ``dropped`` the group is no more.
 
     One that is too large for a record is written as ``parts``, of which only the last one makes all
     of them count: until then the group is as it was before.
@@ -74,7 +76,9 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Scan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a segment holds: its group commits, where the good part ends, and why no further."""
+    """The contents of a segment: its group commits, where the good part ends, and why no
+    further.
+    """
 
     commits: tuple[tuple[Update, ...], ...]
     end: int
@@ -131,7 +135,7 @@ def _seed(number: int, offset: int) -> int:
 
 
 def _record_at(data: bytes, number: int, offset: int) -> tuple[bytes | None, str]:
-    """The payload of the record at ``offset``, or ``None`` and what is wrong with it."""
+    """The payload of the record at ``offset``, or ``None`` and the damage of it."""
     if len(data) - offset < RECORD_HEADER_BYTES:
         return None, "a record's header is incomplete"
     magic, length, crc = _RECORD.unpack_from(data, offset)

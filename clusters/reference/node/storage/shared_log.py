@@ -1,6 +1,6 @@
 """One log a node, shared by its raft groups: a group commit is one append and one sync.
 
-Recovery replays the segments in order. What it can't read at the very end is a torn tail and is
+Recovery replays the segments in order. Unreadable bytes at the very end are a torn tail and are
 cut; any other damage refuses the start (``CorruptLog``). Segments in which nothing counts any more
 are deleted from the front; where little counts in a log that is large, that little is written again
 at the end first.
@@ -52,7 +52,7 @@ class GroupState:
             self._write(update.entries, segment)
 
     def problem(self) -> str | None:
-        """What is missing: entries that are neither here nor covered by the base."""
+        """The gap in the state: entries that are neither here nor covered by the base."""
         if self.entries and self.entries[0].index > self.base.index + 1:
             return f"entries from {self.entries[0].index} on, after {self.base.index}"
         for before, entry in zip(self.entries, islice(self.entries, 1, None), strict=False):
@@ -116,8 +116,8 @@ def in_parts(update: Update, size_bytes: int) -> Iterator[Update]:
 
 
 class Parts:
-    """Puts updates together again. What a crash left without its last part never counts: the next
-    update of its group begins anew.
+    """Puts updates together again. Parts that a crash left without their last one never count: the
+    next update of their group begins anew.
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ PREFIX = "log-"
 
 
 class TornTail(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery cut off: the file, from which byte on, how much, and why."""
+    """The tail that recovery cut off: the file, from which byte on, how much, and why."""
 
     file: str
     offset: int
@@ -164,7 +164,7 @@ class TornTail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedLog:
-    """The open log. One ``append`` at a time; ``groups`` is what it holds of each group."""
+    """The open log. One ``append`` at a time; ``groups`` is the logged state of each group."""
 
     def __init__(self, disk: Disk, *, fsync: bool = True) -> None:
         """``fsync=False`` is the planted bug ``no-fsync``."""
@@ -187,7 +187,7 @@ class SharedLog:
         return sum(state.live_bytes for state in self.groups.values())
 
     async def open(self) -> None:
-        """Replay what is there and cut a torn tail. Raises ``CorruptLog`` and ``DiskError``."""
+        """Replay the segments and cut a torn tail. Raises ``CorruptLog`` and ``DiskError``."""
         names = [name for name in await self._disk.names() if name.startswith(PREFIX)]
         first = number_of(names[0]) if names else 1
         for position, name in enumerate(names):
@@ -221,7 +221,9 @@ class SharedLog:
         self._take(commit)
 
     async def _give_up_segments(self) -> None:
-        """Delete what does not count, from the front. What is rewritten is synced before that."""
+        """Delete segments without live state, from the front. Rewritten state is synced before
+        that.
+        """
         if not self._may_give_up:
             return
         self._may_give_up = False

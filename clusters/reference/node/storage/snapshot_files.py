@@ -60,7 +60,9 @@ class SnapshotFiles:
         return await self._disk.read_at(saved.file, offset, size) if size > 0 else b""
 
     async def chunks(self, saved: SnapshotFile) -> AsyncIterator[bytes]:
-        """The state machine's chunks. Raises ``CorruptLog`` where they are not what was written."""
+        """The state machine's chunks. Raises ``CorruptLog`` where they differ from those
+        written.
+        """
         buffer, offset = bytearray(), 0
         while offset < saved.size_bytes:
             piece = await self.piece(saved, offset)

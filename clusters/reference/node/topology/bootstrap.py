@@ -1,7 +1,7 @@
-"""The founding of a cluster, and the first thing that is written in it.
+"""The founding of a cluster, and the first revision that is written in it.
 
 A cluster is founded once: the first node by name, when it has heard from every other one that no
-cluster is known there, writes down which members they all are. A node that is wiped later is not
+cluster is known there, records the members that all nodes are. A node that is wiped later is not
 among the founders; it waits until the groups take it in (``reconfigurer``).
 """
 
@@ -48,7 +48,7 @@ class Bootstrap:
         return self.identity.founders
 
     def observe_peer(self, peer: str, incarnation: str, founders: tuple[str, ...]) -> None:
-        """What ``peer``, in this life, knows of the founders."""
+        """Take in what ``peer``, in this life, reports of the founders."""
         self._seen[peer] = (member_of(peer, incarnation), founders)
         self._news.set()
 
@@ -78,13 +78,13 @@ class Bootstrap:
 
 class ZoneBootstrap:
     """Writes the shape of the cluster and its first assignments, once, where this node leads
-    metastorage; and compares its own configuration with what was written.
+    metastorage; and compares its own configuration with the written one.
     """
 
     def __init__(
         self, *, zone: Zone, host: RaftHost, metastorage: Metastorage, failure: Failure
     ) -> None:
-        """``zone`` is what this node's configuration says."""
+        """``zone`` is the shape in this node's configuration."""
         self._zone, self._host, self._metastorage = zone, host, metastorage
         self._failure = failure
         self._proposing = False

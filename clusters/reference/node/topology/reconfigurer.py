@@ -1,4 +1,4 @@
-"""Makes the groups consist of the nodes as they live now: nodes that were wiped come back here.
+"""Makes the groups consist of the nodes in their present lives: wiped nodes come back here.
 
 The leader of metastorage replaces a node's former incarnation, in metastorage's own group and in
 every assignment, and the leaders of partitions follow the assignments.
@@ -21,7 +21,7 @@ REASSIGN_TIMEOUT_S = 5.0
 
 
 class Reconfigurer:
-    """Acts where this node leads, a step at a time."""
+    """Changes members where this node leads, a step at a time."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Reconfigurer:
         lives: Callable[[], dict[str, str]],
         event_log: events.EventLog,
     ) -> None:
-        """``lives``: the members as which nodes are met now, by name, this one included."""
+        """``lives``: the members that the nodes are now, by name, this one included."""
         self._host, self._replicas, self._events = host, replicas, event_log
         self._assignments, self._lives = assignments, lives
         self._reported: dict[tuple[str, str], None] = {}  # group and member whose log is lost
@@ -67,7 +67,9 @@ class Reconfigurer:
         self._host.propose(group, encode_invoke(invoke), REASSIGN_TIMEOUT_S, done)
 
     def _report_lost_logs(self, group: Group) -> None:
-        """A follower that has lost what it had acknowledged stays out. That must not be silent."""
+        """Report each follower that has lost entries that it had acknowledged: it stays out of the
+        quorum, and that must not be silent.
+        """
         for member in group.raft.followers_with_lost_log():
             if (group.name, member) not in self._reported:
                 self._reported[group.name, member] = None

@@ -1,4 +1,6 @@
-"""What a partition's log holds. Every command names the epoch of the primary that proposed it."""
+"""The commands in a partition's log. Every command names the epoch of the primary that proposed
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ Writes = tuple[tuple[bytes, bytes], ...]
 
 
 class Takeover(msgspec.Struct, frozen=True, array_like=True, tag="takeover"):
-    """A new primary: commands of older epochs do nothing from here on, and every later version is
-    above ``floor``, the highest timestamp that an earlier primary may have promised about.
+    """A new primary: commands of older epochs have no effect from here on, and every later version
+    is above ``floor``, the highest timestamp that an earlier primary may have promised about.
     """
 
     epoch: int
@@ -31,8 +33,8 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
-    """What ``txn`` has read and writes here stays locked until its outcome at ``home`` is known;
-    it can't commit below ``ts``.
+    """The keys that ``txn`` has read and writes here stay locked until its outcome at ``home`` is
+    known; it can't commit below ``ts``.
     """
 
     epoch: int

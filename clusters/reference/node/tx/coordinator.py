@@ -77,7 +77,7 @@ NOT_COMMITTED = (
 
 
 class Transaction:
-    """One open read-write transaction. After a ``TxError`` it must only be given up."""
+    """One open read-write transaction. After a ``TxError`` the only legal call is ``rollback``."""
 
     def __init__(
         self, *, txn: TxnId, limit_s: float, partitions: int, primaries: PrimaryClient, clock: Hlc
@@ -92,9 +92,9 @@ class Transaction:
         self._locked: dict[bytes, None] = {}  # exclusively
 
     async def get(self, key: bytes, *, for_update: bool = False) -> bytes | None:
-        """The value as this transaction sees it: own writes, what it read before, the primary's.
-        ``for_update`` locks it exclusively now: of two that read what both then write, one can only
-        die, and the sooner the less of its work is lost.
+        """The value as this transaction sees it: its own write, its earlier read, or the primary's
+        value. ``for_update`` locks the key exclusively now: of two transactions that read and then
+        write a key, one can only die, and the sooner it dies the less of its work is lost.
         """
         self._limits.count_key(key)
         if key in self._writes and not planted("own-write-unseen"):
@@ -107,7 +107,7 @@ class Transaction:
         return self._reads[key]
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Keep the write; its key is locked, if only against other writers."""
+        """Keep the write; its key is locked now, at least against other writers."""
         self._limits.count_key(key, value)
         if key not in self._locked and key not in self._reads:
             await self._lock(key, exclusive=True, read=False)
@@ -145,15 +145,15 @@ class Transaction:
         raise TxError(failed)
 
     def rollback(self) -> None:
-        """Let every lock go. What is prepared is told too; where that does not arrive, a
-        participant that finds it asks home, where there is no outcome.
+        """Release every lock. A prepared participant is told too; where that message does not
+        arrive, the participant asks home, where there is no outcome.
         """
         tokens, self._tokens = self._tokens, {}
         for partition in tokens:
             self._primaries.notify(partition, Finish(partition, self.txn, 0))
 
     async def _validate(self) -> int:
-        """Nothing was written, so no failure here leaves any doubt."""
+        """Validate at every primary. Nothing was written, so no failure here leaves any doubt."""
         ts = self._clock.now()
         answers = await self._ask_all(
             Ack, (Validate(p, self.txn, token, ts) for p, token in self._tokens.items())
@@ -186,8 +186,9 @@ class Transaction:
     async def _ask_all(
         self, wanted: type[object], bodies: Iterable[Validate | Prepare]
     ) -> list[PeerAnswer]:
-        """The answers to all, or to some where one of these is not ``wanted``: then nobody is
-        waited for any more, and ``rollback`` ends what the others were asked for.
+        """The answers to all ``bodies``; or, once an answer is not ``wanted``, those so far: the
+        rest is no longer waited for, and ``rollback`` ends their transactions at the other
+        participants.
         """
         limit_s = self._limits.left_s()
         return await all_of(
@@ -196,7 +197,9 @@ class Transaction:
         )
 
     def _must(self, answers: list[PeerAnswer], wanted: type[object], text: str) -> None:
-        """Raise what the first failure means here: no outcome was asked for, so none will be."""
+        """Raise the error that the first failure means here: no outcome was asked for, so none will
+        be.
+        """
         for answer in answers:
             if not isinstance(answer, wanted):
                 failed = _failed(answer)

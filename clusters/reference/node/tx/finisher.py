@@ -61,7 +61,7 @@ class Finisher:
 
     def _overdue(self, tx: OpenTransaction) -> bool:
         """Whether a prepared transaction should have been decided by now. The other participants
-        may have let it wait for locks; what home lets it wait for is known there.
+        may have let it wait for locks; a wait at home is known there.
         """
         settled = self._primary.locks.settled(tx.txn)
         timeout_s = RECOVER_AFTER_S + (0.0 if settled else LOCK_TIMEOUT_S)

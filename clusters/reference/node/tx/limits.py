@@ -1,5 +1,5 @@
-"""What bounds a transaction: its size, since its commit has to fit into a log entry and its answer
-into a frame; its deadline; and every wait on its way.
+"""The bounds of a transaction: its size, since its commit has to fit into a log entry and its
+answer into a frame; its deadline; and every wait on its way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TxError(Exception):
 
 
 class Limits:
-    """The deadline of a transaction, and what may be in it."""
+    """The deadline of a transaction, and the limits of its contents."""
 
     def __init__(self, txn: TxnId, limit_s: float) -> None:
         """``limit_s`` from now on it is given up."""
@@ -61,7 +61,7 @@ class Limits:
         return max(1, int(self.left_s() * 1000))
 
     def count_key(self, key: bytes, value: bytes | None = None) -> None:
-        """Count a key, and what is written to it. Raises ``TxError`` over a limit."""
+        """Count a key, and the bytes written to it. Raises ``TxError`` over a limit."""
         self.left_s()
         if not 0 < len(key) <= MAX_KEY_BYTES:
             raise error(codes.TOO_LARGE, f"key: 1 to {MAX_KEY_BYTES} bytes (got {len(key)})")

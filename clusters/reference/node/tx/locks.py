@@ -17,7 +17,7 @@ from clusters.reference.node.wire.messages import TxnId
 
 
 class Answer(enum.Enum):
-    """What becomes of a request."""
+    """The result of a request."""
 
     GRANTED = "granted"
     WAITING = "waiting"
@@ -25,7 +25,9 @@ class Answer(enum.Enum):
 
 
 class _Lock:
-    """One key. ``holders``: exclusive or not; ``queue``: the youngest first, with what is asked."""
+    """One key. ``holders``: exclusive or not; ``queue``: the youngest first, with the mode asked
+    for.
+    """
 
     __slots__ = ("holders", "queue")
 
@@ -35,7 +37,7 @@ class _Lock:
 
 
 class LockTable:
-    """Pure: it says which transaction has to wait. Each waits for one key at a time."""
+    """Pure: it returns which transactions have to wait. Each waits for one key at a time."""
 
     def __init__(self) -> None:
         self._locks: dict[bytes, _Lock] = {}
@@ -111,7 +113,7 @@ class LockTable:
         return None
 
     def waited_for(self, txn: TxnId) -> bool:
-        """Whether anybody waits for a key that ``txn`` holds."""
+        """Whether any transaction waits for a key that ``txn`` holds."""
         return any(self._locks[key].queue for key in self._held.get(txn, ()))
 
     def rows(self) -> Iterator[tuple[bytes, TxnId, bool, int]]:

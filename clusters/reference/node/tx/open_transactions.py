@@ -1,4 +1,6 @@
-"""Transactions that are open at a primary: until when, and what waits for their locks and ends."""
+"""Transactions that are open at a primary: their deadlines, and the waiters for their locks and
+ends.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ MAX_OPEN_TRANSACTIONS = 10_000  # open in one partition; one more is refused
 
 
 class OpenTransaction:
-    """One transaction at one primary, ``since_s``. ``ts``: what it can't commit below, once
-    ``proposed``: then only the log ends it. ``durable_s``: it was not in the log before.
+    """One transaction at one primary, open since ``since_s``. ``ts``: it can't commit below this;
+    once ``proposed``, only the log ends it. ``durable_s``: before this time its command was not in
+    the log.
     """
 
     def __init__(self, txn: TxnId, number: int, since_s: float, deadline_s: float) -> None:
@@ -25,18 +28,18 @@ class OpenTransaction:
         self._ends: list[asyncio.Future[bool]] = []
 
     def propose(self, ts: int) -> None:
-        """Its command is on the way to the log: it can't have been acknowledged before."""
+        """Its command is on the way to the log: it can't have been acknowledged before now."""
         self.ts, self.proposed = ts, True
         self.proposed_s = self.durable_s = asyncio.get_running_loop().time()
 
     def found(self, ts: int) -> None:
-        """Its command was found in the log: it is not known since when."""
+        """Its command was found in the log: since when it is there is unknown."""
         self.propose(ts)
         self.durable_s = float("-inf")
 
     def ask(self) -> None:
-        """One more request for a lock, which ``asked`` counts. A coordinator that gave up an answer
-        asks again, and a waiter of the request before waits for nothing.
+        """Count one more request for a lock in ``asked``. A coordinator that gave up an answer asks
+        again, and the waiter of the former request is refused.
         """
         self._answer(granted=False)
         self.asked += 1
@@ -71,11 +74,13 @@ class OpenTransaction:
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody waits for its end."""
+        """Whether any task waits for its end."""
         return bool(self._ends)
 
     def end(self) -> None:
-        """It is over here, and every waiter is told."""
+        """The transaction is over here: refuse its lock request, and answer all that wait for its
+        end.
+        """
         self.over = True
         self._answer(granted=False)
         for ended in self._ends:

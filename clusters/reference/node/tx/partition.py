@@ -1,10 +1,10 @@
 """A partition: a state machine of commands over two protocols. ``Replication`` proposes commands to
-all replicas; ``PartitionStorage`` keeps what the commands write. The state machine holds what is
-prepared, and the outcomes of the transactions whose commit partition this is.
+all replicas; ``PartitionStorage`` keeps the versions that they write. The state machine holds the
+prepared transactions, and the outcomes of the transactions whose commit partition this is.
 
-Every member applies the same commands in the same order with the same result. What needs a lock or
-a clock was decided by the primary before it proposed; what the log decides is which came first:
-epoch against epoch, commit against abort.
+Every member applies the same commands in the same order with the same result. The primary decides
+all that needs a lock or a clock before it proposes; the log decides which came first: epoch against
+epoch, commit against abort.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Result = CommitReply | PrepareReply | ResolveReply | Ack | Failed
 
 
 class Replication(Protocol):
-    """How commands get to all replicas of a partition."""
+    """The way of commands to all replicas of a partition."""
 
     @property
     def serving(self) -> bool:
@@ -54,7 +54,7 @@ class Replication(Protocol):
 
 
 class PartitionStorage(Protocol):
-    """What the commands of a partition write: the versions of its keys."""
+    """The versions of a partition's keys, which its commands write."""
 
     def __len__(self) -> int:
         """How many keys there are."""
@@ -89,7 +89,7 @@ class PartitionStorage(Protocol):
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a transaction whose commit partition this is; ``ts`` 0: aborted."""
+    """The outcome of a transaction whose commit partition this is; ``ts`` 0: aborted."""
 
     ts: int
     participants: tuple[int, ...] = ()
@@ -155,15 +155,15 @@ class Partition:
         raise InvariantBroken(f"a command that no primary proposes: {command}")
 
     def predict(self, entry: Entry) -> Result | None:
-        """What ``apply`` will say unless another primary takes over."""
+        """The result of ``apply`` unless another primary takes over."""
         command = commands.decode(entry.data) if entry.data else None
         if isinstance(command, Commit):
             return CommitReply(command.ts)
         return None
 
     def content(self) -> Iterable[object]:
-        """Newest versions, what is prepared, outcomes. Older versions are left out: when they go
-        may differ after a restored snapshot.
+        """Newest versions, prepared transactions, outcomes. Older versions are left out: after a
+        restored snapshot a member may drop them at another time.
         """
         head = (self.epoch, self.max_ts, self.horizon)
         rows = ((key, versions[-1]) for key, versions in self.versions.dump())
@@ -177,7 +177,7 @@ class Partition:
         return ended
 
     def outcome(self, txn: TxnId) -> ResolveReply | None:
-        """What became of ``txn``, if that is certain."""
+        """The outcome of ``txn``, if that is certain."""
         held = self.outcomes.get(txn)
         if held is not None:
             return ResolveReply(held.ts)
@@ -201,7 +201,7 @@ class Partition:
         return self._new_storage()
 
     def restoring(self) -> SnapshotRestore:
-        """The way to become what ``snapshot`` saw."""
+        """A restore to the state that ``snapshot`` captured."""
         return SnapshotRestore(self)
 
     def _take_over(self, command: Takeover) -> Ack | Failed:
@@ -285,7 +285,7 @@ class SnapshotRestore:
             self._versions.load(key, row[:1] if planted("snapshot-applied-partly") else row)
 
     def done(self) -> None:
-        """``partition`` is what the chunks say."""
+        """The ``partition`` takes over the state in the chunks."""
         partition, head = self._partition, self._head
         if head is None:
             raise InvariantBroken("a snapshot without any chunk")

@@ -1,9 +1,9 @@
-"""What the primary of a partition does: locks, reads, commits, under its lease and epoch.
+"""The work of the primary of a partition: locks, reads, commits, under its lease and epoch.
 
 A primary is *open* from the moment its takeover is applied until it stops leading or another is
-granted. Open, it keeps locks and open transactions; it acknowledges, reads and grants only
-while the lease of its node holds. Losing the lease for a moment loses nothing: no other node was
-granted meanwhile, or this primary would be closed.
+granted. Open, it keeps locks and open transactions; it acknowledges, reads and grants only while
+the lease of its node holds. Losing the lease for a moment loses nothing: no other node was granted
+meanwhile, or this primary would be closed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CEILING_POLL_S = 0.05
 
 
 class Promises:
-    """What a primary promises about timestamps, so that read-only transactions need no locks."""
+    """The promises of a primary about timestamps, so that read-only transactions need no locks."""
 
     def __init__(self, clock: Hlc, leases: LeaseTable) -> None:
         self._clock, self._leases = clock, leases
@@ -73,15 +73,15 @@ class Promises:
         self._found_ts, self._opened_s = written_ts, asyncio.get_running_loop().time()
 
     def fresh(self, at_s: float) -> int:
-        """Nothing above this timestamp was acknowledged here before ``at_s``."""
+        """A timestamp above which nothing was acknowledged here before ``at_s``."""
         if at_s < self._opened_s:
             return self._found_ts
         return self._leases.clock_at(at_s)
 
     async def made(self, ts: int) -> bool:
-        """Whether from now on, as long as the lease holds, no version is at or below ``ts``. A
-        successor only knows what the lease says, so ``ts`` must be below its ceiling, which rises
-        as it is renewed.
+        """Promise that from now on, as long as the lease holds, no version is written at or below
+        ``ts``; whether that worked. A successor knows only the lease's ceiling, so ``ts`` must not
+        be above it; it rises with each renewal.
         """
         self._clock.observe(ts)
         now_s = asyncio.get_running_loop().time
@@ -92,7 +92,7 @@ class Promises:
 
 
 class Primary:
-    """The primary role of one partition on one node, whether it has it now or not."""
+    """The primary role of one partition on one node, whether the node has it now or not."""
 
     def __init__(
         self,
@@ -104,7 +104,9 @@ class Primary:
         clock: Hlc,
         leases: LeaseTable,
     ) -> None:
-        """``outcomes`` sends what was committed here to the other participants."""
+        """``outcomes`` sends the outcomes of transactions that committed here to the other
+        participants.
+        """
         self.number, self.partition, self.clock = number, partition, clock
         self._replication, self._outcomes, self._leases = replication, outcomes, leases
         self.epoch = 0
@@ -284,8 +286,8 @@ class Primary:
         return done
 
     async def _finish(self, body: Finish) -> Ack | Failed:
-        """What is prepared, or on its way to the log, ends by command; another transaction has only
-        locks to lose.
+        """End ``txn``: by a command where it is prepared, or on its way to the log; another
+        transaction only loses its locks.
         """
         tx = self.transactions.get(body.txn)
         proposed = tx is not None and tx.proposed
@@ -335,8 +337,8 @@ class Primary:
         return ExecuteReply(tuple(values), done.ts) if isinstance(done, CommitReply) else done
 
     async def _resolve(self, body: Resolve) -> ResolveReply | Failed:
-        """The outcome of a transaction whose home this is; it is *aborted* from now on where there
-        is none. A commit that waits for a lock here is waited for: its coordinator lives.
+        """The outcome of a transaction whose home this is; from now on it is *aborted* where it had
+        none. A commit that waits for a lock here is waited for: its coordinator lives.
         """
         tx = self.transactions.get(body.txn)
         if tx is not None and tx.waits:
@@ -352,7 +354,8 @@ class Primary:
 
     async def _read_at(self, body: ReadAt) -> Version | Failed:
         """The version at a timestamp. Once that is promised, no transaction commits at or below it
-        any more; one that may yet do so is waited for. It takes no lock, so no writer ever waits.
+        any more; one that may yet do so is waited for. The read takes no lock, so no writer ever
+        waits for it.
         """
         fresh_s = _now_s() - STALENESS_S - body.age_ms / 1000
         if body.ts < self.promises.fresh(fresh_s):
@@ -424,8 +427,8 @@ class Primary:
         return self._died(key) if answer is Answer.DIED else None
 
     def _ask(self, tx: OpenTransaction, key: bytes, *, exclusive: bool) -> Answer:
-        """Ask for the lock. Of several requests of one transaction the last counts: it waits for
-        one key at a time.
+        """Ask for the lock. Of several requests of one transaction the last counts: a transaction
+        waits for one key at a time.
         """
         tx.ask()
         self._grant(self.locks.withdraw(tx.txn))
@@ -452,15 +455,15 @@ class Primary:
             self._grant(self.locks.release(txn))
 
     def applied(self, ended: list[TxnId]) -> None:
-        """The log says that these transactions hold nothing here any more."""
+        """These transactions hold nothing here any more, by the log: end them."""
         if self.epoch:
             for txn in ended:
                 self.drop(txn)
 
     def _interpret_outcome(self, txn: TxnId, done: object, wanted: type[T]) -> T | Failed:
-        """What the result of proposing for ``txn`` means. A command that was never in the log ends
-        the transaction; one that may be in it leaves it open, until it is applied or this primary
-        is closed.
+        """The meaning of ``done``, the result of proposing for ``txn``. A command that was never in
+        the log ends the transaction; one that may be in it leaves it open, until the command is
+        applied or this primary is closed.
         """
         if isinstance(done, wanted):
             return done

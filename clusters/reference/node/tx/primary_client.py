@@ -35,12 +35,11 @@ class PrimaryClient:
     async def ask(
         self, partition: int, body: PrimaryBody, timeout_s: float, limit_s: float | None = None
     ) -> PeerAnswer:
-        """The primary's answer to ``body`` within ``limit_s`` once it is asked, by default within
+        """The primary's answer to ``body`` within ``limit_s`` of each request, by default within
         ``timeout_s``.
 
-        While it is certain that nothing was done, it is asked again for ``timeout_s``: that
-        covers a change of primaries. So is an unanswered question that may be repeated without
-        harm.
+        While it is certain that a request had no effect, it is sent again for ``timeout_s``: that
+        covers a change of primaries. So is an unanswered request that may be repeated without harm.
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + timeout_s

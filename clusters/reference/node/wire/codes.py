@@ -1,5 +1,5 @@
-"""The store's error codes, as they travel. What each says about a transaction is in the adapter's
-table (``clusters/reference/errors.py``).
+"""The store's error codes, as they travel. The meaning of each for a transaction is in the
+adapter's table (``clusters/reference/errors.py``).
 """
 
 from __future__ import annotations

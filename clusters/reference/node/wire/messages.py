@@ -1,6 +1,6 @@
-"""What travels: between nodes, and between a client and the node it talks to.
+"""Messages between nodes, and between a client and the node that it talks to.
 
-What a node reports of itself is in ``reports``.
+A node's reports of itself are in ``reports``.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class TxnId(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class LockToken(msgspec.Struct, frozen=True, array_like=True):
-    """What a transaction holds at a primary, by the primary's epoch and a number that it gives
-    once. (0, 0): nothing yet. A transaction that shows another token than the primary's has lost
-    its locks.
+    """The token of a transaction's locks at a primary: the primary's epoch, and a number that it
+    gives once. (0, 0): no locks yet. A transaction that shows another token than the primary's has
+    lost its locks.
     """
 
     epoch: int
@@ -73,7 +73,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, array_like=True):
-    """Answers the beat of ``tick``: all that it claims is so, and goes on to be, except what was
+    """Answers the heartbeat of ``tick``: all its claims hold, and go on to hold, except those
     ``refused``.
     """
 
@@ -82,8 +82,9 @@ class HeartbeatAck(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag="ping"):
-    """Keeps the link known to be alive and clocks together, and tells the founders of the sender's
-    cluster, none where it does not know, ``None`` where it told before on this connection.
+    """Keeps the link known to be alive and clocks together, and reports the founders of the
+    sender's cluster: empty where it does not know them, ``None`` where it reported them before on
+    this connection.
     """
 
     ts: int
@@ -99,8 +100,9 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, tag="pong"):
 
 
 class Lock(msgspec.Struct, frozen=True, array_like=True, tag="lock"):
-    """To a primary: lock ``key``, and tell its value where it is ``read``. All ``limit_ms``: how
-    long the primary may keep the transaction, or wait before it answers that it does not know.
+    """To a primary: lock ``key``, and return its value where it is ``read``. All ``limit_ms``: how
+    long the primary may keep the transaction, or wait before it answers that the outcome is
+    unknown.
     """
 
     partition: int
@@ -122,8 +124,8 @@ class Execute(msgspec.Struct, frozen=True, array_like=True, tag="execute"):
 
 
 class Validate(msgspec.Struct, frozen=True, array_like=True, tag="validate"):
-    """To a primary: do the locks still hold? Then write no version below ``ts`` to what they
-    protect any more, and let them go.
+    """To a primary: do the locks still hold? Then write no version below ``ts`` to the keys that
+    they protect any more, and release them.
     """
 
     partition: int
@@ -133,9 +135,9 @@ class Validate(msgspec.Struct, frozen=True, array_like=True, tag="validate"):
 
 
 class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
-    """To a primary: lock what is written exclusively, and make the transaction's locks and writes
-    here durable, to be finished as the partition ``home`` says. ``settled``: it has every lock that
-    it needs elsewhere.
+    """To a primary: lock the written keys exclusively, and make the transaction's locks and writes
+    here durable, to be finished as the partition ``home`` decides. ``settled``: it has every lock
+    that it needs elsewhere.
     """
 
     partition: int
@@ -148,8 +150,8 @@ class Prepare(msgspec.Struct, frozen=True, array_like=True, tag="prepare"):
 
 
 class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """To the primary of the commit partition: lock what is written exclusively, commit not before
-    ``ts``, record that it is so, and finish it at ``participants``, which are prepared.
+    """To the primary of the commit partition: lock the written keys exclusively, commit not before
+    ``ts``, record the outcome, and finish the transaction at ``participants``, which are prepared.
     """
 
     partition: int
@@ -162,7 +164,9 @@ class CommitTx(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
-    """To a primary: what is prepared has committed at ``ts``; 0: the transaction is given up."""
+    """To a primary: the prepared ``txn`` has committed at ``ts``; 0: the transaction is given
+    up.
+    """
 
     partition: int
     txn: TxnId
@@ -170,8 +174,8 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
 
 
 class Resolve(msgspec.Struct, frozen=True, array_like=True, tag="resolve"):
-    """To the primary of a commit partition: what became of ``txn``? If nothing did, it is aborted
-    now.
+    """To the primary of a commit partition: the outcome of ``txn``. Where it has none, it is
+    aborted now.
     """
 
     partition: int
@@ -337,7 +341,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag="begun"):
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag="value"):
-    """What a get saw."""
+    """The value that a get saw."""
 
     value: bytes | None
 
@@ -364,8 +368,8 @@ ReplyBody = Started | Value | Ok | Committed | OneShotReply | Failed
 
 
 class ClientRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A client's request; ids count up per connection. To one that wants no answer nothing is said
-    unless it fails: then the next one is not tried, and answered with that.
+    """A client's request; ids count up per connection. A request that wants no answer gets none
+    unless it fails: then the next one is not tried, and answered with that failure.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""Admin questions, and what a node tells of itself in answer."""
+"""Admin questions, and a node's reports of itself in answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class LogMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Recovered(msgspec.Struct, frozen=True, array_like=True):
-    """What this start found on its disk: term, vote, and up to where the log or its snapshot."""
+    """The state that this start found on its disk: term, vote, and the last index of the log or its
+    snapshot.
+    """
 
     term: int
     vote: str | None
@@ -32,8 +34,8 @@ class ReplicaReport(msgspec.Struct, frozen=True, array_like=True):
     ``applied_index``, whose entry is of ``applied_term``.
 
     ``voter``: it counts, among ``voters``. ``acting``: it would acknowledge now, under ``epoch``.
-    ``locks`` and ``prepared``: what transactions hold here. ``content`` and ``log``, the newest
-    committed entries, only where the whole was asked for.
+    ``locks`` and ``prepared``: how many locks are held and transactions prepared here. ``content``
+    and ``log``, the newest committed entries, only where the whole was asked for.
     """
 
     group: str
@@ -127,7 +129,7 @@ class PrimaryStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
-    """The state of a node. ``assignments`` is empty until metastorage told it; ``lease_s``: how
+    """The state of a node. ``assignments`` is empty until metastorage holds them; ``lease_s``: how
     long its lease still holds, below 0 if it does not; ``clock``: its hybrid logical clock.
     """
 
