@@ -12,7 +12,7 @@ from harness.protocols.cluster import Capability, Grudge, LinkShape
 from harness.protocols.faults import Fault, PlannedFault, Victims
 from nemesis import grudges
 
-# What these do to a machine, its links can't be tried.
+# Under these the links of a machine can't be probed.
 _SILENCING = frozenset({Capability.FREEZE, Capability.HOST_LOSS})
 
 

@@ -14,7 +14,7 @@ _CLOCK = frozenset({Capability.CLOCK})
 _USUAL_JUMP_MS = 20_000.0  # no log, lease or lock may care
 # Two nodes may drift apart by 5 % within a lease; one that gains and one that loses stay below.
 _USUAL_DRIFT = 2.0
-_RIGHT_S = 0.05  # what is closer to the controller's clock counts as right
+_RIGHT_S = 0.05  # a clock that is closer to the controller's counts as right
 _SAME_RATE = 0.001
 _AIMS = ("leader of any partition", "one", "metastorage leader", "minority")
 

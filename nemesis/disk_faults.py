@@ -94,7 +94,7 @@ class Refusing:
         )
 
     async def heal(self, hit: Hit) -> None:
-        """Let it work, and start what stopped for it."""
+        """Let it work, and restart the program if it stopped for it."""
         await hit.hardware.set_disk(hit.node, DiskTrouble())
         await start_stopped(hit.scene.provider, hit.node)
 
@@ -114,7 +114,7 @@ class BitFlip:
         await hit.scene.provider.start(hit.node)
 
     async def effective(self, hit: Hit) -> Proof:
-        """A bit is not what was written, and what the program makes of it."""
+        """A bit differs from the written one; the text tells whether the program runs on."""
         look = await hit.hardware.try_disk(hit.node)
         status = await hit.scene.provider.probe(hit.node)
         runs = "runs" if status.running else f"does not run ({status.end})"

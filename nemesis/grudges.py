@@ -18,7 +18,7 @@ def grudge_of(links: Iterable[Link]) -> Grudge:
 
 
 def one_way(sources: Iterable[str], destinations: Iterable[str]) -> Grudge:
-    """What ``sources`` send no longer reaches ``destinations``; the way back stays open."""
+    """Nothing that ``sources`` send reaches ``destinations`` any more; the way back stays open."""
     receivers = tuple(destinations)
     return grudge_of((source, receiver) for source in sources for receiver in receivers)
 

@@ -72,8 +72,8 @@ class HardwareFault:
     may_end: bool = False
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
-        """Refuse what is no target here, a strength that the kind does not have, and a majority
-        where the kind destroys.
+        """Refuse a text that is no target here, a strength that the kind does not have, and a
+        majority where the kind destroys.
         """
         parsed = targets.checked(target, self.unit, nodes, partitions, path)
         if self.destroys and targets.is_majority(parsed, len(nodes)):

@@ -44,7 +44,7 @@ class LinkFault:
         return (WHOLE,) if self.ring_of else ()
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
-        """Refuse what is no target here, and one with a strength: these kinds have none."""
+        """Refuse a text that is no target here, and one with a strength: these kinds have none."""
         if self.ring_of and " ".join(target.split()) != WHOLE:
             raise PlanError(path, f"fault {self.kind!r} takes target 'all' only (got {target!r})")
         if len(nodes) < self.ring_of:
@@ -73,7 +73,7 @@ class LinkFault:
         """Nothing: the nemesis takes the grudge out of the union."""
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
-        """What is sent over every link that was cut arrives again."""
+        """Datagrams over every link that was cut arrive again."""
         if not victims.grudge:
             return Proof(holds=True, text="other faults hold all of its links")
         return await _every_link(scene, victims, carries=True)
@@ -108,8 +108,8 @@ def partition() -> LinkFault:
     """Cut the targets off from the rest, in both directions; clients still reach every node.
 
     The target is the shape: ``one`` isolates a node, ``half`` makes random halves, ``first half``
-    the same halves every time, ``minority`` and ``majority`` what they say, ``all`` takes every
-    link.
+    the same halves every time, ``minority`` and ``majority`` cut off so many nodes, ``all`` takes
+    every link.
     """
     needs = frozenset({Capability.PARTITION})
     return LinkFault(kind="partition", needs=needs, cuts=around)
@@ -156,12 +156,12 @@ _NEEDS = frozenset({Capability.ONE_WAY_PARTITION})
 
 
 def one_way() -> LinkFault:
-    """Nothing that the targets send reaches the rest; they still hear everybody."""
+    """Nothing that the targets send reaches the rest; they still hear every node."""
     return LinkFault(kind="one-way", needs=_NEEDS, cuts=out_of)
 
 
 def one_way_in() -> LinkFault:
-    """Nothing that the rest sends reaches the targets; everybody still hears them."""
+    """Nothing that the rest sends reaches the targets; every node still hears them."""
     return LinkFault(kind="one-way-in", needs=_NEEDS, cuts=into)
 
 

@@ -50,7 +50,7 @@ class NodeFault:
     ends: bool = False
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
-        """Refuse what is no target here, and one with a strength: these kinds have none."""
+        """Refuse a text that is no target here, and one with a strength: these kinds have none."""
         targets.checked(target, "", nodes, partitions, path)
 
     def resolve(
@@ -289,7 +289,7 @@ class HostLoss:
         return await provider.lose(node)
 
     async def heal(self, provider: Provider, node: str) -> None:
-        """Bring the machine back, then start what does not run on it."""
+        """Bring the machine back, then start the program unless it runs."""
         await provider.restore(node)
         await start_stopped(provider, node)
 

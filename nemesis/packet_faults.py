@@ -45,7 +45,7 @@ class ShapingFault:
     aims: tuple[str, ...] = ()
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
-        """Refuse what is no target here, and a strength in another unit or out of range."""
+        """Refuse a text that is no target here, and a strength in another unit or out of range."""
         parsed = targets.checked(target, self.unit, nodes, partitions, path)
         strength = targets.strength_of(parsed, self.usual)
         if strength < self.least:

@@ -92,8 +92,8 @@ class Nemesis:
     async def run(self, scene: Scene, started_ns: int) -> None:
         """Apply the whole schedule, offsets counted from ``started_ns``; return when it is over.
 
-        After cancellation ``heal_all`` mends what was left in force. Raises ``HarnessError`` where
-        the history takes no more records.
+        After cancellation ``heal_all`` heals the faults left in force. Raises ``HarnessError``
+        where the history takes no more records.
         """
         for number, planned in enumerate(self._schedule):
             self._record(scene, number, planned, FaultState.PLANNED)
@@ -106,8 +106,8 @@ class Nemesis:
             raise HarnessError("; ".join(reasons)) from errors
 
     async def heal_all(self, scene: Scene) -> None:
-        """Heal what is in force and prove it; not to be called while ``run`` goes on. Idempotent:
-        what could not be proven is tried again with the next call.
+        """Heal every fault in force and prove it; not to be called while ``run`` goes on.
+        Idempotent: the next call tries a heal again that could not be proven.
         """
         left = [active for _, active in sorted(self._active.items())]
         await together(self._mend(scene, active, final=True) for active in left)
@@ -152,7 +152,7 @@ class Nemesis:
     ) -> tuple[Victims | None, str]:
         """Victims of which no other active fault holds a node, or why there are none."""
         fault = self._faults[planned.kind]
-        # A draw of its own for every try: what hit a busy node may hit a free one next.
+        # A draw of its own for every try: a target that hit a busy node may hit a free one next.
         draw = self._streams[number].getrandbits(63)
         try:
             victims = fault.resolve(planned.target, roles, scene.cluster.nodes, draw)
@@ -243,7 +243,7 @@ class Nemesis:
         elif final:
             lacking = "heal can't be shown" if proof.holds is None else "not healed"
             if active.gone_ns is not None:
-                # What does not serve once the fault is gone is to be seen: it is no fault's doing.
+                # The fault is gone: that a node still does not serve is no effect of it.
                 self._note(scene, active, FaultState.HEALED, proof.text, active.gone_ns)
             self._unproven(scene, active, "heal", f"{lacking}: {proof.text}")
         else:

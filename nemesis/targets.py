@@ -267,7 +267,7 @@ def _holders(form: Form, roles: Roles) -> Mapping[int, str]:
 
 
 def _how_many(form: Form, nodes: int) -> int:
-    """How many of ``nodes`` a form takes; a majority is what a quorum needs."""
+    """How many of ``nodes`` a form takes; a majority is the size of a quorum."""
     minority, majority = max(0, (nodes - 1) // 2), nodes // 2 + 1 if nodes else 0
     counts = {
         Form.ONE: min(1, nodes),

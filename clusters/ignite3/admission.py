@@ -120,7 +120,7 @@ class Admission:
         return out
 
     async def revive(self) -> None:
-        """Start what is down, resume what is paused."""
+        """Start nodes that are down, resume nodes that are paused."""
         await together(self._revive(node) for node in self.cluster.nodes)
 
     async def _revive(self, node: str) -> None:

@@ -1,5 +1,5 @@
 """The parts of a release on this machine: jars by Maven, a Java runtime by jlink, our driver by
-javac; kept in the user's cache by a hash of what they are made from.
+javac; kept in the user's cache by a hash of their sources.
 
 Blocking; meant for set-up, not for a run.
 """
@@ -85,7 +85,9 @@ class Artifacts:
 
     @property
     def adopted(self) -> Path:
-        """Where the jars are that somebody brought; there, they stand in the place of Maven's."""
+        """The directory of adopted jars, which a user brought; where it exists, they replace
+        Maven's.
+        """
         return self.root / "adopted"
 
     @property
@@ -95,8 +97,8 @@ class Artifacts:
 
     @property
     def origin(self) -> str:
-        """What tells the node's jars from those of every other: the sums of those adopted, the
-        coordinates of Maven's.
+        """A text that tells the node's jars from those of every other: the sums of adopted jars,
+        the coordinates of Maven's.
         """
         if self.adopted.is_dir():
             return (self.adopted / SUMS).read_text()
@@ -167,7 +169,9 @@ class Artifacts:
         return self.made(f"driver-{driver_digest()}", partial(_compile, library))
 
     def driver_command(self) -> tuple[str, ...]:
-        """What starts the driver. Raises ``NotPrepared`` where set-up has not been run."""
+        """The command that starts the driver. Raises ``NotPrepared`` where set-up has not been
+        run.
+        """
         classes, library = self.root / f"driver-{driver_digest()}", self.client_library
         # First what set-up makes: it names every tool that is lacking at once.
         if not classes.is_dir() or not library.is_dir():
@@ -196,7 +200,7 @@ class Artifacts:
         return target
 
     def _forget_partials(self) -> None:
-        """Remove what set-ups that were killed left behind."""
+        """Remove the partial results of set-ups that were killed."""
         for path in self.root.glob(f"*{PARTIAL}"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > PARTIAL_LIMIT_S:
@@ -291,7 +295,7 @@ def _tool(name: str) -> str:
 
 
 def run(limit_s: int, *argv: str) -> None:
-    """Run a command to its end. Raises ``HarnessError`` with what it said."""
+    """Run a command to its end. Raises ``HarnessError`` with its output."""
     try:
         done = subprocess.run(
             argv,
@@ -309,7 +313,7 @@ def run(limit_s: int, *argv: str) -> None:
 
 
 def digest(content: bytes) -> str:
-    """What tells ``content`` from every other, short enough for a name."""
+    """A digest that tells ``content`` from every other, short enough for a name."""
     return hashlib.sha256(content).hexdigest()[:12]
 
 

@@ -18,7 +18,7 @@ from harness.errors import InvariantError
 from harness.protocols.client import StoreError
 
 LINE_LIMIT_BYTES = 1 << 22  # one value at most
-SAID_BYTES, SAID_LINES = 2048, 3  # of what it said on standard error: kept, and told
+SAID_BYTES, SAID_LINES = 2048, 3  # of standard error: kept, and quoted in errors
 END_LIMIT_S = 1.0  # for a process that answers no more to end by itself, and say why
 LAST_WORDS = "the process of clients has ended"
 

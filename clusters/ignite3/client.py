@@ -38,9 +38,10 @@ _value: msgspec.json.Decoder[Stored] = msgspec.json.Decoder(Stored)
 
 @attrs.frozen(kw_only=True)
 class Session:
-    """What outlives a connection of a logical process. ``not_before_s``: a snapshot that is begun
-    earlier (on the loop's clock) could be older than what the process has seen on the connection
-    before; ``heard`` is called with the loop's time after each answer that shows data.
+    """The state of a logical process that outlives its connections. ``not_before_s``: a snapshot
+    that is begun earlier (on the loop's clock) could be older than the data that the process has
+    seen on the connection before; ``heard`` is called with the loop's time after each answer that
+    shows data.
     """
 
     access: Access = "key-value"
@@ -131,7 +132,7 @@ class IgniteClient:
         await self.ask("sql", text=text)
 
     async def close(self) -> None:
-        """Drop the connection; what is open on it is rolled back."""
+        """Drop the connection; its open transaction is rolled back."""
         self._broken = self._broken or "closed by the client"
         self._bridge.tell("close", self._number)
 

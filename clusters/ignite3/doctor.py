@@ -1,4 +1,4 @@
-"""What this machine has of what drills of Apache Ignite 3 need."""
+"""This machine's readiness for drills of Apache Ignite 3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PREPARE = "scripts/prepare-ignite"
 
 
 def diagnose() -> tuple[Finding, ...]:
-    """The tools that build, and what was built with them; never raises."""
+    """The tools for building, and the parts built with them; never raises."""
     usual = artifacts.Artifacts()
     lacking = usual.lacking
     tools = Finding(

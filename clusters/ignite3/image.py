@@ -73,7 +73,7 @@ def check(of: Artifacts) -> str:
 
 
 def _identity(client: docker.APIClient, name: str) -> str:
-    """What tells the image of that name from all others; empty where there is none."""
+    """The id of the image of that name; empty where there is none."""
     if not images.present(client, name):
         return ""
     with doing(f"looking at image {name}"):

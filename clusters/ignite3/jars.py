@@ -1,7 +1,7 @@
 """The jars of a release as the project knows them: their sums are checked in, for a node and for a
-client, so that what Maven brings is trusted for what it is and not for where it came from.
+client, so that trust in a jar rests on its content and not on where Maven got it.
 
-``sums/RELEASE-PROFILE.sha256`` is what ``sha256sum`` writes in a local Maven repository.
+``sums/RELEASE-PROFILE.sha256`` is the output of ``sha256sum`` in a local Maven repository.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What nodes say in their logs, as events on the run's axis.
+"""The events in the nodes' logs, on the run's axis.
 
 Logs are read while the run lives, from the byte on up to which they are known, and once more from
-what was collected at its end: no line counts twice. A node's clock is known from these readings; a
+the logs collected at its end: no line counts twice. A node's clock is known from these readings; a
 line is mapped by the nearest of them.
 """
 
@@ -66,14 +66,14 @@ class Journal:
     def __init__(self) -> None:
         self.holders = Holders()
         self._logs: dict[str, Log] = {}
-        self._heard: list[tuple[Log, str, LogEvent]] = []  # with the boot, until somebody maps them
+        self._heard: list[tuple[Log, str, LogEvent]] = []  # with the boot, until they are mapped
         self._told = NodeReports()
         self._reading = asyncio.Lock()
         self._due_s = 0.0
         self._shift_ns = 0  # of the run's axis against the loop's
 
     async def read(self, provider: ReadsLogs, nodes: Iterable[str], *, now: bool = False) -> None:
-        """Read what is new of every node that can be asked, unless that was done just before."""
+        """Read the new part of each log that can be read, unless that was done just before."""
         loop = asyncio.get_running_loop()
         async with self._reading:
             if loop.time() < self._due_s and not now:
@@ -107,7 +107,7 @@ class Journal:
         self._hear(log, log.take(piece.content))
 
     def events(self, clock: RunClock) -> list[StoreEvent]:
-        """What was heard since the last call, on the axis of ``clock``."""
+        """The events heard since the last call, on the axis of ``clock``."""
         loop_ns = int(asyncio.get_running_loop().time() * 1e9)
         self._shift_ns = clock.now_ns() - loop_ns
         return self._mapped()

@@ -1,7 +1,7 @@
-"""Nodes as processes of this machine: what the image holds, in the user's cache.
+"""Nodes as processes of this machine: the contents of the image, in the user's cache.
 
-Java checks the archive of classes against the paths of its jars, so that it is made where it is
-used.
+Java checks the archive of classes against the paths of its jars, so the archive is made in the
+directory in which it is used.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ensure(of: Artifacts) -> Path:
 
 
 def _texts(library: Path) -> dict[str, str]:
-    """What is written into a home, by name."""
+    """The files that are written into a home, by name."""
     jars = tuple(sorted(path.name for path in library.glob("*.jar")))
     return {
         "options": settings.options_file(jars, str(library)),
@@ -56,7 +56,7 @@ def _texts(library: Path) -> dict[str, str]:
 
 
 def _training(home: Path) -> tuple[str, ...]:
-    """The node that the archive is made with, and what it is asked."""
+    """The command and the statements of the node that the archive is made with."""
     java = settings.command(
         Options().heap_mib,
         f"-XX:ArchiveClassesAtExit={home / settings.ARCHIVE_FILE}",
@@ -70,8 +70,8 @@ def _training(home: Path) -> tuple[str, ...]:
 
 
 def _name(of: Artifacts) -> str:
-    """Another recipe, another name: of all that is written, and of what it is made from. Which jars
-    there are follows from their coordinates.
+    """The home's name, another one for every recipe: a digest of all that is written into it, and
+    of its sources. The list of jars follows from their coordinates.
     """
     made = (of.origin, artifacts.MODULES, artifacts.TRAINER.read_text())
     written = (*_texts(of.root).values(), *_training(of.root))

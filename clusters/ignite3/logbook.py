@@ -25,7 +25,7 @@ class Reading:
     half_trip_ns: int
 
     def uncertainty_ns(self, wall_ns: int) -> int:
-        """What mapping ``wall_ns`` by this reading may be off by."""
+        """The greatest error of mapping ``wall_ns`` by this reading."""
         return self.half_trip_ns + TICK_NS + int(abs(self.wall_ns - wall_ns) * CLOCK_DRIFT)
 
 

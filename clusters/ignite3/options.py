@@ -1,4 +1,4 @@
-"""The plan's ``[system]`` table for Apache Ignite 3, and what follows from it by arithmetic."""
+"""The plan's ``[system]`` table for Apache Ignite 3, and the figures that follow from it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``gateway_nodes`` nothing: they only serve clients. All others hold data, and the system nodes,
     too, unless ``system_apart`` keeps them from it. ``mode`` is the zone's consistency mode, strong
     or highly available. ``quorum`` of ``None`` is the release's own choice. ``reset_timeout_s`` is
-    its ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, as it comes.
-    ``rpc_timeout_ms`` is how long the end of a transaction waits for a replica that is gone. With
-    the release's own its locks were seen to stand for 57 to 64 s; with 10 s some of those that had
-    lost their majority stood for good. ``raft_retry_ms`` is how long an update looks for the leader
-    of its partition before it is given up; ``None`` is the release's own, 10 s. ``release`` is one
-    that set-up has prepared: a number, or the name of jars that somebody brought, which begins with
-    theirs.
+    its ``partitionDistributionResetTimeout``; ``scale_down_s`` of ``None`` is OFF, the release's
+    default. ``rpc_timeout_ms`` is how long the end of a transaction waits for a replica that is
+    gone. With the release's own its locks were seen to stand for 57 to 64 s; with 10 s some of
+    those that had lost their majority stood for good. ``raft_retry_ms`` is how long an update looks
+    for the leader of its partition before it is given up; ``None`` is the release's own, 10 s.
+    ``release`` is one that set-up has prepared: a number, or the name of adopted jars, which begins
+    with their release's number.
     """
 
     release: Annotated[str, Meta(pattern=rf"^{RELEASE_NAME}\Z")] = RELEASE

@@ -1,7 +1,8 @@
-"""Which partition holds a key: the store's own hash, so that what is lost can be told by partition.
+"""The partition that holds a key: the store's own hash, so that losses can be reported by
+partition.
 
-A row is placed by the MurmurHash3 (x64, folded to 32 bits) of its key, hashed once more as what is
-added to an empty hash. Release 3.1.0.
+A row is placed by the MurmurHash3 (x64, folded to 32 bits) of its key, hashed once more as an
+addition to an empty hash. Release 3.1.0.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ async def _call(at: Address, method: str, path: str, body: bytes, limit_s: float
 
 
 def _parted(answer: bytes) -> tuple[int, bytes]:
-    """Status and body. Raises ``Refused`` for what is no answer of HTTP."""
+    """Status and body. Raises ``Refused`` for bytes that are no HTTP answer."""
     head, _, text = answer.partition(b"\r\n\r\n")
     status = _STATUS.match(head)
     if status is None:

@@ -1,5 +1,4 @@
-"""What a node of Apache Ignite 3 is told because of the plan's options: its command and its
-configuration.
+"""The command and the configuration of a node of Apache Ignite 3, by the plan's options.
 
 The values that make a node small and quick on a crowded machine are measured ones: C1 only, a
 serial collector, half a GiB of heap, a ping of half a second with a multiplier of 2 (with 1 a node
@@ -56,9 +55,9 @@ def command(
     rest_host: str,
     home: str = HOME,
 ) -> tuple[str, ...]:
-    """What starts a node. ``archive`` is the option that names the archive of classes; REST, which
-    takes code to deploy from anybody, listens on ``rest_host`` alone: its server has an option for
-    that, the node's configuration has none.
+    """The command that starts a node. ``archive`` is the option that names the archive of classes;
+    REST, which takes code to deploy from any caller, listens on ``rest_host`` alone: its server has
+    an option for that, the node's configuration has none.
     """
     return (
         f"{home}/jre/bin/java",
@@ -139,8 +138,8 @@ def training_config() -> str:
 
 
 def training_statements() -> tuple[str, ...]:
-    """What that node executes meanwhile: zones, tables and rows need classes of their own, and the
-    planner of SQL some thousand.
+    """The statements that this node executes meanwhile: zones, tables and rows need classes of
+    their own, and the planner of SQL some thousand.
     """
     return (
         *statements(Options(partitions=2, replicas=1)),

@@ -149,7 +149,8 @@ class IgniteSystem:
     def declaration(self) -> Declaration:
         """Explicit read-write transactions are documented as serializable, and their reads go to
         the primary under a lease; all other reads are of the past. A highly available zone goes on
-        without its majority, and what the others had acknowledged may be gone then.
+        without its majority, and writes that only the lost replicas had acknowledged may be gone
+        then.
         """
         highly = self._options.mode == "HA"
         return Declaration(
@@ -176,7 +177,7 @@ class IgniteSystem:
         """One JVM, configured for its place in ``cluster``. Raises ``NotPrepared``."""
         loopback = cluster.bind[node][PEER].host in LOOPBACK
         home = str(local.home(self._artifacts)) if loopback else settings.HOME
-        self._driver()  # what clients need is missed before anything starts
+        self._driver()  # raises for missing client parts before any node starts
         # Every node as it is dialed: the store's members learn each other's addresses by
         # themselves, so a proxy per link would be walked around.
         seeds = tuple(cluster.bind[other][PEER] for other in cluster.nodes)
@@ -290,7 +291,7 @@ class IgniteSystem:
 
         async def look() -> None:
             if self._reader is not None:
-                with contextlib.suppress(TimeoutError):  # what is known already has to do
+                with contextlib.suppress(TimeoutError):  # else with the events known so far
                     async with asyncio.timeout(rest.LOOK_LIMIT_S):
                         await self._journal.read(self._reader, cluster.nodes, now=True)
 
@@ -298,7 +299,7 @@ class IgniteSystem:
         return roles_of({n: held[n] for n in cluster.nodes if n in held}, self._journal.holders)
 
     async def events(self, cluster: Cluster, clock: RunClock) -> list[StoreEvent]:
-        """What the nodes' logs say since the last look at them."""
+        """The events in the nodes' logs since the last call."""
         if self._reader is not None:
             await self._journal.read(self._reader, cluster.nodes)
         return self._journal.events(clock)
@@ -320,8 +321,8 @@ class IgniteSystem:
         return self._bridge
 
     async def _define(self, cluster: Cluster, ends: Ends) -> None:
-        """The zone and the table. Each statement waits a second for its schema to get about, so
-        what does not need the other goes side by side.
+        """Create the zone and the table. Each statement waits a second until its schema has reached
+        all nodes, so independent statements run side by side.
         """
         address = cluster.client[cluster.nodes[0]][CLIENT]
         execute = partial(self._execute, address, ends)

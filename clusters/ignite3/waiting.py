@@ -12,7 +12,7 @@ from harness.errors import HarnessError
 
 POLL_S = 0.25
 MEND_EVERY_S = 5.0  # between two looks for such nodes while something is waited for
-MEND_TAKES_S = 20.0  # what is begun later would be broken off by the deadline, a node killed
+MEND_TAKES_S = 20.0  # the deadline would break off a later one after its kill of a node
 
 
 def most_told(answers: Sequence[frozenset[str] | None]) -> frozenset[str]:

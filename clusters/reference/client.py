@@ -114,7 +114,7 @@ class ReferenceClient:
         return OneShotDone(values=values, commit_ts=done.ts)
 
     async def close(self) -> None:
-        """Drop the connection; what is open on it is rolled back."""
+        """Drop the connection; its open transaction is rolled back."""
         self._broken = self._broken or "closed by the client"
         self._connection.close()
 
@@ -162,7 +162,9 @@ class ReferenceClient:
             self._connection.send(encode(request))
         except ConnectionLost as error:
             self._fail(CONNECTION_LOST, str(error), error)
-        except FrameError as error:  # it was not sent, and what is open ends with the connection
+        except (
+            FrameError
+        ) as error:  # it was not sent, and the open transaction ends with the connection
             self._fail(codes.TOO_LARGE, str(error), error)
 
     async def _answer(self, number: int, body: ClientBody, expected: type[T]) -> T | Failed:

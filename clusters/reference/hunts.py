@@ -132,7 +132,7 @@ OWN: Mapping[str, Overrides] = {
     "laggard-left-behind": _THEN_CALM,
     "last-entry-dropped": _mix("kill"),
     "lease-past-end": _LONG_PAUSES,
-    # A commit on a slow disk holds its locks for longer than anybody waits.
+    # A commit on a slow disk holds its locks for longer than any transaction waits.
     "lock-timeout-ignored": _WIDE
     | {
         "workload.key_count": 10,
@@ -150,7 +150,7 @@ OWN: Mapping[str, Overrides] = {
     "prepared-times-out": _WIDE | _mix("kill", "pause"),
     "prepared-not-saved": _WIDE
     | _mix("kill", "disk-slow")
-    # Many keys: what a replica lacks must not be hidden under the next version.
+    # Many keys: a version that a replica lacks must not be hidden under the next one.
     | {"system.snapshot_bytes": 2000, "nemesis.overlap": 2, "workload.key_count": 500},
     "refusal-ignored": _WIDE,
     "snapshot-applied-partly": _SMALL_SNAPSHOTS | _mix("kill"),

@@ -113,7 +113,7 @@ def build(
 ) -> ReferenceSystem:
     """The system for a plan; ``seed`` decides nothing here. Raises ``PlanError``.
 
-    ``network``: what clients dial with; the machine's by default.
+    ``network``: the clients' way to dial; the machine's by default.
     """
     usual = {"replicas": min(USUAL_REPLICAS, len(nodes))}
     chosen = convert(Options, usual | dict(options), "system")
@@ -221,7 +221,9 @@ class ReferenceSystem:
         await self._whole(cluster, deadline_s)
 
     async def recover(self, cluster: Cluster, provider: Provider, deadline_s: float) -> None:
-        """Start what is down, resume what is paused, wait until every replica has everything."""
+        """Start nodes that are down, resume paused ones, wait until every replica has
+        everything.
+        """
 
         async def revive(node: str) -> None:
             status = await provider.probe(node)

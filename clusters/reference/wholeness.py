@@ -1,4 +1,4 @@
-"""What a cluster of the reference store lacks, read from its nodes' reports."""
+"""The parts that a cluster of the reference store lacks, read from its nodes' reports."""
 
 from __future__ import annotations
 

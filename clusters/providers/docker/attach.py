@@ -63,8 +63,8 @@ def shell(run_id: str, node: str, argv: Sequence[str]) -> int:
 
 
 def log(run_id: str, node: str, *, follow: bool) -> Iterator[bytes]:
-    """What the program on ``node`` logged so far, as far as its machine keeps it, and with
-    ``follow`` what it logs from now on.
+    """The output of the program on ``node`` so far, as far as its machine keeps it, and with
+    ``follow`` its output from now on.
 
     Raises as ``shell``.
     """
@@ -91,7 +91,7 @@ def log(run_id: str, node: str, *, follow: bool) -> Iterator[bytes]:
 
 
 def _socket(stream: Any) -> socket.socket:  # noqa: ANN401 (the SDK's, by transport)
-    """The connection below what the SDK hands out."""
+    """The connection below the object that the SDK returns."""
     inner = getattr(stream, "_sock", stream)
     if not isinstance(inner, socket.socket):
         raise UsageError("a shell needs a daemon on a plain socket (its connection is encrypted)")

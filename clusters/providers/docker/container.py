@@ -1,4 +1,4 @@
-"""What a machine is to the daemon: a container of these limits that runs sshd and nothing else."""
+"""A machine as the daemon sees it: a container of these limits that runs sshd and nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ COMMAND = (
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one container may use at most."""
+    """The resource limits of one container."""
 
     memory_mib: int = 1024
     processes: int = 512

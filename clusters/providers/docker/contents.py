@@ -51,7 +51,7 @@ class Contents:
     packages: tuple[Package, ...]
 
     def versions(self) -> dict[str, str]:
-        """What a manifest keeps of it."""
+        """The entries for a manifest."""
         told = {"image": self.name, "image-id": self.identity}
         if self.base:
             told["image-base"] = self.base
@@ -61,7 +61,9 @@ class Contents:
 
 
 def contents(client: docker.APIClient, image: str) -> Contents:
-    """What ``image`` is now. Raises ``DaemonError``, also where there is no such image."""
+    """The present contents of ``image``. Raises ``DaemonError``, also where there is no such
+    image.
+    """
     with doing(f"looking at image {image}"):
         found = client.inspect_image(image)  # type: ignore[no-untyped-call]
     return Contents(
@@ -87,7 +89,7 @@ def installed(status: str) -> Iterator[Package]:
 
 
 def _packages(client: docker.APIClient, identity: str) -> tuple[Package, ...]:
-    """The packages of the image with that id, looked for once: they stay what they are."""
+    """The packages of the image with that id, read once: they never change."""
     kept = cache_root() / "packages" / f"{identity.removeprefix('sha256:')}.txt"
     try:
         lines = kept.read_text().splitlines()

@@ -30,7 +30,7 @@ _STATISTIC = "iptables -A INPUT -m statistic --mode random --probability 0.1 -j 
 
 
 def diagnose() -> tuple[Finding, ...]:
-    """What was found, the daemon first. Takes at most about half a minute; never raises."""
+    """The findings, the daemon first. Takes at most about half a minute; never raises."""
     findings = [_root(), _debootstrap(), _netem(), _statistic(), _memory(), _kernel()]
     try:
         client = connect(ASK_LIMIT_S)

@@ -60,7 +60,7 @@ class Obstacle:
 
 
 def obstacles() -> tuple[Obstacle, ...]:
-    """What keeps ``debootstrap`` from making the image here."""
+    """The obstacles that keep ``debootstrap`` from making the image here."""
     found = []
     if os.geteuid() != 0:
         found.append(
@@ -150,7 +150,9 @@ def _build_on_debian(client: docker.APIClient, image: str) -> None:
 
 
 def _parent(client: docker.APIClient) -> str:
-    """What ``recipe.PARENT`` leads to now: its digest in the registry it came from, or its id."""
+    """The image behind ``recipe.PARENT`` now: its digest in the registry it came from, or its
+    id.
+    """
     with doing(f"looking at image {PARENT}"):
         found = client.inspect_image(PARENT)  # type: ignore[no-untyped-call]
     return str((found.get("RepoDigests") or [found["Id"]])[0])

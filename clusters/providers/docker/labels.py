@@ -39,10 +39,11 @@ _PIDS, _PID, _TICKS = (
 
 @attrs.frozen(kw_only=True)
 class Owner:
-    """A controller process: where it runs, and what tells it from a later process of its pid.
+    """A controller process: where it runs, and the start time that tells it from a later process of
+    its pid.
 
     ``machine``: the installation's own identifier; empty where there is none. Host names are no
-    identity: machines made from one image are all called the same.
+    identity: machines made from one image all have the same name.
     """
 
     host: str
@@ -53,7 +54,9 @@ class Owner:
     start_ticks: int
 
     def labels(self, run_id: str, directory: str = "") -> dict[str, str]:
-        """The labels of what this process makes for ``run_id``, whose directory has that mark."""
+        """The labels of all objects that this process makes for ``run_id``, whose directory has
+        that mark.
+        """
         return {
             RUN: run_id,
             DIRECTORY: directory,
@@ -99,7 +102,9 @@ def owner_of(labels: Mapping[str, str]) -> Owner | None:
 
 
 def expired(labels: Mapping[str, str], now: datetime) -> bool:
-    """Whether what carries ``labels`` says that its time is over by ``now`` (with a time zone)."""
+    """Whether ``labels`` say that the time of their object is over by ``now`` (with a time
+    zone).
+    """
     try:
         return datetime.fromisoformat(labels[EXPIRES]) <= now
     except (KeyError, ValueError, TypeError):

@@ -75,7 +75,7 @@ EXEC_LIMIT_S = 60.0  # between blocks the client has a limit of its own
 
 @attrs.frozen(kw_only=True)
 class MachineState:
-    """What the daemon says about a container. ``no_memory``: its end was the kernel's doing."""
+    """The daemon's view of a container. ``no_memory``: the kernel ended it for lack of memory."""
 
     exists: bool
     running: bool = False
@@ -209,7 +209,7 @@ class Machines:
             self._client.start(self.name(node))
 
     def create_trial(self, node: str) -> None:
-        """A container without a network that only sleeps: to try out what containers can do."""
+        """A container without a network that only sleeps: to try the capabilities of containers."""
         with self._making_one("making a container to try things in"):
             self._client.create_container(
                 self._image,

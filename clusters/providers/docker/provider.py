@@ -98,7 +98,8 @@ class DockerProvider:
         self._wires = Wires(run_id, self._nodes)
 
     async def capabilities(self) -> frozenset[Capability]:
-        """What containers can do here, tried in one of them. Makes the base image if need be.
+        """The capabilities of containers here, tried in one of them. Makes the base image if need
+        be.
 
         Raises ``NoDaemon`` and ``NoBaseImage``.
         """
@@ -168,7 +169,7 @@ class DockerProvider:
             node.session.connect,
             CONNECT_LIMIT_S,
         )
-        # Before the first fault: what breaks it must not depend on this process to mend it.
+        # Before the first fault: its end must not depend on this process.
         limit_s = 2 * watchdog.OPEN_LIMIT_S + 5
         await node.lane.call("starting its watchdog", limit_s, node.lease.take)
 
@@ -296,7 +297,9 @@ class DockerProvider:
         )
 
     async def probe_links(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
-        """Send datagrams over each of ``wanted`` and tell what arrived, where a control did."""
+        """Whether datagrams sent over each of ``wanted`` arrive; links without a working control
+        are left out.
+        """
         return await self._wires.probe(wanted)
 
     async def measure_links(self, wanted: tuple[Link, ...]) -> dict[Link, LinkQuality]:

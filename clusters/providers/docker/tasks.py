@@ -71,7 +71,9 @@ _CAN = {
 
 
 def try_capabilities(machines: Machines) -> frozenset[Capability]:
-    """What works in a container made to find out. Losing one needs no more than the daemon."""
+    """The capabilities that work in a container made to find out. Losing one needs no more than the
+    daemon.
+    """
     try:
         machines.create_trial(TRIAL)
         argv = ["sh", "-c", _TRY, "sh", _MEASURE]

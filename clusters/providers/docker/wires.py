@@ -70,7 +70,9 @@ class Wires:
         return bool(wanted)
 
     async def probe(self, wanted: tuple[Link, ...]) -> dict[Link, bool]:
-        """Send datagrams over each of ``wanted`` and tell what arrived, where a control did."""
+        """Whether datagrams sent over each of ``wanted`` arrive; links without a working control
+        are left out.
+        """
         return await links.probe(self._stations(), wanted, self._label(), self._shapes)
 
     async def measure(self, wanted: tuple[Link, ...]) -> dict[Link, LinkQuality]:

@@ -1,4 +1,4 @@
-"""A way for a person into a node of local processes that runs."""
+"""Interactive access to a running node of local processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def shell(state_dir: Path, node: str, argv: Sequence[str]) -> int:
 
 
 def _environment(identity: Identity) -> dict[str, str]:
-    """What the node's program was started with, and its process id."""
+    """The environment that the node's program was started with, and its process id."""
     try:
         content = Path(f"/proc/{identity.pid}/environ").read_bytes()
     except OSError:  # ended meanwhile

@@ -121,7 +121,7 @@ async def spawn(
             raise HarnessError(f"{node}: process {process.pid} ended before it began, see {log}")
         await ledger.own(node, found.identity)
         _let_through(process)
-    except BaseException:  # cancelled as well: what stands in no ledger must not live
+    except BaseException:  # cancelled as well: a process in no ledger must not live
         process.kill()
         raise
     return Child(node=node, identity=found.identity, process=process)

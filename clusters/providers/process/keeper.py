@@ -31,7 +31,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def keep(listeners: tuple[Listener, ...]) -> None:
-    """Carry what ``listeners`` take, until this process is ended."""
+    """Carry the connections of ``listeners``, until this process is ended."""
     proxies = []
     for one in listeners:
         listener = socket.socket(fileno=one.fd)
@@ -41,7 +41,7 @@ async def keep(listeners: tuple[Listener, ...]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Keep what the file ``argv[0]`` lists."""
+    """Keep the listeners that the file ``argv[0]`` lists."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     listeners = msgspec.json.decode(Path(argv[0]).read_bytes(), type=tuple[Listener, ...])
@@ -57,7 +57,7 @@ LINKS = "links"
 
 
 async def keep_links(mesh: Mesh, state_dir: Path, ledger: Ledger) -> Child:
-    """Start the process that carries what ``mesh`` carried, through the same listeners.
+    """Start the process that carries the links of ``mesh`` from now on, through the same listeners.
 
     Connections that are open now end with the controller; nodes dial again. Raises
     ``HarnessError``.

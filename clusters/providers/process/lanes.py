@@ -66,7 +66,7 @@ class Lane:
             self._tell()
 
     def shape(self, delay_s: float, rate_bytes_s: float | None) -> None:
-        """Delay what is sent from now on, and send at most so many bytes a second."""
+        """Delay bytes that are sent from now on, and send at most so many bytes a second."""
         self.delay_s, self.rate_bytes_s, self.free_at_s = delay_s, rate_bytes_s, 0.0
         self._tell()
 
@@ -98,7 +98,7 @@ class Pipe:
         self.pump()
 
     def finish(self, end: End) -> None:
-        """Nothing comes after what was carried so far."""
+        """Nothing comes after the bytes carried so far."""
         self._put(end)
         self.pump()
 
@@ -108,7 +108,7 @@ class Pipe:
         self.pump()
 
     def lose_sink(self) -> None:
-        """The sink is gone; what the source sends vanishes until it is told."""
+        """The sink is gone; bytes that the source sends vanish until it learns of that."""
         self._nowhere = True
         self._queue.clear()
         self._held_bytes = 0
@@ -122,7 +122,7 @@ class Pipe:
             self._timer.cancel()
 
     def pump(self) -> None:
-        """Send what is due and may pass."""
+        """Send the bytes that are due and may pass."""
         if self._timer:
             self._timer.cancel()
             self._timer = None

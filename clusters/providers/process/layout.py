@@ -32,7 +32,9 @@ class Layout:
 
     @property
     def python(self) -> Path:
-        """What the program can import: links to the trees it needs, and nothing else of theirs."""
+        """The import path of the program: links to the trees it needs, and nothing else of
+        theirs.
+        """
         return self.root / "python"
 
     def log(self, program: Program) -> Path:

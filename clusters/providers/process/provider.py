@@ -103,7 +103,7 @@ class ProcessProvider:
         self._claims = port_choice.Claims()
 
     async def capabilities(self) -> frozenset[Capability]:
-        """What works here, by trying it on a process and on a link that are gone on return."""
+        """The capabilities here, tried on a process and on a link that are gone on return."""
         return await found_capabilities()
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
@@ -152,8 +152,8 @@ class ProcessProvider:
 
     async def install(self, node: str, program: Program) -> None:
         """Write the program's files, and link its code. Nothing is installed: its requirements have
-        to be there for the interpreter that runs the controller. Raises ``HarnessError`` naming
-        what is not.
+        to be there for the interpreter that runs the controller. Raises ``HarnessError`` naming the
+        missing ones.
         """
         self._known(node)
         try:
@@ -169,7 +169,7 @@ class ProcessProvider:
         self._programs[node] = program
 
     async def start(self, node: str) -> NodeStatus:
-        """Start the program, unless it runs. Raises ``HarnessError``, also where somebody else
+        """Start the program, unless it runs. Raises ``HarnessError``, also where another process
         took one of the node's ports meanwhile, and once teardown has begun.
         """
         cluster = self._known(node)
@@ -198,7 +198,7 @@ class ProcessProvider:
             return self._status(node)
 
     async def stop(self, node: str) -> NodeStatus:
-        """SIGTERM, and SIGKILL for what does not end by itself."""
+        """SIGTERM, and SIGKILL for processes that don't end by themselves."""
         self._known(node)
         async with self._acting[node]:
             child = self._children.get(node)
@@ -210,7 +210,7 @@ class ProcessProvider:
             return self._status(node)
 
     async def kill(self, node: str) -> NodeStatus:
-        """SIGKILL the program and what it started; return when it is gone."""
+        """SIGKILL the program and its children; return when it is gone."""
         self._known(node)
         async with self._acting[node]:
             if child := self._children.get(node):
@@ -246,7 +246,7 @@ class ProcessProvider:
         self._network().cut(grudge)
 
     async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
-        """Delay what links carry, each direction alone. Raises ``MissingCapability`` for loss:
+        """Delay the traffic of links, each direction alone. Raises ``MissingCapability`` for loss:
         links carry streams, in which nothing gets lost.
         """
         for shape in shapes:
@@ -291,8 +291,8 @@ class ProcessProvider:
         return await asyncio.to_thread(read_piece, path, offset, limit_bytes)
 
     async def teardown(self) -> None:
-        """End every process and link; data and logs stay. Idempotent. Raises ``HarnessError`` for
-        what does not end; the list for ``cleanup`` is then kept.
+        """End every process and link; data and logs stay. Idempotent. Raises ``HarnessError`` for a
+        process that does not end; the list for ``cleanup`` is then kept.
         """
         self._closing = True
         try:
@@ -368,7 +368,7 @@ class ProcessProvider:
 
 
 def _environment(program: Program, layout: Layout) -> dict[str, str]:
-    """What the program sees: little of ours, its own, and where its code is."""
+    """The program's environment: little of ours, its own variables, and the path of its code."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     ours = {"PYTHONPATH": str(layout.python), "PYTHONUNBUFFERED": "1"}
     return inherited | ours | program.env

@@ -198,7 +198,7 @@ class Mesh:
             lane.change(cut=link in wanted)
 
     def shape(self, link: Link, *, delay_s: float = 0.0, rate_bytes_s: float | None = None) -> None:
-        """Delay and throttle what ``link`` carries; without arguments, as it was."""
+        """Delay and throttle the traffic of ``link``; without arguments, end both."""
         if delay_s < 0 or (rate_bytes_s is not None and rate_bytes_s <= 0):
             given = f"delay_s {delay_s:g}, rate_bytes_s {rate_bytes_s}"
             raise UsageError(f"link {link}: needs a delay of at least 0 and a rate above ({given})")

@@ -92,8 +92,8 @@ class Listener:
     """A receiver of datagrams on a machine."""
 
     def __init__(self, session: Session, address: str, script: str = _LISTEN) -> None:
-        """Start listening on ``address``; returns when it does. ``script`` tells its port first,
-        and what it heard when its input ends.
+        """Start listening on ``address``; returns when it does. ``script`` prints its port first,
+        and the datagrams that it heard when its input ends.
         """
         self._running: Running = session.open(
             ["python3", "-I", "-c", script, address],
@@ -107,7 +107,7 @@ class Listener:
         self.target = f"{address}:{port}"
 
     def heard(self) -> tuple[str, ...]:
-        """Stop listening; the words that say what arrived."""
+        """Stop listening; the words of the listener's report of datagrams that arrived."""
         return tuple(self._running.finish().decode("ascii", "replace").split())
 
 

@@ -1,8 +1,7 @@
 """A program on a machine: started detached from the session, addressed by pid and start time.
 
-Pids are used again; (pid, start time in ticks) is not. It is what the kernel says about the
-process in ``/proc/PID/stat``, the same over SSH and by any other way of looking, so it serves as
-the boot id as well.
+Pids are used again; (pid, start time in ticks) is not. The pair is read from ``/proc/PID/stat``,
+the same over SSH and by any other way of looking, so it serves as the boot id as well.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ class Process:
 
     @property
     def boot(self) -> str:
-        """What tells this start from every other."""
+        """An identifier that tells this start from every other."""
         return f"{self.pid}-{self.ticks}"
 
 
@@ -147,9 +146,9 @@ def parse_stat(text: str) -> Sight | None:
 
 
 def status(node: str, process: Process | None, stat: str, exit_text: str = "") -> NodeStatus:
-    """What a reading of ``/proc/PID/stat`` says about ``process``.
+    """The status of ``process`` by a reading of ``/proc/PID/stat``.
 
-    ``exit_text`` is what to say if it is gone.
+    ``exit_text`` describes its end if it is gone.
     """
     sight = parse_stat(stat)
     if process is None or sight is None or not sight.alive or sight.process != process:

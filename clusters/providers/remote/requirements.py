@@ -22,7 +22,7 @@ from harness.errors import HarnessError, UsageError
 
 FETCH_LIMIT_S = 300.0
 LOOK_LIMIT_S = 10.0
-OLDEST_GLIBC_MINOR = 17  # manylinux2014; what wheels of today are built against at the oldest
+OLDEST_GLIBC_MINOR = 17  # manylinux2014; the oldest that today's wheels are built against
 
 _LOOK = (
     "import platform, sys;"
@@ -76,13 +76,14 @@ def look(session: Session) -> Interpreter:
 
 
 def cache_root() -> Path:
-    """Where firedrill keeps what can be made again."""
+    """The directory where firedrill keeps files that can be made again."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "firedrill"
 
 
 def fetch(lock: Path, interpreter: Interpreter) -> Path:
-    """A directory with what ``lock`` names, importable as it is. Blocking, up to five minutes.
+    """A directory with the libraries of ``lock``, importable as it is. Blocking, up to five
+    minutes.
 
     Raises ``UsageError`` for an unreadable lock file and ``HarnessError`` where pip fails.
     """

@@ -74,7 +74,7 @@ class Running:
         self._unread = b""
 
     def _arm(self) -> None:
-        """Give the channel's next wait what is left of the time."""
+        """Give the channel's next wait the rest of the time."""
         left_s = self._ends - time.monotonic()
         if left_s <= 0:
             self._give_up()

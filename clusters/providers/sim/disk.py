@@ -36,7 +36,7 @@ class Platter:
     """The contents of a machine's disk; outlives the processes on it."""
 
     def __init__(self, stream: random.Random, node: str = "", trace: Trace | None = None) -> None:
-        """``stream`` decides durations and what a crash leaves."""
+        """``stream`` decides durations and the data that a crash leaves."""
         self.files: dict[str, _File] = {}
         self.stream, self.node, self.trace = stream, node, trace
         self.trouble = DiskTrouble()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BASE_S = (0.0001, 0.001)  # of a link one way, drawn once: near and far racks of a data centre
 JITTER_S = (0.0001, 0.001)  # of a packet, on top
-SLOW_S = (0.005, 0.02)  # what a slow link takes on top, drawn once
+SLOW_S = (0.005, 0.02)  # the extra latency of a slow link, drawn once
 OVERTAKEN_S = (0.0005, 0.01)  # how much later a packet comes that others overtake
 RESEND_S = 0.2  # until a lost packet is sent again; doubled each time, as TCP does
 MAX_RESENDS = 5  # a packet that was lost so often gets through: links are cut, not lossy, for ever

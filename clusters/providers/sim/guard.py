@@ -52,10 +52,10 @@ DRAWS = frozenset(
 )
 ENTROPY = frozenset({"urandom", "getrandom"})
 IDENTIFIERS = frozenset({"uuid1", "uuid4", "getnode"})
-# They stamp what they write for people, and decide nothing by it.
+# They stamp their output for people, and decide nothing by it.
 _LET_PASS = frozenset({"logging", "tempfile", "threading"})
 _LOOP, _IMPORT = "clusters.providers.sim.loop", "importlib._bootstrap"
-_BETWEEN = frozenset({"random", "secrets"})  # they pass on what somebody else asks for
+_BETWEEN = frozenset({"random", "secrets"})  # they pass on the requests of their callers
 
 Stand = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
 """What a call with these arguments reaches outside, if anything."""
@@ -66,7 +66,9 @@ _hooked: list[bool] = []
 
 @contextmanager
 def sealed(refuse: Callable[[str], NoReturn]) -> Iterator[None]:
-    """Within the block, on this thread, ``refuse(what)`` is called for what reaches outside."""
+    """Within the block, on this thread, ``refuse(what)`` is called for each call that reaches
+    outside.
+    """
     if not _hooked:
         sys.addaudithook(_audit)  # there is no way to take it away; outside the block it is idle
         _hooked.append(True)
@@ -86,7 +88,9 @@ def _audit(event: str, _arguments: tuple[Any, ...]) -> None:
 
 
 def _replaced() -> Iterator[tuple[object, str, Stand]]:
-    """What is replaced: where it stands, its name, and what tells if a call reaches outside."""
+    """The functions to replace: the owner, the name, and the test whether a call reaches
+    outside.
+    """
     families: tuple[tuple[ModuleType, frozenset[str]], ...] = (
         (time, CLOCKS),
         (random, DRAWS),

@@ -74,13 +74,13 @@ class Timeline:
     """The clock of some tasks: ahead of the loop's, faster or slower, or standing still."""
 
     def __init__(self, reads_s: float = 0.0) -> None:
-        """``reads_s``: what its clock shows at the loop's 0."""
+        """``reads_s``: the reading of its clock at the loop's 0."""
         self._at_s, self._reads_s, self._rate = 0.0, reads_s, 1.0
         self.still = False
         self.held: list[Handle] = []
 
     def local(self, loop_s: float) -> float:
-        """What its clock shows at the loop's ``loop_s``."""
+        """The reading of its clock at the loop's ``loop_s``."""
         return self._reads_s + (loop_s - self._at_s) * self._rate
 
     def true(self, local_s: float) -> float:
@@ -219,7 +219,7 @@ class SimLoop(asyncio.BaseEventLoop):
         timeline.held.clear()
 
     def _run_once(self) -> None:
-        """One turn: let time pass if nothing is ready, then run what is."""
+        """One turn: let time pass if nothing is ready, then run every ready handle."""
         if self._dead > MIN_DEAD_TIMERS and 2 * self._dead > len(self._timers):
             self._sweep()
         ready, timers = self._ready, self._timers

@@ -24,7 +24,7 @@ Body = Callable[[Program, Runtime], Coroutine[Any, Any, None]]
 WALL_EPOCH_NS = 1_700_000_000 * NS_PER_S  # where virtual wall clocks begin
 STOP_LIMIT_S = 10.0
 RARE_EVERY_S = 4.0  # a point that is open is taken about so often by each process
-UPTIME_S = (10.0, 1000.0)  # what a machine's monotonic clock shows at the beginning
+UPTIME_S = (10.0, 1000.0)  # a machine's monotonic clock at the beginning
 
 _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
@@ -43,7 +43,9 @@ class Clocks:
     """The clocks of a machine, which one oscillator drives: ``timeline`` is the monotonic one."""
 
     def __init__(self, reads_s: float) -> None:
-        """``reads_s``: what the monotonic one shows at the loop's 0; the wall clock is right."""
+        """``reads_s``: the reading of the monotonic clock at the loop's 0; the wall clock is
+        right.
+        """
         self._reads_s = reads_s
         self._jumped_s = 0.0
         self.timeline = Timeline(reads_s)
@@ -163,7 +165,7 @@ class Process:
         """End it at once. First its effects stop, then its tasks are cancelled."""
         self.silent = True
         self._cut_off()
-        true_loop().release(self._timeline)  # what is paused can be killed
+        true_loop().release(self._timeline)  # a paused process can be killed
         left = list(self._tasks)
         for task in left:
             task.cancel()
@@ -175,7 +177,9 @@ class Process:
         self._disk.die()
 
     def _exited(self, main: asyncio.Task[None]) -> None:
-        """What an operating system does when a process ends, however it ended."""
+        """The process has ended, for any reason: record why, release its disk and network, cancel
+        its tasks.
+        """
         error = None if main.cancelled() else main.exception()
         self.exit_text = self.exit_text or (f"{type(error).__name__}: {error}" if error else "")
         self._cut_off()
@@ -184,7 +188,7 @@ class Process:
 
 
 class Machine:
-    """A host: its name, its disk, its clocks, and what runs on it."""
+    """A host: its name, its disk, its clocks, and its process."""
 
     def __init__(
         self, name: str, fabric: Fabric, seed: int, rare: frozenset[str] = frozenset()
@@ -281,7 +285,7 @@ class Machine:
         self.platter.wipe()
 
     def status(self) -> NodeStatus:
-        """What runs here now."""
+        """The status of the process here."""
         process = self._process
         running = process is not None and process.running
         still = self.clocks.timeline.still

@@ -29,7 +29,9 @@ log = logging.getLogger("sim.network")
 
 
 class Pipe:
-    """One direction of one connection: what was sent arrives in order, each after a latency."""
+    """One direction of one connection: frames arrive in the order of sending, each after a
+    latency.
+    """
 
     def __init__(self, fabric: Fabric, link: Link) -> None:
         self._fabric, self._link = fabric, link

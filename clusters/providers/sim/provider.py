@@ -58,8 +58,8 @@ CAPABILITIES = frozenset(Capability) - {Capability.THROTTLE}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and what crashes leave,
-    ``weather`` what befalls packets everywhere, ``rare`` the share of the points of rare legal
+    """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and the data that crashes
+    leave, ``weather`` the conditions of all packets, ``rare`` the share of the points of rare legal
     paths that are open (which ones, the seed decides).
     """
 
@@ -78,7 +78,7 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimPro
 
 
 async def reference_node(program: Program, runtime: Runtime) -> None:
-    """What ``python3 -m clusters.reference.node --config FILE`` does, on ``runtime``."""
+    """The program ``python3 -m clusters.reference.node --config FILE``, on ``runtime``."""
     name = program.argv[program.argv.index("--config") + 1]
     await Node(loads(program.files[name]), runtime).run()
 
@@ -96,7 +96,7 @@ class SimProvider:
         rare: float = 0.0,
         body: Body = reference_node,
     ) -> None:
-        """``body`` is what an installed program does when it is started."""
+        """``body`` is the main coroutine of an installed program."""
         self._seed, self._body = seed, body
         self._rare = _open_points(seed, rare)
         self._fabric = Fabric(seed, weather)
@@ -113,7 +113,7 @@ class SimProvider:
         return self._fabric.trace
 
     async def capabilities(self) -> frozenset[Capability]:
-        """What is simulated."""
+        """The simulated capabilities."""
         return CAPABILITIES
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
@@ -211,7 +211,7 @@ class SimProvider:
         self._fabric.shape(shapes)
 
     async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
-        """What each link does to packets, by sending many."""
+        """The loss and delay of each link, by sending many packets."""
         asked = [link for link in links if self._can_be_asked(link)]
         seen = await together(self._fabric.measure(link) for link in asked)
         return dict(zip(asked, seen, strict=True))
@@ -245,7 +245,7 @@ class SimProvider:
         return ClockLook(ahead_s=(clocks.wall_ns() - wall_ns()) / NS_PER_S, rate=rate)
 
     async def probe(self, node: str) -> NodeStatus:
-        """What runs on the machine."""
+        """The status of the machine's process."""
         return self._machines[node].status()
 
     async def probe_links(self, links: tuple[Link, ...]) -> dict[Link, bool]:
@@ -266,7 +266,7 @@ class SimProvider:
         return True
 
     async def collect(self, node: str, into: Path) -> None:
-        """Write what the node logged."""
+        """Write the node's log."""
         _write(into, self._programs[node].log, self._logs.text(node))
 
     async def teardown(self) -> None:
@@ -279,7 +279,7 @@ class SimProvider:
         self._logs.detach()
 
     async def leave(self) -> None:
-        """Not offered: what is simulated ends with the simulation."""
+        """Not offered: simulated nodes end with the simulation."""
         raise MissingCapability("keeping a cluster up", "nodes that outlive the run")
 
 

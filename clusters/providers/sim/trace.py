@@ -50,13 +50,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Trace:
-    """Collects rows. ``describe`` says what a message is."""
+    """Collects rows. ``describe`` names a message."""
 
     def __init__(self, describe: Callable[[bytes], str]) -> None:
         self._describe = describe
         self._rows: deque[Row] = deque(maxlen=MAX_ROWS)
         self._added = 0
-        # What was sent and has not come, by a number that its sender keeps.
+        # Frames that were sent and have not come, by a number that their sender keeps.
         self._under_way: dict[int, tuple[tuple[str, str], float, bytes]] = {}
         self._sent = 0
 

@@ -147,7 +147,7 @@ class Reporter:
 
     def _replica(self, group: Group, room: int) -> ReplicaReport:
         raft, durable = group.raft, self._host.log.groups.get(group.name)
-        # What is not on the disk yet is not reported: a checker takes every word for durable.
+        # Entries not on the disk yet are not reported: a checker takes all in a report for durable.
         settled = durable is None or not (group.unwritten or raft.has_ready())
         hard = raft.hard_state if settled or durable is None else durable.hard_state
         replica = None if group.partition is None else self._replicas.replicas.get(group.partition)

@@ -85,7 +85,7 @@ class ChunkQueue:
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Something for the log, and what to do once it is durable."""
+    """An update for the log, and the callback once it is durable."""
 
     updates: tuple[Update, ...]
     done: Callable[[Outgoing], None]

@@ -1,9 +1,9 @@
 """The host of a node's raft groups: one tick loop, one flush, one group commit for all of them.
 
-Steps only mark a group dirty. Once a turn of the loop everything dirty is drained: messages leave
-as one frame a peer, and what must be durable goes to the one log together with what other groups
-want durable, so that a sync is shared. That a leader lives is told once for all of them, by pair of
-nodes (``pairs``).
+Steps only mark a group dirty. Once a turn of the loop every dirty group is drained: messages leave
+as one frame a peer, and its updates go to the one log together with those of other groups, so that
+they share a sync. One heartbeat a pair of nodes stands for the heartbeats of all their groups
+(``rpc.heartbeats``).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class RaftHost:
         """
         if name in self.groups:
             raise InvariantBroken(f"{name} is open, and can't be erased")
-        await self.made_durable()  # what was asked for before the group was closed
+        await self.made_durable()  # writes that were asked for before the group was closed
         state = self.log.groups.get(name)
         if state is None:
             return
@@ -221,7 +221,7 @@ class RaftHost:
                 self.mark_ready(group)
 
     def propose(self, group: Group, data: bytes, limit_s: float, done: Callback) -> int | None:
-        """Append ``data`` to the group's log; ``done`` gets what ``apply`` returned, or ``Failed``.
+        """Append ``data`` to the group's log; ``done`` gets the result of ``apply``, or ``Failed``.
 
         Returns the entry's index, or ``None`` where it was refused (``done`` was called).
         """
@@ -318,7 +318,7 @@ class RaftHost:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self, gathered: Outgoing | None = None) -> None:
-        """Drain every dirty group; one frame a peer leaves, behind what was ``gathered``."""
+        """Drain every dirty group; one frame a peer leaves, behind the messages in ``gathered``."""
         outgoing: Outgoing = {} if gathered is None else gathered
         try:
             while self._dirty and not self._failure.reported:
@@ -469,7 +469,7 @@ class GroupHandle:
         return None if group is None else group.leader
 
     async def propose(self, data: bytes, limit_s: float) -> object:
-        """What the state machine returned for ``data``, or ``Failed``."""
+        """The state machine's result for ``data``, or ``Failed``."""
         group = self._host.groups.get(self._name)
         if group is None:
             return Failed(codes.NOT_LEADER, f"{self._name} is not open here")

@@ -38,7 +38,7 @@ class MetastorageGroup(Protocol):
         """Whether this node leads it, and has applied everything of earlier terms."""
 
     async def propose(self, data: bytes, limit_s: float) -> object:
-        """What ``Metastorage.apply`` returned, or ``Failed``."""
+        """The result of ``Metastorage.apply``, or ``Failed``."""
 
 
 class MetastorageService:

@@ -48,7 +48,7 @@ class Operation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Invoke(msgspec.Struct, frozen=True, array_like=True):
-    """If all conditions hold do ``success``, else what ``otherwise`` says, or ``failure`` without
+    """If all conditions hold do ``success``, else the invoke ``otherwise``, or ``failure`` without
     one: at once, as one revision. So several invokes are a chain of if, else-if and else.
     """
 
@@ -107,7 +107,7 @@ _decoder = msgspec.msgpack.Decoder(Invoke)
 
 
 class _Whole(msgspec.Struct, frozen=True, array_like=True):
-    """Everything, as a snapshot: ``history`` as (revision, what it changed), the oldest first."""
+    """Everything, as a snapshot: ``history`` as (revision, its changes), the oldest first."""
 
     revision: int
     keys: dict[str, Versioned]
@@ -167,7 +167,7 @@ class Metastorage:
         return {k: self._keys[k] for k in sorted(self._keys) if k.startswith(prefix)}
 
     def changes(self, prefix: str, after: int) -> tuple[Change, ...]:
-        """What each revision above ``after`` changed under ``prefix``, the oldest first. Raises
+        """The changes of each revision above ``after`` under ``prefix``, the oldest first. Raises
         ``Compacted``.
         """
         if after < self.compacted:

@@ -30,7 +30,8 @@ def partition_of(key: bytes, partitions: int) -> int:
 def holders(partition: int, members: Sequence[str], replicas: int) -> tuple[str, ...]:
     """The ``replicas`` members with the highest weight for ``partition`` (all if there are fewer).
 
-    Rendezvous hashing: a member that joins or leaves moves only what it gains or held.
+    Rendezvous hashing: a member that joins or leaves moves only the partitions that it gains or
+    held.
     """
 
     def weight(member: str) -> tuple[int, str]:

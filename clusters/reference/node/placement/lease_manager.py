@@ -68,6 +68,7 @@ class LeaseManager:
             self._metastorage.renew(Renew(self._node, encode(lease)))
         elif not self._joining:
             key = f"{LEASE}{self._node}"
+            # A late invoke of an earlier start must not take the lease back from a later one.
             condition = (
                 Condition(key, "absent")
                 if seen is None
@@ -169,6 +170,7 @@ class LeaseManager:
             if seen is not None:
                 self._leases.observe_predecessor(seen.lease)
             if not held.released and not self._leases.superseded(held.node, held.origin):
+                # The holder may have renewed meanwhile, and then still acts (``lease_table``).
                 lease = f"{LEASE}{held.node}"
                 conditions.append(
                     Condition(lease, "absent")

@@ -1,12 +1,12 @@
 """The voters of a group: configurations as values, majorities, the steps from one to the next.
 
 A change of voters goes through a joint configuration, in which majorities of the old *and* of the
-new voters decide (Raft 6; thesis 4.3). Drawn as ``(new)&&(old)``: ``(1 2 3)&&()`` becomes
-``(1 2 4)&&(1 2 3)`` by ``enter_joint`` and ``(1 2 4)&&()`` by ``leave_joint``.
+new voters decide (Raft 6; thesis 4.3). Drawn as ``(new)&&(old)``: ``(1 2 3)&&()`` becomes ``(1 2
+4)&&(1 2 3)`` by ``enter_joint`` and ``(1 2 4)&&()`` by ``leave_joint``.
 
-What travels through the log are whole configurations. The plan to get to a target (``PeerChange``:
-catch up, joint, stable) lives with the leader that was asked, and ends with its leadership; a joint
-configuration is left by the next leader, too. Majorities are counted here alone.
+Whole configurations travel through the log. The plan to get to a target (``PeerChange``: catch up,
+joint, stable) lives with the leader that was asked, and ends with its leadership; a later leader,
+too, leaves a joint configuration. Majorities are counted here alone.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Raft:
 
     @property
     def role(self) -> Role:
-        """What this member is now."""
+        """The present role of this member."""
         if self._leadership is not None:
             return Role.LEADER
         if self._election is None:
@@ -368,7 +368,7 @@ class Raft:
 
     def has_ready(self) -> bool:
         """Whether ``ready`` would hold anything."""
-        # What is most likely comes first: this is asked at every turn.
+        # The most likely reason comes first: this is asked at every turn.
         return bool(
             self._send_durable
             or self._send_now
@@ -520,7 +520,7 @@ class Raft:
         if previous >= base and not matches:
             self._answer_append(message, refused=True, index=previous, hint=self._hint(previous))
             return
-        # What was cut off here was committed, so it matches every leader's.
+        # Entries cut off here were committed, so they match every leader's.
         self._log.merge([e for e in message.entries if e.index > base], self._commit)
         match_index = max(previous + len(message.entries), base)
         self._commit = max(self._commit, min(message.commit, match_index))
@@ -530,7 +530,7 @@ class Raft:
         """Where the leader should try next: a whole conflicting term is skipped (Raft 5.3)."""
         if previous_index > self._log.last_index:
             return self._log.last_index
-        # What is committed matches every later leader, so it never pays to go below it.
+        # Committed entries match every later leader's, so it never pays to go below them.
         return max(self._log.first_index_of_term_at(previous_index) - 1, self._commit)
 
     def _answer_append(

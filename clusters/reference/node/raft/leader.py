@@ -122,7 +122,9 @@ class Progress:
         self.inflight.clear()
 
     def begin_transfer(self, mark: Mark) -> None:
-        """The log no longer has what the follower lacks: send the snapshot at ``mark``."""
+        """The log no longer has the entries that the follower lacks: send the snapshot at
+        ``mark``.
+        """
         if self.transfer is None or self.transfer.mark.index < mark.index:
             self.transfer = Transfer(mark)
             self.probing, self.waiting = True, False
@@ -169,11 +171,11 @@ class Leadership:
         return now - self._beat_tick >= self._config.heartbeat_ticks
 
     def heartbeats(self, now: int, commit: int) -> Iterator[tuple[str, Append]]:
-        """An append without entries, right behind what was sent last, for everyone but those whose
-        node acknowledges for them and that have nothing to learn.
+        """An append without entries, right behind the last ones sent, for all followers but those
+        whose node acknowledges for them and that have nothing to learn.
 
-        It is more than a sign of life: a follower that missed the last message refuses it, and so
-        a loss is found without another timer.
+        It is more than a sign of life: a follower that missed the last message refuses it, and so a
+        loss is found without another timer.
         """
         self._beat_tick = now
         for name, progress in self._peers.items():

@@ -87,7 +87,7 @@ class Append(msgspec.Struct, frozen=True, array_like=True, tag="append?"):
 class AppendReply(msgspec.Struct, frozen=True, array_like=True, tag="append!"):
     """Accepted: everything up to ``match_index`` is durable here. Refused: the entry before those
     sent, repeated as ``match_index``, is not here; ``hint_index`` is where to try next. ``commit``
-    is what the follower knows to be committed.
+    is the follower's commit index.
     """
 
     sender: str

@@ -26,7 +26,7 @@ class PartitionReplication:
         return self._group.serving
 
     async def propose(self, command: commands.Command, limit_s: float) -> object:
-        """What ``Partition.apply`` returned for ``command``, or ``Failed``."""
+        """The result of ``Partition.apply`` for ``command``, or ``Failed``."""
         return await self._group.propose(commands.encode(command), limit_s)
 
 

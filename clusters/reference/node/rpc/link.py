@@ -29,7 +29,7 @@ from clusters.reference.node.wire.messages import (
 
 FRAME_BYTES = 4 * 1024 * 1024  # of entries in one frame; with the largest entry still half a frame
 MAX_REQUESTS = 4096  # open on one link
-EARLY_S = 0.001  # where a simulation lets a question be given up before anybody can answer
+EARLY_S = 0.001  # where a simulation lets a question be given up before any peer can answer
 
 
 class Link:

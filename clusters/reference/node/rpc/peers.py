@@ -241,7 +241,7 @@ class Peers:
                 try:
                     connection.send(encode(PeerReply(frame.id, body, self._clock.now())))
                 except FrameError as error:
-                    # What was asked for may have been done: one answer is lost, no more than that.
+                    # The request may have been carried out: one answer is lost, no more than that.
                     log.error("no answer to %s: %s", connection.peer, error)
                     failed = Failed(codes.PEER_LOST, f"its answer: {error}")
                     connection.send(encode(PeerReply(frame.id, failed, self._clock.now())))
@@ -291,7 +291,7 @@ class Peers:
 
         def take(payload: bytes) -> None:
             if link.connection is None:
-                return  # it was given up, and what came before that counts no more
+                return  # it was given up, and earlier answers count no more
             frame = decode(Codec.peer, payload)
             link.heard_s = loop.time()
             if isinstance(frame, PeerReply):

@@ -212,7 +212,7 @@ class _Session:
         return Ok()
 
     def end(self) -> None:
-        """Give up what is open."""
+        """Roll back the open transaction."""
         tx, self._tx = self._tx, None
         if tx is not None:
             tx.rollback()

@@ -34,7 +34,7 @@ class DiskThread:
         self._thread.start()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What ``call`` returns or raises."""
+        """The result of ``call``, or its error."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
@@ -59,7 +59,7 @@ class DiskThread:
         return await done
 
     def close(self) -> None:
-        """Finish what is queued."""
+        """Finish the queued calls."""
         self._primaries.put(None)
         self._thread.join()
 
@@ -88,7 +88,7 @@ class FileDisk:
         self._thread = DiskThread()
 
     def close(self) -> None:
-        """Finish what is queued and let the directory go."""
+        """Finish the queued calls and let the directory go."""
         self._thread.close()
         for name in list(self._open):
             self._forget(name)

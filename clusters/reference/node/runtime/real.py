@@ -132,7 +132,7 @@ class TcpConnection(asyncio.Protocol):
         raise ConnectionLost(f"{self._peer}: {self._lost}")
 
     def close(self) -> None:
-        """Send what is queued if the socket takes it at once, and drop the connection."""
+        """Send the queued frames if the socket takes them at once, and drop the connection."""
         self.flush()
         self._fail("closed on this side")
 

@@ -26,7 +26,7 @@ from clusters.reference.node.storage.records import (
     segment_header,
 )
 
-ENTRY_BYTES = 24  # what an entry takes in the log beside its data, about
+ENTRY_BYTES = 24  # about the size of an entry in the log beside its data
 
 
 class GroupState:
@@ -92,7 +92,7 @@ class GroupState:
 
 
 def size_of(entry: Entry) -> int:
-    """About what ``entry`` takes in the log."""
+    """The approximate size of ``entry`` in the log."""
     return len(entry.data) + ENTRY_BYTES
 
 

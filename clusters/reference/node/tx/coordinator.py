@@ -1,23 +1,24 @@
 """Interactive transactions on the node that the client talks to: the coordinator.
 
-Every get locks its key at the primary of its partition before it answers, exclusively where it says
-that it will write it, too; so does a put of a key that was not read. Writes wait here until the
-commit, which makes the locks of what was read and written exclusive, together with its own
-commands: a transaction that reads what it writes asks every primary half as often.
+Every get locks its key at the primary of its partition before it answers, exclusively where the
+client announces a write of the key; so does a put of a key that was not read. Writes wait here
+until the commit, which makes the locks of the read and written keys exclusive, together with its
+own commands: a transaction that reads the keys that it writes asks every primary half as often.
 
 * Keys of one partition: one command there.
 * Several partitions, one of them written at least: the written one with the lowest number is
   *home*. All others prepare, those that were only read too, since a prepared lock outlives its
   primary. Then home commits with one command, which holds its own writes and is the outcome of the
-  transaction; home's primary finishes the others. Until home has decided, anybody may abort there.
+  transaction; home's primary finishes the others. Until home has decided, any participant may
+  abort there.
 * Nothing written: every primary validates that the locks still hold, at one timestamp.
 
-A commit is never sent twice: whether the first one happened is the client's to find out.
+A commit is never sent twice: the client has to find out whether the first one happened.
 
 A read-only transaction reads at one timestamp and takes no lock, so no writer waits for it. The
 timestamp is the contacted node's clock at the beginning: one session never goes back. Each primary
-refuses a timestamp that may lack what it acknowledged longer than ``STALENESS_S`` ago; that promise
-rests on its monotonic clock, not on wall clocks that agree.
+refuses a timestamp that may lack commits that it acknowledged longer than ``STALENESS_S`` ago; that
+promise rests on its monotonic clock, not on wall clocks that agree.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from clusters.reference.node.wire.messages import (
 )
 
 MET_ANOTHER = (codes.CONFLICT, codes.LOCK_TIMEOUT)
-# What home answers when it did not commit, and never will.
+# Home's answers when it did not commit, and never will.
 NOT_COMMITTED = (
     *NOT_DONE,
     *MET_ANOTHER,

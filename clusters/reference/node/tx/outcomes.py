@@ -16,8 +16,8 @@ MAX_AT_ONCE = 1000  # transactions that one primary finishes, and as many that i
 
 
 class PerTransaction:
-    """Runs at most one piece of work a transaction at a time, and ``MAX_AT_ONCE`` in all; what is
-    refused is tried again at a later turn.
+    """Runs at most one piece of work a transaction at a time, and ``MAX_AT_ONCE`` in all; work that
+    is refused is tried again at a later turn.
     """
 
     def __init__(self, spawn: Spawn, work: Callable[[TxnId], Coroutine[None, None, None]]) -> None:

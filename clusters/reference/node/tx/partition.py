@@ -48,7 +48,7 @@ class Replication(Protocol):
         """Whether this replica leads, and has applied every command of earlier leaders."""
 
     async def propose(self, command: commands.Command, limit_s: float) -> object:
-        """What ``Partition.apply`` returned for ``command`` here, or ``Failed``, whose code says
+        """The result of ``Partition.apply`` for ``command`` here, or ``Failed``, whose code says
         whether it may still be applied. A caller that stops waiting undoes nothing.
         """
 

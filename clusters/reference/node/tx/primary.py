@@ -56,7 +56,7 @@ from clusters.reference.node.wire.messages import (
 
 T = TypeVar("T", CommitReply, PrepareReply)
 
-STALENESS_S = 1.5  # a snapshot that may lack what was acknowledged so long before it is refused
+STALENESS_S = 1.5  # a snapshot that may lack commits acknowledged so long before it is refused
 CEILING_WAIT_S = 1.0  # for the lease to be renewed: it is, four times
 CEILING_POLL_S = 0.05
 
@@ -132,7 +132,7 @@ class Primary:
         return self.open and self._leases.holds()
 
     async def propose(self, command: Command, limit_s: float) -> object:
-        """What ``Partition.apply`` returned, or ``Failed``. Lazy proposals leave with it."""
+        """The result of ``Partition.apply``, or ``Failed``. Lazy proposals leave with it."""
         self.lazy.flush()
         return await self._replication.propose(command, limit_s)
 
@@ -161,8 +161,8 @@ class Primary:
             self.transactions.clear()
 
     def try_fast_path(self, body: PrimaryBody) -> PeerAnswer | None:
-        """The answer to a request for a lock that is free, or why it is refused; ``None``: what
-        ``serve`` answers takes time. Locks are most of what is asked, and this needs no task.
+        """The answer to a request for a lock that is free, or its refusal; ``None`` where ``serve``
+        needs time for the answer. Most requests are for locks, and this needs no task.
         """
         if not self.serving:
             return self.refusal()
