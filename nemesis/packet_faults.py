@@ -24,7 +24,7 @@ class Spoil(Protocol):
         """
 
     def say(self, seen: LinkQuality) -> str:
-        """The measurement, in words."""
+        """Describe the measurement."""
 
 
 @attrs.frozen(kw_only=True)
@@ -122,7 +122,7 @@ class Loss:
         return seen.loss >= _SHOWN * shape.loss
 
     def say(self, seen: LinkQuality) -> str:
-        """The share that got lost."""
+        """The share of datagrams that got lost."""
         return f"{seen.loss:.1%} lost"
 
 

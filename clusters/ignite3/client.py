@@ -95,8 +95,8 @@ def unroutable(address: Address) -> str:
 
 
 class IgniteClient:
-    """One connection. A call that was cancelled leaves an answer on its way, so it ends the
-    connection: the next ``begin`` says so.
+    """One connection. A cancelled call leaves an answer on its way, so it ends the connection: the
+    next ``begin`` raises for that.
     """
 
     def __init__(self, bridge: Bridge, number: int, session: Session) -> None:
@@ -155,7 +155,7 @@ class IgniteClient:
 
 
 class IgniteTx:
-    """An open transaction. The store does not tell its clients the transaction's identifier."""
+    """An open transaction. The store gives its clients no identifier of it."""
 
     def __init__(self, client: IgniteClient) -> None:
         self._client = client
@@ -163,7 +163,7 @@ class IgniteTx:
 
     @property
     def server_txn(self) -> str | None:
-        """Not told."""
+        """Unknown: see the class."""
         return None
 
     async def read(self, key: int) -> Stored | None:
@@ -182,7 +182,7 @@ class IgniteTx:
         await self._client.ask(self._put, key=key, value=encode((*(held or ()), element)))
 
     async def commit(self) -> Committed:
-        """Durable on a quorum on return; the store tells no timestamp."""
+        """Durable on a quorum on return; the store returns no timestamp."""
         try:
             await self._client.ask("commit")
         except StoreError as error:

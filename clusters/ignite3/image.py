@@ -123,8 +123,8 @@ def _training_command() -> tuple[str, ...]:
 
 
 def training_script(home: str, work: str) -> str:
-    """The shell's part of making the archive. Java itself says nothing where none came of it, and
-    nodes would start without it, in twice the time.
+    """The shell's part of making the archive. Java itself reports nothing where it made no archive,
+    and nodes would start without it, in twice the time.
     """
     archive = f"{home}/{settings.ARCHIVE_FILE}"
     return (

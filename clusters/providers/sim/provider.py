@@ -207,7 +207,7 @@ class SimProvider:
         self._fabric.cut(grudge)
 
     async def shape(self, shapes: tuple[LinkShape, ...]) -> None:
-        """Make ``shapes`` all that befalls links beside the weather."""
+        """Make ``shapes`` the whole set of shapes beside the weather."""
         self._fabric.shape(shapes)
 
     async def measure_links(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:

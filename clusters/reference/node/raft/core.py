@@ -240,7 +240,9 @@ class Raft:
         return True
 
     def is_acking(self, follower: str) -> bool:
-        """Whether ``follower`` has answered this leader, so that its node may vouch for it."""
+        """Whether ``follower`` has answered this leader, so that its node may acknowledge for
+        it.
+        """
         return self._leadership is not None and self._leadership.is_acking(follower)
 
     def node_acked(self, follower: str, term: int, tick: int) -> None:

@@ -238,7 +238,7 @@ class Leadership:
         )
 
     def answered(self, reply: AppendReply) -> None:
-        """Take a follower's answer; a refusal too says that it follows."""
+        """Take a follower's answer; a refusal, too, shows that it follows."""
         progress = self._peers.get(reply.sender)
         if progress is None:
             return

@@ -130,16 +130,16 @@ Message = VoteRequest | VoteReply | Append | AppendReply | Chunk | ChunkReply
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller must do after a step, in this order.
+    """The work of the caller after a step, in this order.
 
     1. ``send_now`` may leave at once. 2. Make ``installed`` (the snapshot there, in place of all
-    that was), ``hard_state`` and ``entries`` durable, as far as there are; ``entries`` replace
-    everything from their first index on. 3. Then send ``send_durable`` and call
+    entries before), ``hard_state`` and ``entries`` durable, as far as there are; ``entries``
+    replace everything from their first index on. 3. Then send ``send_durable`` and call
     ``Raft.persisted``. 4. Apply ``committed`` in order: only entries that are durable on this
     member are handed out.
 
     At any time: ``send_chunks`` leave once the caller has put the bytes of its snapshot into them;
-    ``chunks`` are bytes to keep, to be told of by ``Raft.chunk_stored`` and ``Raft.install``.
+    ``chunks`` are bytes to keep, and then to report by ``Raft.chunk_stored`` and ``Raft.install``.
     """
 
     hard_state: HardState | None
