@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from capabilities import lacking
 from stranger_kit import copied, firedrill, sound_run
 
 from harness.run.directory import RunDirectory
@@ -22,7 +23,7 @@ def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pat
     store.mkdir()
     made = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(store)]
     if subprocess.run(made, capture_output=True, check=False).returncode:
-        pytest.skip("nobody but root can mount a disk of its own")
+        lacking("only root can mount a disk of its own")
     try:
         for number, lost in enumerate((False, True)):
             sound_run(store / f"{NAME[:-1]}{number}", lost=lost)
