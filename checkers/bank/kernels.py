@@ -39,6 +39,23 @@ ACCOUNTS = pa.schema(
 axis of the order.
 """
 NEVER = np.iinfo(np.int64).max
+_ACCOUNT_READ, _ACCOUNT_WRITE, _ADD = 0, 1, 2
+_ACCOUNT_STEPS = ("r", "w", "add")
+LOST = pa.schema(
+    [
+        ("key", pa.int64()),
+        ("read", pa.int64()),
+        ("balance", pa.int64()),
+        ("least", pa.int64()),
+        ("most", pa.int64()),
+        ("transfers", pa.int64()),
+        ("last", pa.int64()),
+    ]
+)
+"""An account whose last read does not hold from ``least`` to ``most``: its first balance plus the
+acknowledged ``transfers``, with and without those of unknown outcome. ``last`` is the transfer that
+was acknowledged last.
+"""
 
 
 def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
@@ -157,27 +174,9 @@ def _before_set_up(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
 
 
 SUMS = Kernel(name="bank.sums", exchange=Exchange.KEY, run=add_accounts)
+
+
 JUDGED = Kernel(name="bank.judged", exchange=Exchange.ONE_PLACE, run=judge_reads)
-
-
-_ACCOUNT_READ, _ACCOUNT_WRITE, _ADD = 0, 1, 2
-_ACCOUNT_STEPS = ("r", "w", "add")
-
-LOST = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("read", pa.int64()),
-        ("balance", pa.int64()),
-        ("least", pa.int64()),
-        ("most", pa.int64()),
-        ("transfers", pa.int64()),
-        ("last", pa.int64()),
-    ]
-)
-"""An account whose last read does not hold from ``least`` to ``most``: its first balance plus the
-acknowledged ``transfers``, with and without those of unknown outcome. ``last`` is the transfer that
-was acknowledged last.
-"""
 
 
 def compare_last_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

@@ -26,6 +26,25 @@ SIMPLE_ALL_MAX = 20 * SIMPLE_MAX
 """The limit of states that searches for simple cycles of one kind visit, all
 components together.
 """
+GRAPH = pa.schema([("dependencies", pa.int64())])
+COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])
+STEPS = pa.schema(
+    [
+        ("anomaly", pa.string()),
+        ("cycle", pa.int64()),
+        ("step", pa.int64()),
+        ("kind", pa.string()),
+        ("source", pa.int64()),
+        ("target", pa.int64()),
+        ("key", pa.int64()),
+        ("element", pa.int64()),
+    ]
+)
+"""``kind`` is ww, wr, rw, process or realtime. Key and element are those of dependencies: the
+element that the target appended (ww, rw) or read last (wr; null where it came after the source's
+append).
+"""
+Row = dict[str, Any]
 
 
 def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
@@ -69,28 +88,6 @@ def _without_adjacent_rw(core: Core, txns: Transactions, kind: Class, edges: Edg
         holds[place] = search.cycle is not None
         left -= search.states
     return walked[holds]
-
-
-GRAPH = pa.schema([("dependencies", pa.int64())])
-COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])
-STEPS = pa.schema(
-    [
-        ("anomaly", pa.string()),
-        ("cycle", pa.int64()),
-        ("step", pa.int64()),
-        ("kind", pa.string()),
-        ("source", pa.int64()),
-        ("target", pa.int64()),
-        ("key", pa.int64()),
-        ("element", pa.int64()),
-    ]
-)
-"""``kind`` is ww, wr, rw, process or realtime. Key and element are those of dependencies: the
-element that the target appended (ww, rw) or read last (wr; null where it came after the source's
-append).
-"""
-
-Row = dict[str, Any]
 
 
 def find_cycles(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

@@ -15,6 +15,11 @@ Bools = NDArray[np.bool_]
 
 OK, FAIL, INFO = 0, 1, 2
 TYPES = ("ok", "fail", "info")
+CELL = 2_000_000
+"""The approximate number of rows and list elements in a cell: arrays of 1 to 16 MB."""
+CELLS_MAX = 4096
+_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
+"""A hash other than the one of splits: within a split, that one leaves little to choose."""
 
 
 def ints(table: pa.Table, name: str, null: int = 0) -> Ints:
@@ -86,14 +91,6 @@ def group_starts(*columns: NDArray[Any]) -> Bools:
     for column in columns:
         starts[1:] |= column[1:] != column[:-1]
     return starts
-
-
-CELL = 2_000_000
-"""The approximate number of rows and list elements in a cell: arrays of 1 to 16 MB."""
-CELLS_MAX = 4096
-
-_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
-"""A hash other than the one of splits: within a split, that one leaves little to choose."""
 
 
 def cells(micro_ops: pa.Table, size: int = CELL) -> Iterator[pa.Table]:

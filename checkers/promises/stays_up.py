@@ -38,6 +38,25 @@ NODE_EXIT, PANIC = "node-exit", "panic"
 LIFE = (EventKind.NODE_STARTED, EventKind.NODE_REFUSED, EventKind.NODE_STOPPED)
 
 Row = dict[str, Any]
+LINE_BYTES = 4096  # of one line, looked at
+FILE_BYTES = 64 << 20  # of one file, its beginning: providers cap what they collect below this
+SHOWN_CHARS = 400  # of a line, kept
+BATCH_LINES = 4096  # matched at once: at most 16 MB
+NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
+KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
+SCHEMA = pa.schema(
+    [
+        ("node", pa.string()),
+        ("file", pa.string()),
+        ("line", pa.int64()),
+        ("pattern", pa.string()),
+        ("breaks", pa.bool_()),
+        ("text", pa.string()),
+        ("total", pa.int64()),
+    ]
+)
+"""One row a matching line, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from 1,
+``file`` is relative to the run directory, ``total`` counts the pattern's matches there."""
 
 
 @attrs.frozen
@@ -161,28 +180,6 @@ def _summary(lines: Iterable[Row]) -> dict[str, Any]:
 
 
 CHECKER = StaysUp()
-
-
-LINE_BYTES = 4096  # of one line, looked at
-FILE_BYTES = 64 << 20  # of one file, its beginning: providers cap what they collect below this
-SHOWN_CHARS = 400  # of a line, kept
-BATCH_LINES = 4096  # matched at once: at most 16 MB
-NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
-KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
-
-SCHEMA = pa.schema(
-    [
-        ("node", pa.string()),
-        ("file", pa.string()),
-        ("line", pa.int64()),
-        ("pattern", pa.string()),
-        ("breaks", pa.bool_()),
-        ("text", pa.string()),
-        ("total", pa.int64()),
-    ]
-)
-"""One row a matching line, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from 1,
-``file`` is relative to the run directory, ``total`` counts the pattern's matches there."""
 
 
 def patterns_of(declaration: Declaration) -> tuple[LogPattern, ...] | None:

@@ -41,6 +41,11 @@ KEYS = pa.schema(
 """``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if it has a write
 that may have taken effect, and a read that answered and could have seen it.
 """
+MENTIONED_MAX = 4
+"""The number of writers that an example names beside the operation that nothing explains."""
+Row = dict[str, Any]
+NO_EVIDENCE = "vacuous: no register that was written was read, so nothing was tested"
+NONLINEARIZABLE = "nonlinearizable"
 
 
 def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
@@ -109,16 +114,7 @@ def _contradiction(one: Ops, answer: Contradiction) -> dict[str, Any]:
     }
 
 
-MENTIONED_MAX = 4
-"""The number of writers that an example names beside the operation that nothing explains."""
-
 REGISTER = Kernel(name="register", exchange=Exchange.KEY, run=judge_keys)
-
-
-Row = dict[str, Any]
-
-NO_EVIDENCE = "vacuous: no register that was written was read, so nothing was tested"
-NONLINEARIZABLE = "nonlinearizable"
 
 
 @attrs.frozen

@@ -33,6 +33,8 @@ _PEER = re.compile(r"Peer \[consistentId=([^,\]]+)")
 _FIRST_OF_QUEUE = re.compile(r"Assignments \[nodes=\w+ \[(.*?)\], force=(true|false)")
 _VERSION = re.compile(r"LogicalTopologySnapshot \[version=(\d+)")
 _MEMBER = re.compile(r"name=([^,}]+)")
+_KEY = r"[^,]*?(?P<group>\d+_part_\d+), "
+_OF_ZONE = r"zoneId=(?P<zone>\d+), partitionId=(?P<partition>\d+)"
 
 
 @attrs.frozen(kw_only=True)
@@ -269,8 +271,6 @@ def _rule(start: str, rest: str, make: Make) -> tuple[str, re.Pattern[str], Make
     return start, re.compile(re.escape(start) + rest, re.DOTALL), make
 
 
-_KEY = r"[^,]*?(?P<group>\d+_part_\d+), "
-_OF_ZONE = r"zoneId=(?P<zone>\d+), partitionId=(?P<partition>\d+)"
 _RULES: Final = (
     _rule(
         "Node <",

@@ -29,12 +29,6 @@ _BASE: Overrides = {
     "nemesis.quiet_s": 1.2,
 }
 _USUAL = ("kill", "partition", "pause")
-
-
-def _mix(*kinds: str) -> Overrides:
-    return {"nemesis.mix": list(kinds)}
-
-
 # Most transactions span partitions, and rarely meet on a key.
 _WIDE: Overrides = {
     "system.partitions": 4,
@@ -45,18 +39,6 @@ _WIDE: Overrides = {
     "drive.rate_per_s": 80.0,
 }
 _SNAPSHOTS: Overrides = {"workload.read_kinds": ["snapshot"]}
-# Longer than an election and a lease together.
-_LONG_PAUSES: Overrides = _mix("pause") | {
-    "drive.duration_s": 16.0,
-    "drive.rate_per_s": 120.0,
-    "nemesis.hold_s": 3.0,
-}
-_WIPES: Overrides = _mix("wipe", "kill", "partition") | {
-    "cluster.nodes": 4,
-    "drive.duration_s": 16.0,
-    "nemesis.hold_s": 2.0,
-    "nemesis.quiet_s": 2.5,
-}
 _SMALL_SNAPSHOTS: Overrides = {"system.snapshot_bytes": 6000}
 # A follower that was cut off is back just when the partition has no leader.
 _LAGGARDS = [
@@ -113,6 +95,27 @@ _THEN_CALM: Overrides = {
         for number, kind in enumerate(("partition", "kill", "pause"))
     ],
 }
+
+
+def _mix(*kinds: str) -> Overrides:
+    return {"nemesis.mix": list(kinds)}
+
+
+# Longer than an election and a lease together.
+_LONG_PAUSES: Overrides = _mix("pause") | {
+    "drive.duration_s": 16.0,
+    "drive.rate_per_s": 120.0,
+    "nemesis.hold_s": 3.0,
+}
+
+
+_WIPES: Overrides = _mix("wipe", "kill", "partition") | {
+    "cluster.nodes": 4,
+    "drive.duration_s": 16.0,
+    "nemesis.hold_s": 2.0,
+    "nemesis.quiet_s": 2.5,
+}
+
 
 OWN: Mapping[str, Overrides] = {
     "clock-not-advanced": _WIDE

@@ -19,6 +19,15 @@ from harness.protocols.cluster import (
     System,
 )
 
+EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as a whole
+PRIMARY, VOTER, METASTORAGE = "primary of a partition", "other voter", "metastorage leader"
+ROLES = (PRIMARY, VOTER, METASTORAGE)
+_ROLE_OF = (
+    (("leader of partition", "primary of partition"), PRIMARY),
+    (("follower of partition", "other voter of partition"), VOTER),
+    (("metastorage leader",), METASTORAGE),
+)
+
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One fault of a materialised schedule.
@@ -142,9 +151,6 @@ class Nemesis(Protocol):
         """Short names of the faults in force, for display."""
 
 
-EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as a whole
-
-
 class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of fault that was possible in this run.
 
@@ -174,15 +180,6 @@ def arsenal(
         for kind, fault in sorted(faults.items())
         if fault.needs <= frozenset(capabilities)
     )
-
-
-PRIMARY, VOTER, METASTORAGE = "primary of a partition", "other voter", "metastorage leader"
-ROLES = (PRIMARY, VOTER, METASTORAGE)
-_ROLE_OF = (
-    (("leader of partition", "primary of partition"), PRIMARY),
-    (("follower of partition", "other voter of partition"), VOTER),
-    (("metastorage leader",), METASTORAGE),
-)
 
 
 def role_kinds(roles: Iterable[str]) -> tuple[str, ...]:

@@ -18,6 +18,13 @@ CUT_SHARE = 0.3  # of the busy time: an idle stretch longer than this is cut
 MARGIN_SHARE = 0.06  # of the busy stretches, as air around each
 CUTS_MAX = 8
 SEGMENT_MIN_PX = 36.0
+GAP_PX = 26.0
+LEAST_SHARE = 0.09  # of the width, for the shortest stretch
+TICKS_PX = 110.0  # between ticks, about
+_STEPS = (1.0, 2.0, 5.0)
+_UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
+PLACE = "index"
+COARSE = 10  # units that a span must hold at least, or the next finer unit is taken
 
 
 @attrs.frozen(kw_only=True)
@@ -114,12 +121,6 @@ def _joined(merged: list[tuple[int, int]], total: int) -> list[tuple[int, int]]:
     return found
 
 
-GAP_PX = 26.0
-LEAST_SHARE = 0.09  # of the width, for the shortest stretch
-TICKS_PX = 110.0  # between ticks, about
-_STEPS = (1.0, 2.0, 5.0)
-
-
 @attrs.frozen
 class Span:
     """From ``start_s`` to ``end_s``, drawn from ``left`` on, ``width`` wide."""
@@ -192,11 +193,6 @@ def laid_out(
     return tuple(spans)
 
 
-_UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
-PLACE = "index"
-COARSE = 10  # units that a span must hold at least, or the next finer unit is taken
-
-
 @attrs.frozen
 class Scale:
     """The unit of positions on a history's axis. ``per_unit`` is nanoseconds (or indices) in one
@@ -225,6 +221,8 @@ class Scale:
 
 
 SECONDS = Scale("s", 1_000_000_000)
+
+
 PLACES = Scale(PLACE, 1)
 
 

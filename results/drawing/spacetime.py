@@ -19,6 +19,26 @@ from results.drawing.axis import GAP_PX, Span, laid_out
 
 Row = Mapping[str, Any]
 """A row of a trace: ``at_s``, ``from_s``, ``node``, ``did``, ``what``, ``to``, ``error``."""
+WATCH = "observer"
+PING = "ping"
+DISK = "disk"
+_WATCHED = ("AskStatus", "NodeReport", "AskEvents", "EventBatch", "AskStates", "StateReport")
+USUAL = ("client", "lease", "transaction", "vote", "raft", DISK)
+MAX_DRAWN = 3000  # messages and disk operations; a browser is slow with more
+LABELLED_MAX = 45  # arrows of a span that are all named; of more only what is rare
+LEFT_PX, WIDTH_PX, RIGHT_PX = 92, 1500, 20
+TOP_PX, LANE_PX, FOOT_PX = 118, 112, 78
+LABEL_CHARS, TITLE_CHARS, OPERATION_CHARS = 160, 175, 60
+CHAR_PX = 5.4  # of a label's font, about: where another one has room
+LOST_SHARE = 0.3  # of the way, drawn of a message that never came
+_LOST, _SYNC, _ERROR, _FAULT, _PROOF = "#cc0000", "#3b4046", "#cc0000", "#f6d5c3", "#fff3b0"
+_UNSURE = (
+    '<pattern id="unsure" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><rect width="3" height="6" fill="white"/></pattern>'
+)
+CLIENTS = "clients"
+# Arrows must not make words unreadable.
+_HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
 
 
 @attrs.frozen
@@ -31,10 +51,6 @@ class Family:
     named: bool = False  # each of them, however many there are
 
 
-WATCH = "observer"
-PING = "ping"
-DISK = "disk"
-_WATCHED = ("AskStatus", "NodeReport", "AskEvents", "EventBatch", "AskStates", "StateReport")
 # The first that fits; colours that also the colour-blind tell apart (Okabe and Ito).
 FAMILIES = (
     Family(PING, "#9aa3ab", ("Ping", "Pong", "Hello", "an empty batch")),
@@ -45,7 +61,8 @@ FAMILIES = (
     Family("vote", "#cc79a7", (), named=True),
     Family("raft", "#0072b2"),
 )
-USUAL = ("client", "lease", "transaction", "vote", "raft", DISK)
+
+
 CHOICES = (*(family.name for family in FAMILIES), DISK)
 
 
@@ -58,25 +75,6 @@ def family_of(row: Row) -> Family:
         if any(what.startswith(start) for start in family.starts):
             return family
     return FAMILIES[-2] if "Vote" in what else FAMILIES[-1]
-
-
-MAX_DRAWN = 3000  # messages and disk operations; a browser is slow with more
-LABELLED_MAX = 45  # arrows of a span that are all named; of more only what is rare
-LEFT_PX, WIDTH_PX, RIGHT_PX = 92, 1500, 20
-TOP_PX, LANE_PX, FOOT_PX = 118, 112, 78
-LABEL_CHARS, TITLE_CHARS, OPERATION_CHARS = 160, 175, 60
-CHAR_PX = 5.4  # of a label's font, about: where another one has room
-LOST_SHARE = 0.3  # of the way, drawn of a message that never came
-
-
-_LOST, _SYNC, _ERROR, _FAULT, _PROOF = "#cc0000", "#3b4046", "#cc0000", "#f6d5c3", "#fff3b0"
-_UNSURE = (
-    '<pattern id="unsure" width="6" height="6" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><rect width="3" height="6" fill="white"/></pattern>'
-)
-CLIENTS = "clients"
-# Arrows must not make words unreadable.
-_HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
 
 
 @attrs.frozen(kw_only=True)

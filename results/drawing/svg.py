@@ -20,6 +20,18 @@ TEXT_CHARS = 200
 HATCH_PX = 5.0  # between two slanted lines
 
 Value = str | int | float
+_NAME = re.compile(r"\{[^}]*\}")
+_REFERENCE = re.compile(r"url\(#([^)]*)\)")
+_FONT = re.compile(r"(?:\w+ )*?(?P<size>[\d.]+px)")
+THEMED = {
+    "#1b1f23": "var(--ink)",
+    "#6a737d": "var(--soft)",
+    "#e3e6e9": "var(--line)",
+    "#3b4046": "var(--down)",
+    "#0072b2": "var(--ok)",
+}
+"""Colours of the plots that follow the page's theme; data keeps its own in any light."""
+_DROPPED = frozenset({"metadata", "style", "title"})
 
 
 def tag(name: str, *children: Markup, **attributes: Value) -> Markup:
@@ -96,20 +108,6 @@ def width_px(content: str) -> float:
 
 def _shown(value: Value) -> str:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
-
-
-_NAME = re.compile(r"\{[^}]*\}")
-_REFERENCE = re.compile(r"url\(#([^)]*)\)")
-_FONT = re.compile(r"(?:\w+ )*?(?P<size>[\d.]+px)")
-THEMED = {
-    "#1b1f23": "var(--ink)",
-    "#6a737d": "var(--soft)",
-    "#e3e6e9": "var(--line)",
-    "#3b4046": "var(--down)",
-    "#0072b2": "var(--ok)",
-}
-"""Colours of the plots that follow the page's theme; data keeps its own in any light."""
-_DROPPED = frozenset({"metadata", "style", "title"})
 
 
 def inline(svg: str, label: str) -> str:

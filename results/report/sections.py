@@ -14,6 +14,16 @@ from results.report.tabulate import grids as any_grids
 
 CELLS_MAX = 60  # kinds of faults shown
 LOG_ROWS_MAX = 200
+_COLUMNS = (
+    "window", "hit", "from (s)", "to (s)", "ok", "longest gap (s)", "gap at (s)",
+    "first ok after injection (s)", "after healing (s)",
+)  # fmt: skip
+_FIELDS = (
+    "start_ns", "end_ns", "ok", "longest_gap_ns", "longest_gap_at_ns",
+    "first_ok_after_inject_ns", "first_ok_after_heal_ns",
+)  # fmt: skip
+ROWS_MAX = 100
+SHOWN_MAX = 16  # partitions side by side
 
 
 @attrs.frozen(kw_only=True)
@@ -117,18 +127,6 @@ def _memory(told: Mapping[str, Any]) -> str:
         return ""
     first, most, last = (resident.get(key, 0) / 2**20 for key in ("first", "most", "last"))
     return f" Its memory went from {first:,.0f} to {last:,.0f} MiB, {most:,.0f} at most."
-
-
-_COLUMNS = (
-    "window", "hit", "from (s)", "to (s)", "ok", "longest gap (s)", "gap at (s)",
-    "first ok after injection (s)", "after healing (s)",
-)  # fmt: skip
-_FIELDS = (
-    "start_ns", "end_ns", "ok", "longest_gap_ns", "longest_gap_at_ns",
-    "first_ok_after_inject_ns", "first_ok_after_heal_ns",
-)  # fmt: skip
-ROWS_MAX = 100
-SHOWN_MAX = 16  # partitions side by side
 
 
 def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:

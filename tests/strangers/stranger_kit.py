@@ -5,12 +5,14 @@ each in a process of its own whose time, memory and reach are measured.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import select
 import shutil
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +31,8 @@ from harness.history.seal import seal
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.run.directory import SCHEMA_VERSION, LogSum, Manifest, RunDirectory
 
-CPU_LIMIT_S = 2.0
-CHILD_CPU_S = 3.0  # of the process that judges and draws: an interpreter and its libraries
+NAME = "20261122-060000-stranger-0001"
+CPU_LIMIT_S = 2.0  # beyond what a sound run takes
 WALL_LIMIT_S = 60.0  # the machine may be shared; what hangs does so for longer
 MEMORY_LIMIT_BYTES = 300 << 20
 SECRET = "TOP-SECRET-d41d8cd98f00"  # noqa: S105
@@ -253,6 +255,26 @@ def firedrill(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> 
     out.unlink()
     err.unlink()
     return told
+
+
+@functools.cache
+def usual() -> dict[str, Ended]:
+    """What each command takes for a sound run, on this machine as it is now."""
+    commands = {
+        "check": ("check", "--executor", "local", NAME),
+        "report": ("report", NAME),
+        "runs": ("runs",),
+        "cleanup": ("cleanup", "--all"),
+        "logs": ("logs", NAME, "n1"),
+        "shrink": ("shrink", NAME),
+    }
+    with tempfile.TemporaryDirectory() as kept:
+        store = Path(kept) / "runs"
+        sound_run(store / NAME)
+        return {
+            name: firedrill(*command, "--runs-dir", str(store), cwd=store.parent)
+            for name, command in commands.items()
+        }
 
 
 def _run(arguments: Sequence[str], cwd: Path, env: dict[str, str], out: Path, err: Path) -> int:

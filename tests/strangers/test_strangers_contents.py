@@ -18,6 +18,7 @@ from stranger_kit import (
     CPU_LIMIT_S,
     ESCAPES,
     MEMORY_LIMIT_BYTES,
+    NAME,
     PLAN,
     SECRET,
     Canaries,
@@ -30,6 +31,7 @@ from stranger_kit import (
     reached,
     rewrite,
     sound_run,
+    usual,
     written_in,
 )
 
@@ -38,7 +40,6 @@ from harness.history import frames
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.run.directory import RunDirectory
 
-NAME = "20261122-060000-stranger-0001"
 OTHER = "20261122-060000-neighbour-0002"
 DEEP = 200_000
 DIGITS = "9" * 5_000
@@ -467,26 +468,6 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return sound_run(tmp_path_factory.mktemp("strangers") / NAME)
 
 
-@pytest.fixture(scope="module")
-def usual(sound: RunDirectory, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """What the commands take for a sound run."""
-    store = tmp_path_factory.mktemp("usual") / "runs"
-    store.mkdir()
-    copied(sound, store / NAME)
-    commands = {
-        "check": ("check", "--executor", "local", NAME),
-        "report": ("report", NAME),
-        "runs": ("runs",),
-        "cleanup": ("cleanup", "--all"),
-        "logs": ("logs", NAME, "n1"),
-        "shrink": ("shrink", NAME),
-    }
-    return {
-        name: firedrill(*command, "--runs-dir", str(store), cwd=store.parent)
-        for name, command in commands.items()
-    }
-
-
 def bounded(ended: Ended, usual: Ended, size_bytes: int) -> None:
     """What a command said steers nothing, and it took no more than it may."""
     assert "unexpected" not in ended.said, ended.said
@@ -506,7 +487,7 @@ def bounded(ended: Ended, usual: Ended, size_bytes: int) -> None:
     "name", [n for place, n in enumerate(CONTENTS) if WHOLE or place % SLICE == 0]
 )
 def test_what_no_run_of_ours_writes_is_refused_by_name_or_judged_rightly(
-    name: str, sound: RunDirectory, usual: dict[str, Ended], tmp_path: Path
+    name: str, sound: RunDirectory, tmp_path: Path
 ) -> None:
     attack, codes = CONTENTS[name]
     canaries = Canaries(tmp_path / "outside")
@@ -520,7 +501,7 @@ def test_what_no_run_of_ours_writes_is_refused_by_name_or_judged_rightly(
 
     def tried(*command: str) -> Ended:
         ended = firedrill(*command, "--runs-dir", str(store), cwd=tmp_path)
-        bounded(ended, usual[command[0]], size)
+        bounded(ended, usual()[command[0]], size)
         return ended
 
     listed = tried("runs")

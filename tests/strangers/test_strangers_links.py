@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from stranger_kit import (
-    CHILD_CPU_S,
     CPU_LIMIT_S,
     MEMORY_LIMIT_BYTES,
+    NAME,
     SECRET,
     Canaries,
     copied,
@@ -23,12 +23,12 @@ from stranger_kit import (
     forge,
     reached,
     sound_run,
+    usual,
     written_in,
 )
 
 from harness.run.directory import RunDirectory
 
-NAME = "20261122-060000-stranger-0001"
 FILES = (
     "plan.toml",
     "manifest.json",
@@ -170,7 +170,8 @@ def assert_harmless(
         assert "unexpected" not in ended.said, said
         assert "Traceback" not in ended.said, said
         judged = ended.code != 254 and command[0] in ("check", "report")
-        assert ended.cpu_s < CPU_LIMIT_S + judged * CHILD_CPU_S, said
+        usually_s = usual()[command[0]].cpu_s if judged else 0
+        assert ended.cpu_s < CPU_LIMIT_S + usually_s, said
         assert ended.memory_bytes < MEMORY_LIMIT_BYTES, said
         told.append((command, ended.code, ended.said))
     assert canaries.state() == before

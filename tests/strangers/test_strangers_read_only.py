@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 from capabilities import lacking
-from stranger_kit import copied, firedrill, sound_run
+from stranger_kit import NAME, copied, firedrill, sound_run
 
 from harness.run.directory import RunDirectory
-
-NAME = "20261122-060000-stranger-0001"
 
 
 @pytest.fixture(params=["read-only", "full"])

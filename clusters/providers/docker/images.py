@@ -39,6 +39,25 @@ MAKE_COMMAND = "sudo .venv/bin/python -m clusters.providers.docker.images"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 log = logging.getLogger("firedrill.docker")
+SUITE = "bookworm"
+PARENT = f"debian:{SUITE}-slim"
+PACKAGES = (
+    "iproute2",
+    "iptables",
+    "nftables",
+    "openssh-server",
+    "procps",
+    "python3",
+    "tini",
+)
+# Runs inside the new root: sshd wants its directory; host keys come from the controller, per run.
+FINISH = (
+    "mkdir -p /run/sshd /etc/firedrill /opt/firedrill /var/lib/firedrill"
+    " && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/archives/*.deb"
+    " /var/cache/apt/*.bin /usr/share/doc /usr/share/man"
+)
+REPOSITORY = "firedrill-base"
+APT_LISTS = ("/etc/apt/sources.list", "/etc/apt/sources.list.d")
 
 
 class NoBaseImage(UsageError):
@@ -150,7 +169,7 @@ def _build_on_debian(client: docker.APIClient, image: str) -> None:
 
 
 def _parent(client: docker.APIClient) -> str:
-    """The image behind ``recipe.PARENT`` now: its digest in the registry it came from, or its
+    """The image behind ``PARENT`` now: its digest in the registry it came from, or its
     id.
     """
     with doing(f"looking at image {PARENT}"):
@@ -175,7 +194,7 @@ def _bootstrap(client: docker.APIClient, image: str) -> None:
             f"--include={','.join(PACKAGES)}",
             SUITE,
             str(root),
-            host_mirror(),
+            *filter(None, [host_mirror()]),
         )
         _command("chroot", str(root), "sh", "-c", FINISH)
         _import(client, root, image)
@@ -258,32 +277,6 @@ def main() -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
-SUITE = "bookworm"
-PARENT = f"debian:{SUITE}-slim"
-PACKAGES = (
-    "iproute2",
-    "iptables",
-    "nftables",
-    "openssh-server",
-    "procps",
-    "python3",
-    "tini",
-)
-# Runs inside the new root: sshd wants its directory; host keys come from the controller, per run.
-FINISH = (
-    "mkdir -p /run/sshd /etc/firedrill /opt/firedrill /var/lib/firedrill"
-    " && rm -rf /etc/ssh/ssh_host_* /var/lib/apt/lists/* /var/cache/apt/archives/*.deb"
-    " /var/cache/apt/*.bin /usr/share/doc /usr/share/man"
-)
-REPOSITORY = "firedrill-base"
-DEFAULT_MIRROR = "http://deb.debian.org/debian"
-APT_LISTS = ("/etc/apt/sources.list", "/etc/apt/sources.list.d")
-
-
 def tag() -> str:
     """The base image's name; another recipe, another name."""
     recipe = "\n".join([SUITE, *PACKAGES, FINISH])
@@ -302,8 +295,8 @@ def dockerfile(parent: str) -> str:
     )
 
 
-def mirror_of(sources: Iterable[str]) -> str:
-    """The first Debian archive in apt's own lists (both formats); Debian's default without one."""
+def mirror_of(sources: Iterable[str]) -> str | None:
+    """The first Debian archive in apt's own lists (both formats)."""
     for text in sources:
         for line in text.splitlines():
             if line.lstrip().startswith("#"):
@@ -311,11 +304,11 @@ def mirror_of(sources: Iterable[str]) -> str:
             found = re.search(r"https?://[^\s\]]+/debian/?(?=\s|$)", line)
             if found:
                 return found.group().rstrip("/")
-    return DEFAULT_MIRROR
+    return None
 
 
-def host_mirror(places: Iterable[str] = APT_LISTS) -> str:
-    """The Debian archive that this host installs from, or Debian's default."""
+def host_mirror(places: Iterable[str] = APT_LISTS) -> str | None:
+    """The Debian archive that this host installs from; without one, debootstrap has a default."""
     texts = []
     for place in map(Path, places):
         files = sorted(place.iterdir()) if place.is_dir() else [place]
@@ -325,3 +318,7 @@ def host_mirror(places: Iterable[str] = APT_LISTS) -> str:
             if f.suffix in (".list", ".sources") and f.is_file()
         ]
     return mirror_of(texts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -32,6 +32,14 @@ from clusters.providers.docker.daemon import DaemonError, doing
 from clusters.providers.remote import install
 from harness.errors import HarnessError
 
+SUBNET_TRIES = 32
+STREAMED_MAX_BYTES = (
+    1 << 30
+)  # the daemon hands out whole files, holes too: some hundred MB a second
+FREEZE_TRIES = 5
+OUTPUT_LIMIT_BYTES = 1 << 20
+EXEC_LIMIT_S = 60.0  # between blocks the client has a limit of its own
+
 
 class _Chunks(io.RawIOBase):
     """An iterator of chunks as a readable stream."""
@@ -62,15 +70,6 @@ def tail(chunks: Iterator[bytes], limit_bytes: int) -> bytes:
                 skipped -= dropped
             return content.read()
     return b""
-
-
-SUBNET_TRIES = 32
-STREAMED_MAX_BYTES = (
-    1 << 30
-)  # the daemon hands out whole files, holes too: some hundred MB a second
-FREEZE_TRIES = 5
-OUTPUT_LIMIT_BYTES = 1 << 20
-EXEC_LIMIT_S = 60.0  # between blocks the client has a limit of its own
 
 
 @attrs.frozen(kw_only=True)

@@ -22,6 +22,9 @@ from clusters.providers.process.proxy import LinkProxy, Mesh
 from harness.history.files import write_atomically
 from harness.protocols.cluster import Address
 
+LINKS = "links"
+"""The name of the process among those of the nodes."""
+
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
     """An open listener by its descriptor, and where its connections lead."""
@@ -48,14 +51,6 @@ def main(argv: list[str]) -> None:
     asyncio.run(keep(listeners))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
-
-
-LINKS = "links"
-"""The name of the process among those of the nodes."""
-
-
 async def keep_links(mesh: Mesh, state_dir: Path, ledger: Ledger) -> Child:
     """Start the process that carries the links of ``mesh`` from now on, through the same listeners.
 
@@ -76,3 +71,7 @@ async def keep_links(mesh: Mesh, state_dir: Path, ledger: Ledger) -> Child:
         ledger=ledger,
         pass_fds=tuple(one.fd for one in listeners),
     )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -16,6 +16,10 @@ import msgspec
 from clusters.reference.node.metastorage.store import Condition, Invoke, Metastorage, Operation
 from clusters.reference.node.storage.identity import replaced
 
+ZONE = "zone"
+ASSIGNMENTS = "assignments/"
+encode = msgspec.json.encode
+
 
 def hash64(data: bytes) -> int:
     """The first 64 bits of the keyless BLAKE2b-64 digest of ``data``."""
@@ -38,11 +42,6 @@ def holders(partition: int, members: Sequence[str], replicas: int) -> tuple[str,
         return hash64(f"{partition}/{member}".encode()), member
 
     return tuple(sorted(members, key=weight, reverse=True)[:replicas])
-
-
-ZONE = "zone"
-ASSIGNMENTS = "assignments/"
-encode = msgspec.json.encode
 
 
 class Zone(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,13 @@ from clusters.reference.node.storage.records import (
 )
 
 ENTRY_BYTES = 24  # about the size of an entry in the log beside its data
+SEGMENT_BYTES = 8 * 1024 * 1024  # a segment over it is closed; only whole ones are deleted
+MAX_WASTE = 2  # the log may be so many times what counts in it, and as many segments, before that
+# little is written again so that the oldest segment can go
+# One record; more is written as several, each synced, and so is one update that is larger. With one
+# entry of the largest size it stays far below ``MAX_RECORD_BYTES``.
+COMMIT_BYTES = 8 * 1024 * 1024
+PREFIX = "log-"
 
 
 class GroupState:
@@ -140,15 +147,6 @@ class Parts:
         del self._open[update.group]
         entries = tuple(entry for part in parts for entry in part.entries)
         return msgspec.structs.replace(parts[0], entries=entries, part=1, parts=1), first
-
-
-SEGMENT_BYTES = 8 * 1024 * 1024  # a segment over it is closed; only whole ones are deleted
-MAX_WASTE = 2  # the log may be so many times what counts in it, and as many segments, before that
-# little is written again so that the oldest segment can go
-# One record; more is written as several, each synced, and so is one update that is larger. With one
-# entry of the largest size it stays far below ``MAX_RECORD_BYTES``.
-COMMIT_BYTES = 8 * 1024 * 1024
-PREFIX = "log-"
 
 
 class TornTail(msgspec.Struct, frozen=True, kw_only=True):
