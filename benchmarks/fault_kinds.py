@@ -103,7 +103,7 @@ async def survey(name: str, times: int, root: Path) -> list[tuple[str, str, int,
         scene = Scene(provider=provider, system=as_system, cluster=cluster, clock=clock)
         for kind, fault in sorted(faults.items()):
             effective = healed = -1
-            if fault.needs <= able:
+            if fault.kind.needs <= able:
                 states = [await one(scene, faults, kind, n, root / "undo") for n in range(times)]
                 effective = sum(FaultState.EFFECTIVE in seen for seen in states)
                 healed = sum(FaultState.HEALED in seen for seen in states)
@@ -118,7 +118,7 @@ async def one(
 ) -> list[FaultState]:
     """Apply ``kind`` once; the states that its fault went through."""
     records: list[Record] = []
-    aim = (faults[kind].aims or (f"leader of partition {number % len(NODES) + 1}",))[0]
+    aim = (faults[kind].kind.aims or (f"leader of partition {number % len(NODES) + 1}",))[0]
     nemesis = Nemesis(
         schedule=(PlannedFault(at_s=0.0, kind=kind, target=aim, hold_s=HOLD_S),),
         faults=faults,

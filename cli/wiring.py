@@ -20,10 +20,11 @@ from cli.environment import SIMULATED, prepare
 from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
-from harness.errors import FiredrillError, PlanError, UnknownPlugin, UsageError
+from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.plan.plan import Plan, resolved
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
-from harness.protocols.faults import Fault, PlannedFault, arsenal
+from harness.protocols.fault_kinds import FaultKind, recorded
+from harness.protocols.faults import Fault, PlannedFault
 from harness.protocols.workload import Workload, WorkloadSetting
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
@@ -122,7 +123,7 @@ def _run(
             keep=partial(keep, run) if keep else None,
             guard=guard,
             driver_command=DRIVER_COMMAND,
-            arsenal=arsenal({kind: build_fault(kind) for kind in plugins.names("faults")}, able),
+            arsenal=recorded((build_fault(name).kind for name in plugins.names("faults")), able),
         )
         progress.note(f"run directory {run.root}")
         await execute(plan, run, parts, progress, stop)
@@ -244,13 +245,22 @@ def _refuse_without_checkers(plan: Plan, workload: Workload) -> None:
 
 
 def _fault(path: str, kind: str) -> Fault:
-    fault: Fault = plugins.made("faults", kind, Fault, named(path, "faults", kind))
-    return fault
+    return _checked(kind, plugins.made("faults", kind, Fault, named(path, "faults", kind)))
 
 
 def build_fault(kind: str) -> Fault:
     """Build the fault kind that the plan names."""
-    fault: Fault = plugins.made("faults", kind, Fault, plugins.load("faults", kind))
+    return _checked(kind, plugins.made("faults", kind, Fault, plugins.load("faults", kind)))
+
+
+def _checked(name: str, fault: Fault) -> Fault:
+    """Refuse a fault without a kind of its name: plans, records and reports find it by that.
+    Raises ``BrokenPlugin``.
+    """
+    kind: object = fault.kind
+    if not isinstance(kind, FaultKind) or kind.name != name:
+        expected = f"expected its kind to be a FaultKind named {name!r} (got {kind!r:.200})"
+        raise BrokenPlugin(f"fault {name!r}: {expected}")
     return fault
 
 
@@ -273,7 +283,7 @@ def materialised(
         partitions=system.partitions,
         overlap=given.overlap,
         among=given.among,
-        aims={kind: fault.aims for kind, fault in faults.items()},
+        aims={kind: fault.kind.aims for kind, fault in faults.items()},
     )
     check_schedule(
         schedule,

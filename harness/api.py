@@ -112,7 +112,8 @@ from harness.protocols.cluster import (
     WalksAround,
 )
 from harness.protocols.doctor import Finding
-from harness.protocols.faults import Fault, FaultKind, PlannedFault, Proof, Scene, Victims
+from harness.protocols.fault_kinds import EVERY_NODE, Effect, FaultKind, Strength
+from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.protocols.hardware import (
     ClockLook,
     ClockTrouble,
@@ -129,6 +130,7 @@ from harness.protocols.workload import Share, Workload, WorkloadSetting
 from harness.tasks import Late, together, within
 
 __all__ = [
+    "EVERY_NODE",
     "EXAMPLES_MAX",
     "NS_PER_S",
     "OBSERVED",
@@ -155,6 +157,7 @@ __all__ = [
     "DiskLook",
     "DiskTrouble",
     "EachSlot",
+    "Effect",
     "ErrorMeaning",
     "Event",
     "EventKind",
@@ -224,6 +227,7 @@ __all__ = [
     "Stagger",
     "StoreError",
     "StoreEvent",
+    "Strength",
     "Synchronize",
     "System",
     "Tables",

@@ -8,12 +8,9 @@ from collections.abc import Iterable
 
 import attrs
 
-from harness.protocols.cluster import Capability, Grudge, LinkShape
+from harness.protocols.cluster import Grudge, LinkShape
 from harness.protocols.faults import Fault, PlannedFault, Victims
 from nemesis import grudges
-
-# Under these the links of a machine can't be probed.
-_SILENCING = frozenset({Capability.FREEZE, Capability.HOST_LOSS})
 
 
 @attrs.define(kw_only=True)
@@ -33,17 +30,14 @@ class Active:
     struck: bool = False
     gone_ns: int | None = None
 
-    @property
-    def destroys(self) -> bool:
-        """Whether the fault destroys data that nodes had acknowledged."""
-        return bool(getattr(self.fault, "destroys", False))
-
 
 def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:
     """Nodes whose data faults other than ``one`` destroy, from their injections to their proven
     heals.
     """
-    others = [other for other in active if other is not one and other.struck and other.destroys]
+    others = [
+        other for other in active if other is not one and other.struck and other.fault.kind.destroys
+    ]
     return tuple(sorted({node for other in others for node in other.victims.nodes}))
 
 
@@ -63,7 +57,10 @@ def observable(one: Active, active: Iterable[Active]) -> Victims:
     """
     others = [other for other in active if other is not one]
     silenced = [
-        node for other in others if other.fault.needs & _SILENCING for node in other.victims.nodes
+        node
+        for other in others
+        if other.fault.kind.silences_machine
+        for node in other.victims.nodes
     ]
     cut = _both_ways(grudge(others))
     return attrs.evolve(

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import attrs
 
-from harness.protocols.cluster import Capability
+from harness.protocols.fault_kinds import CLOCK_FAST, CLOCK_JUMP, CLOCK_SLOW
 from harness.protocols.faults import Proof
 from harness.protocols.hardware import ClockLook, ClockTrouble
 from nemesis.hardware import HardwareFault, Hit
 
 MS_PER_S = 1000
-_CLOCK = frozenset({Capability.CLOCK})
-_USUAL_JUMP_MS = 20_000.0  # no log, lease or lock may care
-# Two nodes may drift apart by 5 % within a lease; one that gains and one that loses stay below.
-_USUAL_DRIFT = 2.0
 _RIGHT_S = 0.05  # a clock that is closer to the controller's counts as right
 _SAME_RATE = 0.001
-_AIMS = ("leader of any partition", "one", "metastorage leader", "minority")
 
 
 def clock_jump() -> HardwareFault:
     """The wall clock jumps ahead (``n1 at 20000 ms``), and back at the heal."""
-    return HardwareFault(
-        kind="clock-jump", needs=_CLOCK, verbs=Jump(), aims=_AIMS, unit="ms", usual=_USUAL_JUMP_MS
-    )
+    return HardwareFault(kind=CLOCK_JUMP, verbs=Jump())
 
 
 def clock_fast() -> HardwareFault:
     """Both clocks gain time (``n1 at 2 %``); the heal sets the wall clock."""
-    return HardwareFault(
-        kind="clock-fast", needs=_CLOCK, verbs=Drift(1), aims=_AIMS, unit="%", usual=_USUAL_DRIFT
-    )
+    return HardwareFault(kind=CLOCK_FAST, verbs=Drift(1))
 
 
 def clock_slow() -> HardwareFault:
     """Both clocks lose time (``n1 at 2 %``); the heal sets the wall clock."""
-    return HardwareFault(
-        kind="clock-slow", needs=_CLOCK, verbs=Drift(-1), aims=_AIMS, unit="%", usual=_USUAL_DRIFT
-    )
+    return HardwareFault(kind=CLOCK_SLOW, verbs=Drift(-1))
 
 
 class Jump:

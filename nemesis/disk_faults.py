@@ -4,51 +4,42 @@ from __future__ import annotations
 
 import attrs
 
-from harness.protocols.cluster import Capability
+from harness.protocols.fault_kinds import BIT_FLIP, DISK_ERROR, DISK_FULL, DISK_SLOW, WIPE
 from harness.protocols.faults import Proof
 from harness.protocols.hardware import DiskTrouble
 from nemesis.hardware import HardwareFault, Hit
 from nemesis.node_faults import start_stopped
 
 MS_PER_S = 1000
-_DISK = frozenset({Capability.DISK})
-_DISK_AND_KILL = frozenset({Capability.DISK, Capability.KILL})
-_USUAL_SLOW_MS = 100.0
 
 
 def disk_slow() -> HardwareFault:
     """Every call of the disk takes longer: ``n1 at 100 ms``."""
-    return HardwareFault(
-        kind="disk-slow", needs=_DISK, verbs=Slow(), unit="ms", usual=_USUAL_SLOW_MS
-    )
+    return HardwareFault(kind=DISK_SLOW, verbs=Slow())
 
 
 def disk_full() -> HardwareFault:
     """No space is left (ENOSPC), until the heal makes room and restarts the programs that stopped
     for it.
     """
-    trouble = DiskTrouble(full=True)
-    return HardwareFault(kind="disk-full", needs=_DISK, verbs=Refusing(trouble), may_end=True)
+    return HardwareFault(kind=DISK_FULL, verbs=Refusing(DiskTrouble(full=True)))
 
 
 def disk_error() -> HardwareFault:
     """Reads, writes and syncs fail (EIO), until the heal; it restarts the programs that stopped for
     it.
     """
-    trouble = DiskTrouble(failing=True)
-    return HardwareFault(kind="disk-error", needs=_DISK, verbs=Refusing(trouble), may_end=True)
+    return HardwareFault(kind=DISK_ERROR, verbs=Refusing(DiskTrouble(failing=True)))
 
 
 def bit_flip() -> HardwareFault:
     """kill -9, a bit of old data flips, and a start; the heal replaces the disk by an empty one."""
-    return HardwareFault(
-        kind="bit-flip", needs=_DISK_AND_KILL, verbs=BitFlip(), destroys=True, may_end=True
-    )
+    return HardwareFault(kind=BIT_FLIP, verbs=BitFlip())
 
 
 def wipe() -> HardwareFault:
     """kill -9 and an empty disk; the heal starts the program on it."""
-    return HardwareFault(kind="wipe", needs=_DISK_AND_KILL, verbs=Wipe(), destroys=True)
+    return HardwareFault(kind=WIPE, verbs=Wipe())
 
 
 class Slow:

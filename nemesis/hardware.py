@@ -1,7 +1,7 @@
 """The common part of faults of disks and clocks, and the nodes that they must spare.
 
-Each kind is a value: how it breaks a node, what shows the effect, and how it is healed. A kind that
-destroys acknowledged data (``destroys``) waits until the others would still hold a majority of
+Each kind is its ``FaultKind`` and three verbs: break a node, show the effect, heal. A kind that
+destroys acknowledged data waits until the others would still hold a majority of
 every partition's voters, up and whole: no store survives more.
 """
 
@@ -14,7 +14,8 @@ from typing import Protocol
 import attrs
 
 from harness.errors import HarnessError, MissingCapability, PlanError
-from harness.protocols.cluster import Capability, Roles
+from harness.protocols.cluster import Roles
+from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
 from harness.protocols.hardware import Hardware, Replicas
 from harness.tasks import together
@@ -23,8 +24,6 @@ from nemesis import node_faults, targets
 SPARED_LIMIT_S = 10.0  # a node that was killed needs a few seconds to be whole again
 POLL_S = 0.2
 CATCH_UP_S = 1.0  # followers are always a little behind: that long they may take for what is there
-# One machine at a time: two that lose their disks may be a majority of some partition.
-ONE_AT_A_TIME = ("leader of any partition", "metastorage leader", "one")
 
 
 @attrs.frozen(kw_only=True)
@@ -58,27 +57,19 @@ class Verbs(Protocol):
 
 @attrs.frozen(kw_only=True)
 class HardwareFault:
-    """``Fault`` for ``verbs``. ``unit`` and ``usual`` are of its strength; with
-    ``may_end`` a node may stop for it, and breaks no promise by that.
-    """
+    """``Fault`` for ``verbs``."""
 
-    kind: str
-    needs: frozenset[Capability]
+    kind: FaultKind
     verbs: Verbs
-    aims: tuple[str, ...] = ONE_AT_A_TIME
-    unit: str = ""
-    usual: float = 0.0
-    destroys: bool = False
-    may_end: bool = False
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a text that is no target here, a strength that the kind does not have, and a
         majority where the kind destroys.
         """
-        parsed = targets.checked(target, self.unit, nodes, partitions, path)
-        if self.destroys and targets.is_majority(parsed, len(nodes)):
+        parsed = targets.checked(target, self.kind.strength, nodes, partitions, path)
+        if self.kind.destroys and targets.is_majority(parsed, len(nodes)):
             left = "who leaves a majority whole, since no store survives the loss of one"
-            raise PlanError(path, f"target of {self.kind} must be {left} (got {target!r})")
+            raise PlanError(path, f"target of {self.kind.name} must be {left} (got {target!r})")
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
@@ -88,12 +79,12 @@ class HardwareFault:
         hit = targets.resolve(parsed, roles, nodes, draw)
         if hit is None:
             return None
-        strength = targets.strength_of(parsed, self.usual)
+        strength = targets.strength_of(parsed, self.kind.strength)
         return Victims(nodes=hit.nodes, roles=hit.roles, strength=strength, draw=draw)
 
     async def inject(self, scene: Scene, victims: Victims) -> None:
         """Break all targets."""
-        if self.destroys:
+        if self.kind.destroys:
             await _spare_majorities(scene, victims)
         await together(map(self.verbs.inject, self._hits(scene, victims)))
 
@@ -113,7 +104,7 @@ class HardwareFault:
         """
         mended = await self._every(self.verbs.healed, scene, victims, {})
         runs = await node_faults.prove_runs(scene, victims)
-        if self.destroys and mended.holds and runs.holds:
+        if self.kind.destroys and mended.holds and runs.holds:
             lacking = await _lacking(scene)
             if lacking:
                 return Proof(holds=False, text="; ".join(lacking), gone=True)
@@ -137,7 +128,7 @@ class HardwareFault:
     def _hits(self, scene: Scene, victims: Victims) -> list[Hit]:
         provider = scene.provider
         if not isinstance(provider, Hardware):
-            raise MissingCapability(self.kind, min(self.needs))
+            raise MissingCapability(self.kind.name, min(self.kind.needs))
         return [
             Hit(
                 scene=scene,

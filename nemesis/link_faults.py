@@ -10,13 +10,20 @@ from collections.abc import Callable
 import attrs
 
 from harness.errors import PlanError
-from harness.protocols.cluster import Capability, Grudge, Link, Roles
+from harness.protocols.cluster import Grudge, Link, Roles
+from harness.protocols.fault_kinds import (
+    BRIDGE,
+    MAJORITIES_RING,
+    ONE_WAY,
+    ONE_WAY_IN,
+    PARTITION,
+    FaultKind,
+)
 from harness.protocols.faults import Proof, Scene, Victims
 from nemesis import grudges, targets
 
 # A proof names a few links; the grudge itself follows from the nodes and the kind.
 _NAMED_LINKS = 4
-WHOLE = "all"
 
 
 Cut = Callable[[tuple[str, ...], tuple[str, ...], int], Grudge]
@@ -28,29 +35,22 @@ random. No links where there is nothing to cut.
 @attrs.frozen(kw_only=True)
 class LinkFault:
     """A ``Fault`` that cuts the links that ``cuts`` returns; the nemesis keeps the union of all
-    grudges in force.
-
-    ``ring_of``: the fault takes the whole cluster, of at least so many nodes; 0 for any target.
+    grudges in force. ``nodes_min``: in a smaller cluster there is nothing to cut.
     """
 
-    kind: str
-    needs: frozenset[Capability]
+    kind: FaultKind
     cuts: Cut
-    ring_of: int = 0
-
-    @property
-    def aims(self) -> tuple[str, ...]:
-        """See ``Fault``."""
-        return (WHOLE,) if self.ring_of else ()
+    nodes_min: int = 0
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a text that is no target here, and one with a strength: these kinds have none."""
-        if self.ring_of and " ".join(target.split()) != WHOLE:
-            raise PlanError(path, f"fault {self.kind!r} takes target 'all' only (got {target!r})")
-        if len(nodes) < self.ring_of:
-            at_least = f"needs at least {self.ring_of} nodes (got {len(nodes)})"
-            raise PlanError(path, f"fault {self.kind!r} {at_least}")
-        targets.checked(target, "", nodes, partitions, path)
+        name = self.kind.name
+        if not self.kind.of_nodes and " ".join(target.split()) not in self.kind.aims:
+            raise PlanError(path, f"fault {name!r} takes target 'all' only (got {target!r})")
+        if len(nodes) < self.nodes_min:
+            at_least = f"needs at least {self.nodes_min} nodes (got {len(nodes)})"
+            raise PlanError(path, f"fault {name!r} {at_least}")
+        targets.checked(target, self.kind.strength, nodes, partitions, path)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
@@ -111,8 +111,7 @@ def partition() -> LinkFault:
     the same halves every time, ``minority`` and ``majority`` cut off so many nodes, ``all`` takes
     every link.
     """
-    needs = frozenset({Capability.PARTITION})
-    return LinkFault(kind="partition", needs=needs, cuts=around)
+    return LinkFault(kind=PARTITION, cuts=around)
 
 
 def around(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
@@ -125,8 +124,7 @@ def bridge() -> LinkFault:
 
     Both halves find a quorum together with the bridge, so that two leaders compete for one voter.
     """
-    needs = frozenset({Capability.PARTITION})
-    return LinkFault(kind="bridge", needs=needs, cuts=beside)
+    return LinkFault(kind=BRIDGE, cuts=beside)
 
 
 def beside(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
@@ -141,8 +139,7 @@ NODES_MIN = 4  # of three in a ring everybody hears everybody
 
 def majorities_ring() -> LinkFault:
     """Put all nodes in a ring at random; each hears only its neighbours, a majority with itself."""
-    needs = frozenset({Capability.PARTITION})
-    return LinkFault(kind="majorities-ring", needs=needs, cuts=far_apart, ring_of=NODES_MIN)
+    return LinkFault(kind=MAJORITIES_RING, cuts=far_apart, nodes_min=NODES_MIN)
 
 
 def far_apart(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:
@@ -152,17 +149,14 @@ def far_apart(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge
     return grudges.majorities_ring(tuple(ring))
 
 
-_NEEDS = frozenset({Capability.ONE_WAY_PARTITION})
-
-
 def one_way() -> LinkFault:
     """Nothing that the targets send reaches the rest; they still hear every node."""
-    return LinkFault(kind="one-way", needs=_NEEDS, cuts=out_of)
+    return LinkFault(kind=ONE_WAY, cuts=out_of)
 
 
 def one_way_in() -> LinkFault:
     """Nothing that the rest sends reaches the targets; every node still hears them."""
-    return LinkFault(kind="one-way-in", needs=_NEEDS, cuts=into)
+    return LinkFault(kind=ONE_WAY_IN, cuts=into)
 
 
 def out_of(hit: tuple[str, ...], nodes: tuple[str, ...], draw: int) -> Grudge:

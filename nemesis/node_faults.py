@@ -10,7 +10,8 @@ import attrs
 import msgspec
 
 from harness.errors import FiredrillError, HarnessError
-from harness.protocols.cluster import Capability, NodeStatus, Provider, Roles
+from harness.protocols.cluster import NodeStatus, Provider, Roles
+from harness.protocols.fault_kinds import FREEZE, HOST_LOSS, KILL, PAUSE, RESTART, FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
 from harness.tasks import together
 from nemesis import targets
@@ -38,20 +39,16 @@ class NodeFault:
     """A ``Fault`` that acts on all its target nodes at once: one after the other would let the
     store react in between.
 
-    ``silences``: the proof of the effect also asks the targets, and none may answer. ``ends``: the
-    fault ends programs, and has no effect where none ran.
+    Where the kind silences programs the proof of the effect also asks the targets, and none may
+    answer. A kind that ends programs has no effect where none ran.
     """
 
-    kind: str
-    needs: frozenset[Capability]
+    kind: FaultKind
     verbs: Verbs
-    aims: tuple[str, ...] = ()
-    silences: bool = False
-    ends: bool = False
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a text that is no target here, and one with a strength: these kinds have none."""
-        targets.checked(target, "", nodes, partitions, path)
+        targets.checked(target, self.kind.strength, nodes, partitions, path)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
@@ -65,7 +62,8 @@ class NodeFault:
         ended before.
         """
         dead: list[str] = []
-        if self.ends:  # all are looked at before the first is struck: they are struck together
+        if self.kind.ends_program:
+            # All are looked at before the first is struck: they are struck together.
             dead = await together(_dead(scene.provider, node) for node in victims.nodes)
         await together(self.verbs.inject(scene.provider, node) for node in victims.nodes)
         if any(dead):
@@ -75,7 +73,7 @@ class NodeFault:
         """A probe shows every target broken, and none answers where the kind silences."""
         looks = await probe(scene, victims)
         shown = _all(map(self.verbs.effective, looks))
-        if shown.holds and self.silences:
+        if shown.holds and self.kind.silences_program:
             shown = _all((shown, await _prove_silent(scene, victims)))
         boots = {look.node: look.boot for look in looks if look.boot and not look.running}
         return msgspec.structs.replace(shown, boots=boots)
@@ -181,8 +179,7 @@ async def _answers(scene: Scene, node: str) -> bool:
 
 def kill() -> NodeFault:
     """SIGKILL the program on the targets; healing starts it again."""
-    needs = frozenset({Capability.KILL})
-    return NodeFault(kind="kill", needs=needs, verbs=Kill(), ends=True)
+    return NodeFault(kind=KILL, verbs=Kill())
 
 
 class Kill:
@@ -203,8 +200,7 @@ class Kill:
 
 def pause() -> NodeFault:
     """SIGSTOP the program on the targets; healing sends SIGCONT."""
-    needs = frozenset({Capability.PAUSE})
-    return NodeFault(kind="pause", needs=needs, verbs=Pause(), silences=True)
+    return NodeFault(kind=PAUSE, verbs=Pause())
 
 
 class Pause:
@@ -230,8 +226,7 @@ def restart() -> NodeFault:
 
     It stays down for as long as the fault holds.
     """
-    needs = frozenset({Capability.KILL})
-    return NodeFault(kind="restart", needs=needs, verbs=Restart(), ends=True)
+    return NodeFault(kind=RESTART, verbs=Restart())
 
 
 class Restart:
@@ -252,8 +247,7 @@ class Restart:
 
 def freeze() -> NodeFault:
     """Freeze the targets' machines; healing lets them go on."""
-    needs = frozenset({Capability.FREEZE})
-    return NodeFault(kind="freeze", needs=needs, verbs=Freeze(), silences=True)
+    return NodeFault(kind=FREEZE, verbs=Freeze())
 
 
 class Freeze:
@@ -277,8 +271,7 @@ def host_loss() -> NodeFault:
     """Take the targets' machines away; healing brings them back, disks as they were, and starts the
     program.
     """
-    needs = frozenset({Capability.HOST_LOSS})
-    return NodeFault(kind="host-loss", needs=needs, verbs=HostLoss(), silences=True, ends=True)
+    return NodeFault(kind=HOST_LOSS, verbs=HostLoss())
 
 
 class HostLoss:

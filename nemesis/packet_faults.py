@@ -6,8 +6,8 @@ from typing import Protocol
 
 import attrs
 
-from harness.errors import PlanError
-from harness.protocols.cluster import Capability, Link, LinkQuality, LinkShape, Roles
+from harness.protocols.cluster import Link, LinkQuality, LinkShape, Roles
+from harness.protocols.fault_kinds import DELAY, LOSS, FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
 from nemesis import grudges, targets
 
@@ -31,26 +31,16 @@ class Spoil(Protocol):
 class ShapingFault:
     """A ``Fault`` that degrades the links between the targets and the rest, in both directions.
 
-    The target may end in a strength, ``n1 at 30 %``, in ``unit``; the default is ``usual``. Below
-    ``least`` the fault can't be told from the noise of a busy link: neither the effect nor the heal
-    could be proven. The nemesis keeps the union of all shapes in force.
+    The target may end in a strength, ``n1 at 30 %``. The nemesis keeps the union of all shapes in
+    force.
     """
 
-    kind: str
-    needs: frozenset[Capability]
+    kind: FaultKind
     spoil: Spoil
-    unit: str
-    usual: float
-    least: float
-    aims: tuple[str, ...] = ()
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a text that is no target here, and a strength in another unit or out of range."""
-        parsed = targets.checked(target, self.unit, nodes, partitions, path)
-        strength = targets.strength_of(parsed, self.usual)
-        if strength < self.least:
-            expected = f"at least {self.least:g} {self.unit}: less can't be told from a busy link"
-            raise PlanError(path, f"target's strength must be {expected} (got {strength:g})")
+        targets.checked(target, self.kind.strength, nodes, partitions, path)
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int
@@ -61,7 +51,7 @@ class ShapingFault:
         links = grudges.split(hit.nodes, nodes) if hit else ()
         if hit is None or not links:
             return None
-        strength = targets.strength_of(parsed, self.usual)
+        strength = targets.strength_of(parsed, self.kind.strength)
         shapes = tuple(self.spoil.shape(link, strength) for link in links)
         return Victims(nodes=hit.nodes, roles=hit.roles, shapes=shapes)
 
@@ -106,8 +96,7 @@ _SHOWN = 0.5
 
 def loss() -> ShapingFault:
     """Drop a share of the packets: ``n1 at 30 %``."""
-    needs = frozenset({Capability.PACKET_LOSS})
-    return ShapingFault(kind="loss", needs=needs, spoil=Loss(), unit="%", usual=30.0, least=2.0)
+    return ShapingFault(kind=LOSS, spoil=Loss())
 
 
 class Loss:
@@ -134,8 +123,7 @@ _DELAY_SHOWN = 1.5
 
 def delay() -> ShapingFault:
     """Hold every packet back for a while: ``n1 at 100 ms``."""
-    needs = frozenset({Capability.DELAY})
-    return ShapingFault(kind="delay", needs=needs, spoil=Delay(), unit="ms", usual=100.0, least=5.0)
+    return ShapingFault(kind=DELAY, spoil=Delay())
 
 
 class Delay:

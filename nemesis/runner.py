@@ -43,7 +43,7 @@ def refuse_missing(
     inject; ``why`` gives the obstacle of some capabilities.
     """
     for kind in dict.fromkeys(planned.kind for planned in schedule):
-        for capability in sorted(faults[kind].needs):
+        for capability in sorted(faults[kind].kind.needs):
             if capability not in capabilities:
                 remedy = "leave it out or choose another provider"
                 told = f"{why[capability]}; {remedy}" if capability in why else remedy
@@ -214,7 +214,7 @@ class Nemesis:
         """Inject, one destroying fault at a time: two at once would each find the other's victims
         whole.
         """
-        async with self._destroying if active.destroys else contextlib.nullcontext():
+        async with self._destroying if active.fault.kind.destroys else contextlib.nullcontext():
             active.struck = True
             damaged = partial(
                 active_faults.damaged, active, self._active.values()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.clock import substream
 from harness.errors import PlanError
+from harness.protocols.fault_kinds import EVERY_NODE
 from harness.protocols.faults import Fault, PlannedFault
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
@@ -15,7 +16,6 @@ FAULTS_LIMIT = 10_000
 # The targets of a random mix, for a store that reports its leaders and for one that does not.
 LEADER_TARGET = "leader of any partition"
 COUNTED_TARGETS = ("minority", "one", "half")
-ALL_TARGET = "all"
 # A hold varies by this share, and the start with it, so that faults don't fall into step with the
 # store's own timers.
 _JITTER = 0.25
@@ -58,7 +58,7 @@ def materialise(
     usual = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
     own = {kind: (aims or {}).get(kind) or usual for kind in every}
     aim = {kind: _bag(own[kind], stream, first=LEADER_TARGET) for kind in every}
-    groups = _groups(kinds, overlap, tuple(kind for kind in every if own[kind] == (ALL_TARGET,)))
+    groups = _groups(kinds, overlap, tuple(kind for kind in every if own[kind] == EVERY_NODE))
     faults: list[PlannedFault] = []
     for number in range(_how_many(duration_s, first_s, hold_s + quiet_s)):
         for kind in next(groups):

@@ -15,6 +15,7 @@ import attrs
 
 from harness.errors import PlanError
 from harness.protocols.cluster import Roles
+from harness.protocols.fault_kinds import Strength
 
 ACCEPTED = (
     "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "
@@ -144,12 +145,13 @@ def check(
         raise PlanError(path, f"target 'minority' needs at least 3 nodes (got {len(nodes)})")
 
 
-def check_strength(target: Target, unit: str, path: str = "target") -> None:
-    """Refuse a strength that is not in ``unit`` or out of its range; where ``unit`` is empty,
-    refuse any. Raises ``PlanError``.
+def check_strength(target: Target, has: Strength | None, path: str = "target") -> None:
+    """Refuse a strength in another unit than the kind ``has``, or out of its range; any where the
+    kind has none. Raises ``PlanError``.
     """
     if target.strength is None:
         return
+    unit, least = (has.unit, has.least) if has else ("", 0.0)
     given = f"{target.strength:g} {target.unit}"
     if target.unit != unit:
         expected = f"a strength in {unit}" if unit else "no strength: the fault has none"
@@ -157,6 +159,9 @@ def check_strength(target: Target, unit: str, path: str = "target") -> None:
     if not 0 < target.strength <= _MOST[unit]:
         limits = f"above 0 and at most {_MOST[unit]:g} {unit}"
         raise PlanError(path, f"target's strength must be {limits} (got {given})")
+    if target.strength < least:
+        expected = f"at least {least:g} {unit}: less can't be told from a busy link"
+        raise PlanError(path, f"target's strength must be {expected} (got {target.strength:g})")
 
 
 def is_majority(target: Target, nodes: int) -> bool:
@@ -165,21 +170,23 @@ def is_majority(target: Target, nodes: int) -> bool:
     return always or max(1, len(target.nodes)) > nodes // 2
 
 
-def strength_of(target: Target, usual: float) -> float:
-    """The strength that ``target`` asks for, else the ``usual`` one."""
-    return usual if target.strength is None else target.strength
+def strength_of(target: Target, has: Strength | None) -> float:
+    """The strength that ``target`` asks for, else the usual one of a kind that ``has`` one."""
+    if target.strength is not None:
+        return target.strength
+    return has.usual if has else 0.0
 
 
 def checked(
-    text: str, unit: str, nodes: tuple[str, ...], partitions: int | None, path: str
+    text: str, has: Strength | None, nodes: tuple[str, ...], partitions: int | None, path: str
 ) -> Target:
-    """The target that ``text`` denotes, for a fault whose strength is in ``unit``. Raises
+    """The target that ``text`` denotes, for a kind that ``has`` a strength, or none. Raises
     ``PlanError`` for a text that is no target here, and for a strength that the fault does not
     have.
     """
     target = parse(text, path)
     check(target, nodes, partitions, path)
-    check_strength(target, unit, path)
+    check_strength(target, has, path)
     return target
 
 

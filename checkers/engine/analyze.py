@@ -30,6 +30,7 @@ from harness.plan import planfile
 from harness.plan.plan import CheckPlan
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
+from harness.protocols.fault_kinds import possible
 from harness.protocols.models import (
     OF_NODES,
     OF_SERVICE,
@@ -144,7 +145,7 @@ def judge(
     broken = {**last.broken, **given.broken, **crashed}
     tables |= last.tables
     parts = [_part(checker, tables, broken, setting, source) for checker in checkers]
-    return _combined(parts, setting, excuse(setting.declaration, faults))
+    return _combined(parts, setting, excuse(setting, faults))
 
 
 def _with_evidence(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -205,8 +206,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         phases=manifest.phases,
         cut_ns=manifest.cut_ns,
         out_of_room=manifest.out_of_room is True,
-        aimed_kinds=tuple(kind.kind for kind in always_on.arsenal(manifest) if kind.of_nodes),
-        may_end=tuple(kind.kind for kind in always_on.arsenal(manifest) if kind.may_end),
+        fault_kinds=possible(manifest.arsenal),
     )
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pyarrow as pa
 
 from checkers.promises import controller, coverage, liveness, stays_up
 from harness.history.load import History
 from harness.protocols.checker import Checker
-from harness.protocols.faults import FaultKind
 from harness.run.controller_health import read_controller_health
-from harness.run.directory import Manifest
 
 CHECKERS: tuple[Checker, ...] = (
     stays_up.CHECKER,
@@ -30,10 +27,3 @@ def tables(history: History) -> dict[str, pa.Table]:
         "log_lines": stays_up.scan(history, patterns),
         "controller": read_controller_health(history.run, manifest.checksums),
     }
-
-
-def arsenal(manifest: Manifest) -> tuple[FaultKind, ...]:
-    """Return the kinds of faults that were possible; none where the manifest does
-    not record them.
-    """
-    return () if isinstance(manifest.arsenal, msgspec.UnsetType) else manifest.arsenal

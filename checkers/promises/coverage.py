@@ -26,7 +26,8 @@ class Coverage:
         """Return an empty part where the manifest records no possible kinds and no fault is
         recorded either.
         """
-        cells = covered(tables["faults"], setting.aimed_kinds)
+        kinds = tuple(kind.name for kind in setting.fault_kinds if kind.of_nodes)
+        cells = covered(tables["faults"], kinds)
         if not cells:
             return Part()
         empty = [

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from checkers.explain.attribution import windows
 from checkers.explain.words import seconds
+from harness.protocols.checker import Setting
+from harness.protocols.fault_kinds import by_name
 from harness.protocols.models import OF_NODES, OF_SERVICE
-from harness.protocols.promise import Declaration
 
 _VOTER_OF = re.compile(r"(?:primary|leader|follower|voter) of partition (\d+)", re.ASCII)
 _NO_PARTITION = -1  # in which only nodes of unknown roles vote
@@ -25,14 +26,22 @@ STILL_COUNTS = OF_NODES | OF_SERVICE
 """Anomalies that no loss of a majority excuses."""
 
 
-def excuse(declaration: Declaration, faults: pa.Table) -> str:
+def excuse(setting: Setting, faults: pa.Table) -> str:
     """Return the reason that excuses the store's losses in this run; empty where there is none."""
+    declaration = setting.declaration
     least = declaration.forgets_without
     if isinstance(least, msgspec.UnsetType):
         return ""
     keepers = declaration.keepers
     told = None if isinstance(keepers, msgspec.UnsetType) else keepers
-    found = _first_out(faults, least, told)
+    kinds = by_name(setting.fault_kinds)
+    # A kind of which nothing is known may take its targets out: an accusation needs certainty.
+    away = [
+        window
+        for window in windows(faults)
+        if window["kind"] not in kinds or kinds[window["kind"]].may_be_missed
+    ]
+    found = _first_out(away, least, told)
     if found is None:
         return ""
     at_ns, nodes = found
@@ -60,13 +69,13 @@ def _votes(window: Mapping[str, Any]) -> frozenset[int] | None:
 
 
 def _first_out(
-    faults: pa.Table, least: int, keepers: Collection[str] | None
+    away: Iterable[Mapping[str, Any]], least: int, keepers: Collection[str] | None
 ) -> tuple[int, tuple[str, ...]] | None:
     """Return the first moment at which ``least`` nodes that vote in the same partition were under
-    faults together, and those nodes. A target without a known role may vote in any partition, if it
-    is one of ``keepers`` (any target may, where the store does not declare them).
+    the faults ``away`` together, and those nodes. A target without a known role may vote in any
+    partition, if it is one of ``keepers`` (any target may, where the store does not declare them).
     """
-    known = [(window, _votes(window)) for window in windows(faults)]
+    known = [(window, _votes(window)) for window in away]
     for now, _ in known:
         at_ns = now["start_ns"]
         out = [

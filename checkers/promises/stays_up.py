@@ -71,7 +71,8 @@ class StaysUp:
         if patterns_of(setting.declaration) is None:
             return Part()
         lines = tables["log_lines"].to_pylist()
-        risky = [w for w in windows(tables["faults"]) if w["kind"] in setting.may_end]
+        may_end = {kind.name for kind in setting.fault_kinds if kind.may_end}
+        risky = [w for w in windows(tables["faults"]) if w["kind"] in may_end]
         events = tables["events"]
         exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value)).to_pylist()
         lives = _lives(events) if exits else []

@@ -254,7 +254,7 @@ class Bench:
     def kind(self, name: str) -> Fault:
         """The kind of fault. Raises ``NotTried`` where the provider does not offer it."""
         fault = self.faults.get(name)
-        lacking = fault.needs - self.able if fault else frozenset()
+        lacking = fault.kind.needs - self.able if fault else frozenset()
         if fault is None or lacking:
             why = f", which lacks {', '.join(sorted(lacking))}" if lacking else ""
             raise NotTried(f"provider {self.provider.name} has no fault {name!r}{why}")

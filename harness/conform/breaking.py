@@ -89,7 +89,7 @@ async def _silenced(bench: Bench, kind: str) -> str:
         if await bench.roles(victim) != Roles():
             raise CheckFailure(f"{victim} tells roles under the fault {kind!r}")
         await bench.roles()
-        if kind == "kill":
+        if bench.kind(kind).kind.ends_program:
             await _succeeded(bench, victim)
         await bench.close(client)
     await bench.mend()

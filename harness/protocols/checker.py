@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from harness.outcome import Outcome
 from harness.plan.plan import SEARCH_LIMIT
+from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.models import Meaning
 from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Anomaly
@@ -58,9 +59,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     history, and it aimed to record something of every feature that it tried. ``state``,
     ``interrupted``, ``trouble`` and ``phases`` are the manifest's. ``missing`` names evidence that
     was sealed and is gone, which makes the run inconclusive; ``remarks`` are reported and decide
-    nothing. ``out_of_room``: the run's disk was full. ``aimed_kinds`` are the kinds of faults that
-    were possible and whose targets are nodes, ``may_end`` the kinds during which a node may exit by
-    itself. ``bank`` holds the rules given for an imported bank history.
+    nothing. ``out_of_room``: the run's disk was full. ``fault_kinds`` are the kinds of faults that
+    were possible, as the manifest records them. ``bank`` holds the rules given for an imported bank
+    history.
     """
 
     model: str
@@ -76,8 +77,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[tuple[str, int], ...] = ()
     cut_ns: int | None = None
     out_of_room: bool = False
-    aimed_kinds: tuple[str, ...] = ()
-    may_end: tuple[str, ...] = ()
+    fault_kinds: tuple[FaultKind, ...] = ()
     bank: BankRules = BankRules()
 
 

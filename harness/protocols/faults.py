@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import attrs
@@ -10,7 +10,6 @@ import msgspec
 
 from harness.clock import RunClock
 from harness.protocols.cluster import (
-    Capability,
     Cluster,
     Grudge,
     LinkShape,
@@ -18,8 +17,8 @@ from harness.protocols.cluster import (
     Roles,
     System,
 )
+from harness.protocols.fault_kinds import FaultKind
 
-EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as a whole
 PRIMARY, VOTER, METASTORAGE = "primary of a partition", "other voter", "metastorage leader"
 ROLES = (PRIMARY, VOTER, METASTORAGE)
 _ROLE_OF = (
@@ -88,21 +87,18 @@ class Victims:
 
 
 class Fault(Protocol):
-    """One kind of fault: the capabilities it needs, and its verbs. Stateless: all state is in the
+    """One kind of fault: its facts as a value, and its verbs. Stateless: all state is in the
     arguments.
 
     The nemesis calls, each with a deadline: resolve, (journal), inject, prove, ..., heal,
     prove_healed. Network faults do not cut or shape links themselves: they return a grudge or
     shapes from ``resolve``, and the nemesis keeps the union of all active ones in force, so that
-    faults overlap without undoing each other. ``aims`` are the targets of a random mix; empty for
-    the usual targets. Of kinds with a true attribute ``destroys`` one is injected at a time: such a
-    fault finds by observation which replicas it must spare, and ``Scene.damaged`` names the nodes
-    that others destroy.
+    faults overlap without undoing each other. Of kinds that lose data one is injected at a time:
+    such a fault finds by observation which replicas it must spare, and ``Scene.damaged`` names the
+    nodes that others destroy.
     """
 
-    kind: str
-    needs: frozenset[Capability]
-    aims: tuple[str, ...]
+    kind: FaultKind
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a target that can never be resolved in this cluster. Raises ``PlanError`` at
@@ -149,37 +145,6 @@ class Nemesis(Protocol):
 
     def active(self) -> tuple[str, ...]:
         """Short names of the faults in force, for display."""
-
-
-class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of fault that was possible in this run.
-
-    ``of_nodes``: its target is a node that has a role, so that every role is worth trying.
-    ``may_end``: while the fault is in force a node may exit by itself without breaking a promise
-    (for example on a disk that fails).
-    """
-
-    kind: str
-    of_nodes: bool = True
-    may_end: bool = False
-
-
-def arsenal(
-    faults: Mapping[str, Fault], capabilities: Collection[Capability]
-) -> tuple[FaultKind, ...]:
-    """Return the kinds among ``faults`` that ``capabilities`` allow, by name.
-
-    A fault that nodes may not survive declares it by a true attribute ``may_end``.
-    """
-    return tuple(
-        FaultKind(
-            kind=kind,
-            of_nodes=fault.aims != EVERY_NODE,
-            may_end=bool(getattr(fault, "may_end", False)),
-        )
-        for kind, fault in sorted(faults.items())
-        if fault.needs <= frozenset(capabilities)
-    )
 
 
 def role_kinds(roles: Iterable[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import msgspec
 
 from harness.errors import MalformedHistory
 from harness.history.files import what_it_is
-from harness.protocols.faults import FaultKind
+from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import Declaration
 
 SCHEMA_VERSION = 1
@@ -84,7 +84,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     checksums: dict[str, str] = {}
     # Not ``None``: an unset field is not written, so that the digests of older manifests hold.
     origin: Origin | msgspec.UnsetType = msgspec.UNSET
-    arsenal: tuple[FaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
+    arsenal: tuple[RecordedFaultKind, ...] | msgspec.UnsetType = msgspec.UNSET
     out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
     streams: int | msgspec.UnsetType = msgspec.UNSET
     logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET

@@ -37,7 +37,8 @@ from harness.protocols.cluster import (
     System,
     TellsVersions,
 )
-from harness.protocols.faults import FaultKind, Nemesis, Scene
+from harness.protocols.fault_kinds import RecordedFaultKind
+from harness.protocols.faults import Nemesis, Scene
 from harness.protocols.states import TellsStates
 from harness.protocols.workload import Workload
 from harness.run.controller_health import ControllerHealth
@@ -82,7 +83,7 @@ class Parts:
     keep: Callable[[bool], Awaitable[bool]] | None = None
     guard: Guard | None = None
     driver_command: tuple[str, ...] = ()
-    arsenal: tuple[FaultKind, ...] = ()
+    arsenal: tuple[RecordedFaultKind, ...] = ()
 
 
 HEARTBEAT_S = 0.25  # of a run that dies beside its driver processes no more than this is cut off

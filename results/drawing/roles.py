@@ -13,19 +13,11 @@ import attrs
 import pyarrow as pa
 
 from harness.history.records import EventKind
+from harness.protocols.fault_kinds import BUILT_IN, FaultKind
 from harness.protocols.fault_spans import fault_spans
 
 NS = 1e9
 DOWN, PAUSED, OTHER = "down", "paused or frozen", "under another fault"
-_STATE_OF = {
-    "kill": DOWN,
-    "restart": DOWN,
-    "host-loss": DOWN,
-    "wipe": DOWN,
-    "pause": PAUSED,
-    "freeze": PAUSED,
-}
-"""The state of a node while a kind of fault is in force on it; any other kind is ``OTHER``."""
 _OF_PARTITION = " of partition "
 _COLUMNS = ("kind", "node", "at_ns", "partition")
 
@@ -76,15 +68,20 @@ class RolesOverTime:
 
 
 def roles_over_time(
-    events: pa.Table, faults: Iterable[Row], nodes: Iterable[str], end_ns: int
+    events: pa.Table,
+    faults: Iterable[Row],
+    nodes: Iterable[str],
+    end_ns: int,
+    kinds: Mapping[str, FaultKind] = BUILT_IN,
 ) -> RolesOverTime:
     """Return primaries per node, where the store reports leases, else leaders of partitions.
 
-    ``nodes`` are the nodes to show; ``end_ns`` is the end of the run.
+    ``nodes`` are the nodes to show; ``end_ns`` is the end of the run; ``kinds`` tell what the
+    faults do.
     """
     rows = sorted(events.select(list(_COLUMNS)).to_pylist(), key=lambda row: row["at_ns"])
     leased = any(r["kind"] == EventKind.LEASE_GRANTED and r["partition"] is not None for r in rows)
-    stretches = _stretches(rows, faults, end_ns)
+    stretches = _stretches(rows, faults, end_ns, kinds)
     holding = _Holding(EventKind.LEASE_GRANTED if leased else EventKind.LEADER_ELECTED)
     starts = [
         (int(s.start_s * NS), n)
@@ -192,13 +189,15 @@ class _Holding:
                 steps.append((at_ns, count))
 
 
-def _stretches(rows: list[Row], faults: Iterable[Row], end_ns: int) -> dict[str, list[Stretch]]:
+def _stretches(
+    rows: list[Row], faults: Iterable[Row], end_ns: int, kinds: Mapping[str, FaultKind]
+) -> dict[str, list[Stretch]]:
     """Return by node the times when it was down, paused or under another fault."""
     found: dict[str, list[Stretch]] = {}
     for span in fault_spans(faults):
         if span.effective_ns is None:
             continue
-        state, sure = _STATE_OF.get(span.kind, OTHER), span.in_force(end_ns)
+        state, sure = _state(kinds.get(span.kind)), span.in_force(end_ns)
         told = [_stretch(*times, state, unsure=True) for times in span.unsure(end_ns)]
         told += [_stretch(*sure, state)] if sure else []
         for node in span.nodes:
@@ -206,6 +205,13 @@ def _stretches(rows: list[Row], faults: Iterable[Row], end_ns: int) -> dict[str,
     for node, at_ns, until_ns in _exits(rows, end_ns):
         found.setdefault(node, []).append(_stretch(at_ns, until_ns, DOWN))
     return found
+
+
+def _state(kind: FaultKind | None) -> str:
+    """Return the state of a node while a fault of ``kind`` is in force on it."""
+    if kind is None:
+        return OTHER
+    return DOWN if kind.ends_program else PAUSED if kind.silences_program else OTHER
 
 
 def _exits(rows: list[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from harness.history.records import FaultState, OpType
 from harness.outcome import Outcome
+from harness.protocols.fault_kinds import by_name, possible
 from harness.protocols.verdict import Verdict
 from harness.run.directory import Origin
 from harness.text import inert
@@ -280,7 +281,8 @@ def _roles(material: RunData) -> RolesOverTime | None:
     if material.origin is not None or not material.nodes:
         return None
     names = [node.name for node in material.nodes]
-    return roles_over_time(material.events, material.faults, names, material.last_ns)
+    kinds = by_name(possible(material.manifest.arsenal))
+    return roles_over_time(material.events, material.faults, names, material.last_ns, kinds)
 
 
 def _windows(material: RunData) -> list[plots.FaultWindow]:

@@ -17,7 +17,7 @@ from checkers.promises import controller
 from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
 from harness.protocols.checker import Setting
-from harness.protocols.faults import FaultKind
+from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.run.controller_health import SCHEMA
 from harness.run.directory import RunDirectory
 
@@ -27,7 +27,7 @@ GOOD = [ok(a(1, 1)), ok(r(1, 1)), ok(r(1, 1), start=90 * MS, finish=91 * MS)]
 LEADER = ("leader of partition 1", "metastorage leader", "follower of partition 0")
 
 
-def with_arsenal(run: RunDirectory, *kinds: FaultKind) -> RunDirectory:
+def with_arsenal(run: RunDirectory, *kinds: RecordedFaultKind) -> RunDirectory:
     write_manifest(run, msgspec.structs.replace(read_manifest(run), arsenal=kinds))
     return run
 
@@ -40,10 +40,10 @@ def test_cells_are_kinds_by_roles_and_the_empty_ones_are_named(tmp_path: Path) -
         Fault("ring", "all", 50 * MS, 60 * MS, ("n3",), LEADER),
     ]
     kinds = (
-        FaultKind(kind="freeze"),
-        FaultKind(kind="kill"),
-        FaultKind(kind="pause"),
-        FaultKind(kind="ring", of_nodes=False),
+        RecordedFaultKind(kind="freeze"),
+        RecordedFaultKind(kind="kill"),
+        RecordedFaultKind(kind="pause"),
+        RecordedFaultKind(kind="ring", of_nodes=False),
     )
 
     found = analyze(
@@ -70,7 +70,7 @@ def test_cells_are_kinds_by_roles_and_the_empty_ones_are_named(tmp_path: Path) -
 
 def test_a_fault_without_proven_effect_covers_nothing(tmp_path: Path) -> None:
     fault = Fault("kill", "n1", 10 * MS, 20 * MS, ("n1",), LEADER, effective=False)
-    run = with_arsenal(write_run(tmp_path / "run", GOOD, [fault]), FaultKind(kind="kill"))
+    run = with_arsenal(write_run(tmp_path / "run", GOOD, [fault]), RecordedFaultKind(kind="kill"))
 
     found = analyze(run, executor="local")
 

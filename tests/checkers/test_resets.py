@@ -110,6 +110,18 @@ def test_replicas_that_only_learn_are_no_majority(tmp_path: Path) -> None:
     assert judged(tmp_path / "with a voter", KILL, voter).outcome == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("partition", "unknown"), ("of-a-plug-in", "unknown"),
+                          ("disk-slow", "violation"), ("clock-jump", "violation")],
+)  # fmt: skip
+def test_only_a_fault_under_which_a_node_may_be_missed_takes_it_out_of_a_majority(
+    kind: str, outcome: str, tmp_path: Path
+) -> None:
+    second = Fault(kind, "n3", 40 * MS, 80 * MS, ("n3",), ("follower of partition 1",))
+
+    assert judged(tmp_path / "run", KILL, second).outcome == outcome
+
+
 def voter(node: str, *partitions: int) -> Fault:
     roles = tuple(f"follower of partition {p}" for p in partitions)
     return Fault("kill", node, 40 * MS, 80 * MS, (node,), roles)

@@ -18,7 +18,7 @@ from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import EventKind, PhaseMark, Record, StoreEvent
 from harness.history.seal import seal
-from harness.protocols.faults import FaultKind
+from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import LogPattern
 from harness.protocols.verdict import Verdict, encode
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
@@ -50,7 +50,7 @@ def write(
     *events: Record,
     logs: dict[str, bytes] | None = None,
     faults: list[Fault] | None = None,
-    arsenal: tuple[FaultKind, ...] = (FaultKind(kind="kill"),),
+    arsenal: tuple[RecordedFaultKind, ...] = (RecordedFaultKind(kind="kill"),),
     patterns: tuple[LogPattern, ...] | None = PATTERNS,
     out_of_room: bool = False,
 ) -> RunDirectory:
@@ -136,7 +136,7 @@ def test_a_system_that_declares_nothing_of_its_nodes_is_not_judged_by_them(tmp_p
 def test_only_a_fault_on_that_node_that_it_may_not_survive_explains_an_end(
     tmp_path: Path, kind: str, nodes: tuple[str, ...], explained: bool
 ) -> None:
-    arsenal = (FaultKind(kind="kill"), FaultKind(kind="torn-disk", may_end=True))
+    arsenal = (RecordedFaultKind(kind="kill"), RecordedFaultKind(kind="torn-disk", may_end=True))
     fault = Fault(kind, "one", 20 * MS, 60 * MS, nodes)
     run = write(
         tmp_path / "run",
@@ -187,7 +187,7 @@ def test_a_node_that_others_refuse_until_it_starts_anew_may_stop(
 
 def test_a_fault_that_was_healed_before_explains_nothing(tmp_path: Path) -> None:
     fault = Fault("torn-disk", "one", 10 * MS, 20 * MS, ("n2",))
-    arsenal = (FaultKind(kind="torn-disk", may_end=True),)
+    arsenal = (RecordedFaultKind(kind="torn-disk", may_end=True),)
 
     run = write(tmp_path / "run", exit_of("n2", 50 * MS), faults=[fault], arsenal=arsenal)
 

@@ -49,7 +49,7 @@ class TalkerSystem:
 
 
 def fault(number: int, kind: str) -> PlannedFault:
-    aim = (FAULTS[kind].aims or (f"leader of partition {number % len(NODES) + 1}",))[0]
+    aim = (FAULTS[kind].kind.aims or (f"leader of partition {number % len(NODES) + 1}",))[0]
     return PlannedFault(at_s=0.0, kind=kind, target=aim, hold_s=0.2)
 
 
@@ -61,7 +61,7 @@ async def applied(run: Run, able: frozenset[Capability], records: list[Record]) 
     trouble: list[str] = []
     for number, kind in enumerate(sorted(FAULTS)):
         schedule = (fault(number, kind),)
-        if not FAULTS[kind].needs <= able:
+        if not FAULTS[kind].kind.needs <= able:
             with pytest.raises(MissingCapability, match=f"fault '{kind}' needs"):
                 refuse_missing(schedule, FAULTS, able)
             continue
@@ -102,6 +102,6 @@ def test_every_kind_that_can_be_done_is_proven_effective_and_proven_healed(
         if isinstance(record, FaultTransition):
             seen.setdefault(record.kind, []).append(record.state.value)
             assert record.text or record.state not in (FaultState.EFFECTIVE, FaultState.HEALED)
-    assert seen == {kind: LIFE for kind in sorted(FAULTS) if FAULTS[kind].needs <= able}
+    assert seen == {kind: LIFE for kind in sorted(FAULTS) if FAULTS[kind].kind.needs <= able}
     assert {"freeze", "host-loss", "pause", "restart", "bridge", "one-way"} <= seen.keys()
     assert owned(docker_daemon, named("kinds")) == []

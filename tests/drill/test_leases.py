@@ -25,8 +25,8 @@ from clusters.providers.docker.cleanup import cleanup
 from clusters.providers.docker.container import docker_name
 from clusters.providers.docker.provider import build
 from clusters.providers.process import procfs
-from harness import plugins
 from harness.protocols.cluster import Capability
+from harness.protocols.fault_kinds import BUILT_IN
 from harness.run.directory import directory_mark
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
@@ -170,7 +170,7 @@ def able(docker_daemon: docker.APIClient) -> frozenset[Capability]:
 
 def possible(kinds: dict[str, str], able: frozenset[Capability]) -> dict[str, str]:
     """Those of ``kinds`` that can be done here; a kernel may have no netem."""
-    found = {k: shows for k, shows in kinds.items() if plugins.load("faults", k)().needs <= able}
+    found = {kind: shows for kind, shows in kinds.items() if BUILT_IN[kind].needs <= able}
     return found or pytest.skip(f"containers on this machine can't do {', '.join(kinds)}")
 
 

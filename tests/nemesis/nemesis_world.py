@@ -34,7 +34,7 @@ from nemesis.runner import Nemesis
 from nemesis.waits import Limits
 
 EVERY_FAULT: dict[str, Fault] = {
-    fault.kind: fault
+    fault.kind.name: fault
     for fault in (
         bridge(), delay(), freeze(), host_loss(), kill(), loss(), majorities_ring(), one_way(),
         one_way_in(), partition(), pause(), restart(),

@@ -37,7 +37,7 @@ STATE = ("running", "paused", "frozen", "lost", "cuts", "shapes")
 
 
 def fault(kind: str, target: str | None = None, at_s: float = 1.0, hold_s: float = 5.0):
-    aim = target or (EVERY_FAULT[kind].aims or ("n2",))[0]
+    aim = target or (EVERY_FAULT[kind].kind.aims or ("n2",))[0]
     return PlannedFault(at_s=at_s, kind=kind, target=aim, hold_s=hold_s)
 
 
@@ -126,7 +126,7 @@ def test_a_node_that_goes_on_answering_is_no_proof(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_kind_needs_is_refused_by_name_where_it_is_absent(kind: str) -> None:
-    schedule, needs = (fault(kind),), EVERY_FAULT[kind].needs
+    schedule, needs = (fault(kind),), EVERY_FAULT[kind].kind.needs
 
     with pytest.raises(MissingCapability, match=f"fault '{kind}' needs") as refusal:
         refuse_missing(schedule, EVERY_FAULT, frozenset(Capability) - needs)
@@ -138,7 +138,7 @@ def test_what_a_kind_needs_is_refused_by_name_where_it_is_absent(kind: str) -> N
 def test_a_strength_is_taken_only_where_there_is_one(kind: str) -> None:
     units = {"loss": "%", "delay": "ms"}
     for unit in ("%", "ms"):
-        target = f"{(EVERY_FAULT[kind].aims or ('one',))[0]} at 40 {unit}"
+        target = f"{(EVERY_FAULT[kind].kind.aims or ('one',))[0]} at 40 {unit}"
         if units.get(kind) == unit:
             EVERY_FAULT[kind].check(target, NODES, 8, "target")
             continue

@@ -9,7 +9,8 @@ from nemesis_world import EVERY_FAULT
 
 from harness.plan.plan import load
 from harness.protocols.cluster import Capability
-from harness.protocols.faults import METASTORAGE, PRIMARY, ROLES, VOTER, arsenal
+from harness.protocols.fault_kinds import recorded
+from harness.protocols.faults import METASTORAGE, PRIMARY, ROLES, VOTER
 from nemesis import targets
 from nemesis.schedule import check_schedule
 from nemesis.targets import Form
@@ -22,7 +23,7 @@ ROLE_OF = {
     Form.FOLLOWER: VOTER,
     Form.METASTORAGE_LEADER: METASTORAGE,
 }
-KINDS = arsenal(EVERY_FAULT, CONTAINERS)
+KINDS = recorded((fault.kind for fault in EVERY_FAULT.values()), CONTAINERS)
 
 
 def test_it_can_be_applied() -> None:

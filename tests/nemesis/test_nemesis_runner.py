@@ -6,12 +6,14 @@ import asyncio
 
 import attrs
 import pytest
+from msgspec.structs import replace
 from nemesis_world import NODES, Stage, World, cancelled, in_virtual_time
 
 from harness.clock import NS_PER_S
 from harness.errors import HarnessError, MissingCapability
 from harness.history.records import FaultState, Note, Record
 from harness.protocols.cluster import Capability, Cluster, NodeStatus, Provider, Roles
+from harness.protocols.fault_kinds import KILL
 from harness.protocols.faults import PlannedFault
 from harness.run.lifecycle import HEAL_LIMIT_S
 from nemesis import grudges
@@ -507,7 +509,7 @@ def test_a_bug_in_a_users_fault_is_trouble_and_the_others_go_on() -> None:
 
     async def scenario() -> None:
         buggy = PlannedFault(at_s=1, kind="buggy", target="n2")
-        own = attrs.evolve(kill_fault(), kind="buggy", verbs=Buggy())
+        own = attrs.evolve(kill_fault(), kind=replace(KILL, name="buggy"), verbs=Buggy())
         stage = Stage(buggy, kill("n1"), faults={"buggy": own, "kill": kill_fault()})
 
         await stage.run()

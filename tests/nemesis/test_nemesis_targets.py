@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from harness.errors import PlanError
 from harness.protocols.cluster import Roles
+from harness.protocols.fault_kinds import Strength
 from nemesis import targets
 from nemesis.targets import Form, Target
+
+SHARE, IN_MS = Strength(unit="%", usual=30.0, least=2.0), Strength(unit="ms", usual=100.0)
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
 ROLES = Roles(
@@ -247,21 +250,33 @@ def test_the_first_half_is_always_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "unit", "says"),
+    ("text", "has", "says"),
     [
-        ("n1 at 30 %", "", "expects no strength"),
-        ("n1 at 30 %", "ms", "expects a strength in ms (got 30 %)"),
-        ("n1 at 0 %", "%", "above 0 and at most 100 %"),
-        ("n1 at 100.5 %", "%", "got 100.5 %"),
+        ("n1 at 30 %", None, "expects no strength"),
+        ("n1 at 30 %", IN_MS, "expects a strength in ms (got 30 %)"),
+        ("n1 at 0 %", SHARE, "above 0 and at most 100 %"),
+        ("n1 at 100.5 %", SHARE, "got 100.5 %"),
+        ("n1 at 1.9 %", SHARE, "at least 2 %: less can't be told from a busy link (got 1.9)"),
     ],
 )
-def test_a_strength_that_does_not_fit_is_refused(text: str, unit: str, says: str) -> None:
+def test_a_strength_that_does_not_fit_is_refused(
+    text: str, has: Strength | None, says: str
+) -> None:
     with pytest.raises(PlanError, match="target") as refusal:
-        targets.check_strength(targets.parse(text), unit)
+        targets.check_strength(targets.parse(text), has)
 
     assert says in str(refusal.value)
 
 
-@pytest.mark.parametrize(("text", "unit"), [("n1", "%"), ("n1", ""), ("n1 at 100 %", "%")])
-def test_a_strength_that_fits_passes(text: str, unit: str) -> None:
-    targets.check_strength(targets.parse(text), unit)
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [("n1", SHARE), ("n1", None), ("n1 at 2 %", SHARE), ("n1 at 100 %", SHARE)],
+)
+def test_a_strength_that_fits_passes(text: str, has: Strength | None) -> None:
+    targets.check_strength(targets.parse(text), has)
+
+
+def test_a_kind_has_its_usual_strength_where_the_target_gives_none() -> None:
+    assert targets.strength_of(targets.parse("n1"), SHARE) == 30.0
+    assert targets.strength_of(targets.parse("n1 at 4 %"), SHARE) == 4.0
+    assert targets.strength_of(targets.parse("n1"), None) == 0.0

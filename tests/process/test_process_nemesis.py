@@ -159,9 +159,9 @@ def test_every_kind_that_can_be_done_is_proven_effective_and_proven_healed(tmp_p
         scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
         try:
             for number, kind in enumerate(sorted(faults)):
-                aim = (faults[kind].aims or (f"primary of partition {number % 4 + 1}",))[0]
+                aim = (faults[kind].kind.aims or (f"primary of partition {number % 4 + 1}",))[0]
                 schedule = (PlannedFault(at_s=0.0, kind=kind, target=aim, hold_s=0.1),)
-                if not faults[kind].needs <= able:
+                if not faults[kind].kind.needs <= able:
                     with pytest.raises(MissingCapability, match=f"fault '{kind}' needs"):
                         refuse_missing(schedule, faults, able)
                     refused.append(kind)

@@ -28,7 +28,7 @@ from harness.history.records import (
     StoreEvent,
 )
 from harness.history.seal import seal
-from harness.protocols.faults import FaultKind
+from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
@@ -67,7 +67,7 @@ def hostile_run(root: Path) -> RunDirectory:
         versions={"reference" + ACTIVE: ACTIVE},
         machine={ACTIVE: ACTIVE},
         trouble=(ACTIVE, long),
-        arsenal=(FaultKind(kind="kill" + ACTIVE),),
+        arsenal=(RecordedFaultKind(kind="kill" + ACTIVE),),
         checksums={},
     )
     write_manifest(run, manifest)

@@ -1,0 +1,249 @@
+"""Kinds of faults as values: what each does to a node, what it aims at and what it needs.
+
+Everything that depends on a kind reads its ``FaultKind``: the nemesis, the judgement of exits and
+permitted losses, coverage and the report. A plug-in declares its own kinds the same way; the facts
+that a judgement needs are recorded with each run.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from harness.protocols.cluster import Capability
+
+EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as a whole
+
+
+class Effect(enum.StrEnum):
+    """An effect on a target while a fault is in force. The texts stand in manifests."""
+
+    ENDS_PROGRAM = "ends-program"  # no program runs
+    STOPS_PROGRAM = "stops-program"  # it exists, and takes no step
+    MAY_END_PROGRAM = "may-end-program"  # it may exit by itself, and breaks no promise by that
+    SILENCES_MACHINE = "silences-machine"  # not even a probe from the node is answered
+    CUTS_LINKS = "cuts-links"
+    DEGRADES_LINKS = "degrades-links"
+    IMPAIRS_DISK = "impairs-disk"
+    LOSES_DATA = "loses-data"  # that the node had acknowledged
+    CHANGES_CLOCK = "changes-clock"
+
+
+# These leave a target answering; under any other the rest may take it for gone.
+_LEFT_IN_REACH = frozenset({Effect.IMPAIRS_DISK, Effect.CHANGES_CLOCK})
+_SILENCING = frozenset({Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE})
+
+
+class Strength(msgspec.Struct, frozen=True, kw_only=True):
+    """The option of a kind that has degrees: ``n1 at 30 %``. Without one in the target it is
+    ``usual``; below ``least`` neither effect nor heal can be told from noise.
+    """
+
+    unit: str
+    usual: float
+    least: float = 0.0
+
+
+class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of fault. ``aims`` are the targets of a random mix, empty for the usual ones."""
+
+    name: str
+    effects: frozenset[Effect]
+    needs: frozenset[Capability] = frozenset()
+    aims: tuple[str, ...] = ()
+    strength: Strength | None = None
+
+    @property
+    def of_nodes(self) -> bool:
+        """Whether its target is a node that has a role, so that every role is worth trying."""
+        return self.aims != EVERY_NODE
+
+    @property
+    def ends_program(self) -> bool:
+        """Whether no program runs on a target; the kind has no effect where none ran."""
+        return Effect.ENDS_PROGRAM in self.effects
+
+    @property
+    def silences_program(self) -> bool:
+        """Whether a target that still has its program answers no client and no node."""
+        return not self.effects.isdisjoint(_SILENCING)
+
+    @property
+    def silences_machine(self) -> bool:
+        """Whether links of a target can't be probed."""
+        return Effect.SILENCES_MACHINE in self.effects
+
+    @property
+    def may_end(self) -> bool:
+        """Whether a target may exit by itself without breaking a promise."""
+        return Effect.MAY_END_PROGRAM in self.effects
+
+    @property
+    def destroys(self) -> bool:
+        """Whether a target loses data that it had acknowledged."""
+        return Effect.LOSES_DATA in self.effects
+
+    @property
+    def may_be_missed(self) -> bool:
+        """Whether the other nodes may go on without a target; a kind of which no effect is known
+        may do anything.
+        """
+        return not self.effects or not self.effects <= _LEFT_IN_REACH
+
+
+class RecordedFaultKind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind that was possible in a run, as its manifest records it. ``effects`` is unset in runs
+    of versions that did not record them.
+    """
+
+    kind: str
+    of_nodes: bool = True
+    may_end: bool = False
+    effects: tuple[Effect, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    def restored(self) -> FaultKind:
+        """Return the kind as far as judgements need it."""
+        if isinstance(self.effects, msgspec.UnsetType):
+            known = BUILT_IN.get(self.kind)
+            effects = (known.effects if known else frozenset()) - {Effect.MAY_END_PROGRAM}
+            # The run's own word counts more than what this version holds of the kind.
+            effects |= {Effect.MAY_END_PROGRAM} if self.may_end else frozenset()
+        else:
+            effects = frozenset(self.effects)
+        aims = () if self.of_nodes else EVERY_NODE
+        return FaultKind(name=self.kind, effects=effects, aims=aims)
+
+
+def recorded(
+    kinds: Iterable[FaultKind], capabilities: Collection[Capability]
+) -> tuple[RecordedFaultKind, ...]:
+    """Return those of ``kinds`` that ``capabilities`` allow, by name, for the manifest."""
+    return tuple(
+        RecordedFaultKind(
+            kind=kind.name,
+            of_nodes=kind.of_nodes,
+            may_end=kind.may_end,
+            effects=tuple(sorted(kind.effects)),
+        )
+        for kind in sorted(kinds, key=lambda kind: kind.name)
+        if kind.needs <= frozenset(capabilities)
+    )
+
+
+def possible(
+    recorded: tuple[RecordedFaultKind, ...] | msgspec.UnsetType,
+) -> tuple[FaultKind, ...]:
+    """Return the kinds that were possible in a run; none where its manifest records none."""
+    if isinstance(recorded, msgspec.UnsetType):
+        return ()
+    return tuple(row.restored() for row in recorded)
+
+
+def by_name(possible: Iterable[FaultKind]) -> Mapping[str, FaultKind]:
+    """Return every kind that is known: those of the run before the built-in ones."""
+    return {**BUILT_IN, **{kind.name: kind for kind in possible}}
+
+
+def _of(*effects: Effect) -> frozenset[Effect]:
+    return frozenset(effects)
+
+
+def _needs(*capabilities: Capability) -> frozenset[Capability]:
+    return frozenset(capabilities)
+
+
+KILL = FaultKind(name="kill", effects=_of(Effect.ENDS_PROGRAM), needs=_needs(Capability.KILL))
+RESTART = FaultKind(name="restart", effects=_of(Effect.ENDS_PROGRAM), needs=_needs(Capability.KILL))
+PAUSE = FaultKind(name="pause", effects=_of(Effect.STOPS_PROGRAM), needs=_needs(Capability.PAUSE))
+FREEZE = FaultKind(
+    name="freeze",
+    effects=_of(Effect.STOPS_PROGRAM, Effect.SILENCES_MACHINE),
+    needs=_needs(Capability.FREEZE),
+)
+HOST_LOSS = FaultKind(
+    name="host-loss",
+    effects=_of(Effect.ENDS_PROGRAM, Effect.SILENCES_MACHINE),
+    needs=_needs(Capability.HOST_LOSS),
+)
+
+_CUTS = _of(Effect.CUTS_LINKS)
+_PARTITION, _ONE_WAY = _needs(Capability.PARTITION), _needs(Capability.ONE_WAY_PARTITION)
+PARTITION = FaultKind(name="partition", effects=_CUTS, needs=_PARTITION)
+BRIDGE = FaultKind(name="bridge", effects=_CUTS, needs=_PARTITION)
+MAJORITIES_RING = FaultKind(
+    name="majorities-ring", effects=_CUTS, needs=_PARTITION, aims=EVERY_NODE
+)
+ONE_WAY = FaultKind(name="one-way", effects=_CUTS, needs=_ONE_WAY)
+ONE_WAY_IN = FaultKind(name="one-way-in", effects=_CUTS, needs=_ONE_WAY)
+LOSS = FaultKind(
+    name="loss",
+    effects=_of(Effect.DEGRADES_LINKS),
+    needs=_needs(Capability.PACKET_LOSS),
+    strength=Strength(unit="%", usual=30.0, least=2.0),
+)
+DELAY = FaultKind(
+    name="delay",
+    effects=_of(Effect.DEGRADES_LINKS),
+    needs=_needs(Capability.DELAY),
+    strength=Strength(unit="ms", usual=100.0, least=5.0),
+)
+
+# One machine at a time: two that lose their disks may be a majority of some partition.
+_ONE_AT_A_TIME = ("leader of any partition", "metastorage leader", "one")
+_DISK, _DISK_AND_KILL = _needs(Capability.DISK), _needs(Capability.DISK, Capability.KILL)
+DISK_SLOW = FaultKind(
+    name="disk-slow",
+    effects=_of(Effect.IMPAIRS_DISK),
+    needs=_DISK,
+    aims=_ONE_AT_A_TIME,
+    strength=Strength(unit="ms", usual=100.0),
+)
+DISK_FULL, DISK_ERROR = (
+    FaultKind(
+        name=name,
+        effects=_of(Effect.IMPAIRS_DISK, Effect.MAY_END_PROGRAM),
+        needs=_DISK,
+        aims=_ONE_AT_A_TIME,
+    )
+    for name in ("disk-full", "disk-error")
+)
+BIT_FLIP = FaultKind(
+    name="bit-flip",
+    # Its kill is part of the injection alone: the program runs again, on the damaged disk.
+    effects=_of(Effect.IMPAIRS_DISK, Effect.LOSES_DATA, Effect.MAY_END_PROGRAM),
+    needs=_DISK_AND_KILL,
+    aims=_ONE_AT_A_TIME,
+)
+WIPE = FaultKind(
+    name="wipe",
+    effects=_of(Effect.ENDS_PROGRAM, Effect.LOSES_DATA),
+    needs=_DISK_AND_KILL,
+    aims=_ONE_AT_A_TIME,
+)
+
+_CLOCK_AIMS = ("leader of any partition", "one", "metastorage leader", "minority")
+# No log, lease or lock may care about a jump, however far. Two nodes may drift apart by 5 % within
+# a lease; one that gains and one that loses stay below.
+_JUMP, _DRIFT = Strength(unit="ms", usual=20_000.0), Strength(unit="%", usual=2.0)
+CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW = (
+    FaultKind(
+        name=name,
+        effects=_of(Effect.CHANGES_CLOCK),
+        needs=_needs(Capability.CLOCK),
+        aims=_CLOCK_AIMS,
+        strength=strength,
+    )
+    for name, strength in (("clock-jump", _JUMP), ("clock-fast", _DRIFT), ("clock-slow", _DRIFT))
+)
+
+BUILT_IN: Mapping[str, FaultKind] = {
+    kind.name: kind
+    for kind in (
+        *(KILL, RESTART, PAUSE, FREEZE, HOST_LOSS),
+        *(PARTITION, BRIDGE, MAJORITIES_RING, ONE_WAY, ONE_WAY_IN, LOSS, DELAY),
+        *(DISK_SLOW, DISK_FULL, DISK_ERROR, BIT_FLIP, WIPE),
+        *(CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW),
+    )
+}
