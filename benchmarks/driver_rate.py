@@ -31,7 +31,7 @@ from calibrator import calibrate
 
 from harness.clock import NS_PER_S, RunClock
 from harness.driving.driver import Driver
-from harness.generators.generator import Limit
+from harness.generators import Limit
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.records import PhaseMark, Record

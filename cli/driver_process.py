@@ -24,7 +24,7 @@ from harness.clock import RunClock, cpu_s
 from harness.driving import protocol
 from harness.driving.driver import Driver
 from harness.driving.protocol import Dismiss, Enlist, First, Halt, Main, Order, Read, Word
-from harness.generators.generator import Generator, paced
+from harness.generators import Generator, paced
 from harness.history.chunks import ChunkWriter
 from harness.history.records import Complete, Heartbeat, OpType
 from harness.plan.plan import loads

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.errors import HarnessBug, PlanError
-from harness.generators.generator import Context, Generator, Operation, UntilOk, Wait
+from harness.generators import Context, Generator, Operation, UntilOk, Wait
 from harness.history.records import Complete, Invoke, MicroOp
 from harness.plan.plan import options as plan_options
 from harness.protocols.client import READ_WRITE, Tx, read_all

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from harness.clock import below
 from harness.errors import HarnessBug, PlanError
-from harness.generators.generator import Context, Generator, Nothing, Operation, UntilOk, Wait
+from harness.generators import Context, Generator, Nothing, Operation, UntilOk, Wait
 from harness.history.records import Complete, Invoke, MicroOp
 from harness.plan.plan import options as plan_options
 from harness.protocols.client import READ_WRITE, Tx, read_all

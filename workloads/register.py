@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.errors import HarnessBug
-from harness.generators.generator import Context, Generator, Nothing, Operation, UntilOk, Wait
+from harness.generators import Context, Generator, Nothing, Operation, UntilOk, Wait
 from harness.history.records import Complete, Invoke, MicroOp, OpType
 from harness.plan.plan import options as plan_options
 from harness.protocols.client import StoreError, Tx

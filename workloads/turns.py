@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 
 from harness.clock import substream
-from harness.generators.generator import Context, next_process
+from harness.generators import Context, next_process
 from workloads.keys import replaced
 
 

@@ -21,7 +21,7 @@ from harness.clock import Alarm, RunClock
 from harness.driving.flight import DEADLINE, INTERRUPTED, Deadlines, Ending, Flight, attempt
 from harness.driving.slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.errors import HarnessBug, UsageError
-from harness.generators.generator import Context, Generator, Later, Operation, Wait
+from harness.generators import Context, Generator, Operation, Wait
 from harness.history.records import Complete, Invoke, Note, OpType, Record
 from harness.protocols.client import StoreError
 from harness.protocols.cluster import Cluster, System
@@ -104,10 +104,6 @@ class Driver:
             if self._failure is not None:  # the last records could not be written
                 raise self._failure
 
-    def open_operations(self) -> tuple[Invoke, ...]:
-        """Invocations without a completion yet, in the order of their invocation."""
-        return tuple(flight.invoke for flight in self._flights.values() if not flight.over)
-
     def touched_keys(self) -> tuple[int, ...]:
         """Every key that an invoked operation named, ascending."""
         return tuple(sorted(self._touched))
@@ -123,20 +119,18 @@ class Driver:
     # -- the scheduler ---------------------------------------------------------------------------
 
     async def _schedule(self, generator: Generator, until_ns: int) -> bool:
-        held: Operation | Later | None = None
+        held: Operation | None = None
         exhausted = False
         until_s = self._clock.loop_time(until_ns)
         while self._loop.time() < until_s:
             generator = self._absorb(generator)
-            if isinstance(held, Later) and not self._slots.any_idle:
-                held = None  # its time may come; only a completion helps
-            if not isinstance(held, Operation) and self._slots.any_idle:
-                answer, generator = generator.op(self._context(self._due(held)))
+            if held is None and self._slots.any_idle:
+                answer, generator = generator.op(self._context())
                 exhausted = answer is Wait.EXHAUSTED
                 if exhausted:
                     break
                 held = None if isinstance(answer, Wait) else answer
-            if isinstance(held, Operation) and self._reached(held.at_ns):
+            if held is not None and self._reached(held.at_ns):
                 invoke = self._launch(held)
                 generator = generator.update(self._context(invoke.at_ns), invoke)
                 held = None
@@ -155,14 +149,7 @@ class Driver:
             free=self._slots.idle,
             concurrency=self._concurrency,
             busy=tuple(self._busy),
-            slots=self._slots.numbers,
         )
-
-    def _due(self, held: Later | None) -> int | None:
-        """The time of ``held`` once it has come, where the clock, rounded, reads less."""
-        if held is None or not self._reached(held.at_ns):
-            return None
-        return max(held.at_ns, self._clock.now_ns())
 
     def _reached(self, at_ns: int) -> bool:
         """Whether the loop's time has come. Compared on the loop's axis: rounded to nanoseconds, a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from harness.driving.driver import Driver
-from harness.generators.generator import paced
+from harness.generators import paced
 from harness.plan.plan import Plan
 from harness.protocols.workload import Workload, whole
 from harness.run.controller_health import LoopStats

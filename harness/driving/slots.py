@@ -45,12 +45,11 @@ class Slots:
         """``concurrency`` counts the slots of the whole run, of which ``numbers`` (ascending) are
         here. ``note`` receives the exceptions that clients raise when they are closed.
         """
-        self.numbers = tuple(numbers)
         self._concurrency, self._nodes, self._note = concurrency, nodes, note
-        self._slots = {number: Slot(number=number, process=number) for number in self.numbers}
+        self._slots = {number: Slot(number=number, process=number) for number in numbers}
         # Side by side, ascending by number: asked for at every operation.
-        self._idle_numbers = list(self.numbers)
-        self._idle_processes = list(self.numbers)
+        self._idle_numbers = list(self._slots)
+        self._idle_processes = list(self._slots)
         self._closing: dict[int, asyncio.Task[None]] = {}
         self._next_closing = 0
 

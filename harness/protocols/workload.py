@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from harness.generators.generator import Generator, Phases
+from harness.generators import Generator, Phases
 from harness.history.records import MicroOp
 from harness.protocols.client import READ_WRITE, Tx
 

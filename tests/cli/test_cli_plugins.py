@@ -26,7 +26,7 @@ class Counter:
 CHECKER = Counter()
 """
 WORKLOAD = """
-from harness.generators.generator import Nothing, Repeat, UntilOk
+from harness.generators import Nothing, Repeat, UntilOk
 from harness.history.records import MicroOp
 
 class Count:

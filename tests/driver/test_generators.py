@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
+import attrs
 import pytest
+from generator_model import Latency, Reply, simulate
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from harness.clock import NS_PER_S
 from harness.errors import UsageError
-from harness.generators.generator import (
+from harness.generators import (
     Context,
     Generator,
     Limit,
@@ -19,17 +25,15 @@ from harness.generators.generator import (
     Phases,
     Repeat,
     Stagger,
-    TimeLimit,
     UntilOk,
     Wait,
     next_process,
     paced,
 )
-from harness.generators.simulation import Reply, simulate
 from harness.history.records import Complete, Invoke, MicroOp, OpType
 
 MS = NS_PER_S // 1000
-A, B = (MicroOp("r", 1),), (MicroOp("r", 2),)
+A, B, LAST = ((MicroOp("r", key),) for key in (1, 2, 3))
 
 
 def quick(operation: Operation, draw: random.Random) -> Reply:
@@ -50,7 +54,7 @@ def invokes(
 
 
 def test_idle_processes_take_turns() -> None:
-    context = Context(now_ns=0, free=(5, 1, 7), concurrency=5, slots=(0, 1, 2, 3, 4))
+    context = Context(now_ns=0, free=(5, 1, 7), concurrency=5)
 
     assert [next_process(context, slot) for slot in (-1, 0, 1, 2, 4)] == [5, 1, 7, 5, 5]
     assert [i.process for i in invokes(Limit(5, Repeat(A)), 3)] == [0, 1, 2, 0, 1]
@@ -65,20 +69,6 @@ def test_a_closed_loop_starts_again_as_soon_as_a_process_is_idle() -> None:
 def test_a_limit_counts_operations_and_not_questions() -> None:
     assert len(invokes(Limit(7, Repeat(A)))) == 7
     assert invokes(Limit(0, Repeat(A))) == []
-
-
-def test_a_time_limit_counts_from_its_first_question() -> None:
-    late = Phases((Limit(3, Repeat(A)), TimeLimit(35 * MS, Repeat(B))))
-    starts = [i.at_ns // MS for i in invokes(late, 1) if i.ops == B]
-
-    assert starts == [30, 40, 50, 60]
-
-
-def test_a_time_limit_holds_for_intended_starts_too() -> None:
-    inside = invokes(TimeLimit(NS_PER_S, Stagger(100.0, 5, Repeat(A))), 50)
-
-    assert 70 < len(inside) < 130
-    assert all(i.intended_ns < NS_PER_S for i in inside)
 
 
 def test_arrivals_of_an_open_loop_do_not_wait_for_the_store() -> None:
@@ -137,7 +127,7 @@ def test_a_mix_ends_with_its_last_part() -> None:
 
 def test_a_part_of_a_mix_that_waits_leaves_its_turn_to_the_others() -> None:
     waiting = UntilOk((A,))
-    context = Context(now_ns=0, free=(0, 1), concurrency=2, slots=(0, 1))
+    context = Context(now_ns=0, free=(0, 1), concurrency=2)
     _, waiting_after = waiting.op(context)
     mixed: Generator = Mix(((1_000_000, waiting_after), (1, Repeat(B))), seed=2)
 
@@ -183,7 +173,7 @@ def test_an_info_ends_the_process_and_its_slot_goes_on() -> None:
 
 def test_generators_are_values() -> None:
     generator = Limit(9, Stagger(100.0, 5, Mix(((1, Repeat(A)), (1, Repeat(B))), seed=2)))
-    context = Context(now_ns=7, free=(0, 1), concurrency=2, slots=(0, 1))
+    context = Context(now_ns=7, free=(0, 1), concurrency=2)
 
     assert generator.op(context) == generator.op(context)
     assert simulate(generator, unsteady, seed=1, concurrency=2) == simulate(
@@ -195,3 +185,97 @@ def test_a_simulation_ends_at_its_time_and_refuses_to_run_without_processes() ->
     assert max(i.at_ns for i in invokes(Repeat(A), until_ns=NS_PER_S)) < NS_PER_S
     with pytest.raises(UsageError, match="concurrency: expected at least 1"):
         invokes(Repeat(A), concurrency=0)
+
+
+LEAVES = st.builds(lambda ops, n: Limit(n, Repeat(ops)), st.sampled_from((A, B)), st.integers(0, 6))
+NUMBERS = st.integers(0, 4)
+
+
+def _branches(inner: st.SearchStrategy[Generator]) -> st.SearchStrategy[Generator]:
+    several = st.lists(inner, min_size=1, max_size=3).map(tuple)
+    return st.one_of(
+        st.builds(Phases, several),
+        st.builds(Limit, NUMBERS, inner),
+        st.builds(Stagger, st.just(5000.0), NUMBERS, inner),
+        st.builds(lambda part, seed: Mix(((1, part), (2, UntilOk((A, B)))), seed), inner, NUMBERS),
+    )
+
+
+GENERATORS = st.recursive(LEAVES, _branches, max_leaves=6)
+
+
+@attrs.frozen
+class Pure:
+    """Asks everything twice, and asks also for what it then does not use."""
+
+    inner: Generator
+
+    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+        self.inner.op(replace(context, now_ns=context.now_ns + 7))
+        first, again = self.inner.op(context), self.inner.op(context)
+        assert first == again
+        return first[0], Pure(first[1])
+
+    def update(self, context: Context, event: Invoke | Complete) -> Generator:
+        first, again = (self.inner.update(context, event) for _ in range(2))
+        assert first == again
+        return Pure(first)
+
+
+@given(GENERATORS, st.integers(1, 4), st.sampled_from((quick, unsteady)))
+def test_whatever_is_put_together_is_pure_and_ends_and_keeps_the_rules(
+    generator: Generator, concurrency: int, model: Latency
+) -> None:
+    found = simulate(generator, model, seed=1, concurrency=concurrency)
+
+    assert found == simulate(Pure(generator), model, seed=1, concurrency=concurrency)
+    busy: dict[int, int] = {}
+    ended = set()
+    for event in found:
+        slot = event.process % concurrency
+        if isinstance(event, Invoke):
+            assert slot not in busy
+            assert event.process not in ended
+            assert event.at_ns >= event.intended_ns
+            busy[slot] = event.index
+        else:
+            assert busy.pop(slot) == event.invoke
+            if event.type is OpType.INFO:
+                ended.add(event.process)
+    assert not busy
+    assert all(a.at_ns <= b.at_ns for a, b in pairwise(found))
+
+
+@given(GENERATORS, st.integers(0, 8), st.integers(1, 4))
+def test_limits_hold_whatever_is_within(inner: Generator, count: int, concurrency: int) -> None:
+    found = simulate(Limit(count, inner), unsteady, seed=2, concurrency=concurrency)
+    whole = simulate(inner, unsteady, seed=2, concurrency=concurrency)
+
+    assert sum(isinstance(e, Invoke) for e in found) == min(
+        count, sum(isinstance(e, Invoke) for e in whole)
+    )
+
+
+@given(GENERATORS, st.integers(0, 6), st.integers(1, 4))
+def test_phases_never_overlap(first: Generator, count: int, concurrency: int) -> None:
+    both = Phases((first, Limit(count, Repeat(LAST))))
+    found = simulate(both, unsteady, seed=3, concurrency=concurrency)
+    places = [event.ops == LAST for event in found]
+
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda g: Limit(-1, g), "0 operations or more, found -1"),
+        (lambda g: Stagger(0.0, 1, g), "a rate above 0, found 0"),
+        (lambda g: Stagger(float("nan"), 1, g), "a rate above 0, found nan"),
+        (lambda g: Mix(((1, g), (0, g)), 1), r"weights above 0, found \[1, 0\]"),
+    ],
+)
+def test_what_no_generator_can_be_is_refused_when_it_is_made(
+    wrong: Callable[[Generator], Generator], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        wrong(Nothing())

@@ -10,11 +10,11 @@ from typing import Any
 
 import attrs
 import pytest
+from generator_model import Reply, simulate
 
 from harness.clock import NS_PER_S
 from harness.errors import HarnessBug, HarnessError, PlanError
-from harness.generators.generator import Limit, Operation
-from harness.generators.simulation import Reply, simulate
+from harness.generators import Limit, Operation
 from harness.history.records import Complete, Invoke, MicroOp, OpType
 from harness.protocols.client import Committed
 from harness.protocols.workload import Workload, WorkloadSetting

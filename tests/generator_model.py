@@ -13,12 +13,10 @@ import attrs
 
 from harness.clock import substream
 from harness.errors import HarnessBug, UsageError
-from harness.generators.generator import Context, Generator, Later, Operation, Wait
+from harness.generators import Context, Generator, Operation, Wait
 from harness.history.records import Complete, Invoke, OpType
 
 MAX_SIMULATED_OPS = 1_000_000  # an endless generator without a time limit ends here, loudly
-PERFECT_NS = 10
-IMPERFECT_NS = 1_000_000
 
 
 @attrs.frozen(kw_only=True)
@@ -31,26 +29,6 @@ class Reply:
 
 Latency = Callable[[Operation, random.Random], Reply]
 """The answer of a modelled store to an operation; all randomness is drawn from the stream."""
-
-
-def quick(operation: Operation, draw: random.Random) -> Reply:
-    """Everything succeeds, and takes no time at all."""
-    return Reply(after_ns=0)
-
-
-def perfect(operation: Operation, draw: random.Random) -> Reply:
-    """Everything succeeds, in ten nanoseconds."""
-    return Reply(after_ns=PERFECT_NS)
-
-
-def perfect_info(operation: Operation, draw: random.Random) -> Reply:
-    """Every operation ends as ``info``, after ten nanoseconds."""
-    return Reply(type=OpType.INFO, after_ns=PERFECT_NS)
-
-
-def imperfect(operation: Operation, draw: random.Random) -> Reply:
-    """Operations end as ok, fail or info, each with equal chance and within a millisecond."""
-    return Reply(type=draw.choice(tuple(OpType)), after_ns=draw.randint(1, IMPERFECT_NS))
 
 
 def simulate(
@@ -96,8 +74,6 @@ class _Simulation:
                     self._complete()
                 self.now_ns = max(self.now_ns, answer.at_ns)
                 self._invoke(answer)
-            elif isinstance(answer, Later) and not (self.due and self.due[0][0] <= answer.at_ns):
-                self.now_ns = max(self.now_ns, answer.at_ns)
             elif answer is Wait.EXHAUSTED or not self.due:
                 break
             else:
@@ -112,7 +88,6 @@ class _Simulation:
             now_ns=self.now_ns,
             free=tuple(process for process, busy in both if not busy),
             concurrency=len(self.processes),
-            slots=tuple(range(len(self.processes))),
             busy=tuple(process for process, busy in both if busy),
         )
 

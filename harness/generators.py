@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -29,26 +28,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``free`` holds idle processes in ascending slot order; ``process % concurrency`` is the slot.
     ``busy`` holds those with an open operation, in no order. A process in neither is about to
-    connect again. ``slots`` are the slots that the generator may use, ascending: not all of the run
-    where the generator has only a part of them.
+    connect again.
     """
 
     now_ns: int
     free: tuple[int, ...]
     concurrency: int
-    slots: tuple[int, ...]
     busy: tuple[int, ...] = ()
-
-    def only(self, chosen: Callable[[int], bool]) -> Context:
-        """The same context restricted to the slots that ``chosen`` accepts."""
-        count = self.concurrency
-        return Context(
-            now_ns=self.now_ns,
-            free=tuple([process for process in self.free if chosen(process % count)]),
-            concurrency=count,
-            busy=tuple([process for process in self.busy if chosen(process % count)]),
-            slots=tuple([slot for slot in self.slots if chosen(slot)]),
-        )
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,16 +46,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kind: str = READ_WRITE
 
 
-class Later(msgspec.Struct, frozen=True, gc=False):
-    """No operation before ``at_ns``, unless a completion enables one sooner: ask again at
-    either.
-    """
-
-    at_ns: int
-
-
 class Wait(enum.Enum):
-    """The other answers of ``op`` that are no operation."""
+    """The answers of ``op`` that are no operation."""
 
     PENDING = "pending"  # nothing now; ask again after the next completion
     EXHAUSTED = "exhausted"  # nothing ever again
@@ -83,40 +61,14 @@ class Generator(Protocol):
 
         The driver uses every answer: it holds an operation that is not due yet, together with its
         process, and asks for nothing else until that operation started; so ``at_ns`` should not go
-        back. Where another generator may have an operation sooner the answer is ``Later``.
+        back.
         """
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """The generator after an invocation or completion was recorded."""
 
 
-Said = Operation | Later | Wait
-Answer = tuple[Said, Generator]
-Event = Invoke | Complete
-
-
-def soonest(answers: Sequence[Said]) -> Said:
-    """The combined answer of several generators: the operation, if the last one gave one, else the
-    time at which there may be one; exhausted when all are.
-    """
-    if answers and isinstance(answers[-1], Operation):
-        return answers[-1]
-    times = [answer.at_ns for answer in answers if isinstance(answer, Later)]
-    if times:
-        return Later(min(times))
-    return Wait.EXHAUSTED if all(a is Wait.EXHAUSTED for a in answers) else Wait.PENDING
-
-
-def replaced(
-    parts: tuple[Generator, ...], place: int, generator: Generator
-) -> tuple[Generator, ...]:
-    """``parts`` with ``generator`` at ``place``."""
-    return (*parts[:place], generator, *parts[place + 1 :])
-
-
-def updated(parts: tuple[Generator, ...], context: Context, event: Event) -> tuple[Generator, ...]:
-    """Each of ``parts`` after ``event``."""
-    return tuple(part.update(context, event) for part in parts)
+Answer = tuple[Operation | Wait, Generator]
 
 
 def next_process(context: Context, after_slot: int) -> int:
@@ -129,7 +81,7 @@ def next_process(context: Context, after_slot: int) -> int:
 class Nothing:
     """No operation at all."""
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         return Wait.EXHAUSTED, self
 
@@ -145,7 +97,7 @@ class Repeat:
     ops: tuple[MicroOp, ...]
     last_slot: int = -1
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         process = next_process(context, self.last_slot)
         operation = Operation(process=process, ops=self.ops, at_ns=context.now_ns)
@@ -177,37 +129,6 @@ class Limit(msgspec.Struct, frozen=True):
         """See ``Generator``."""
         inner = self.inner.update(context, event)
         return self if inner is self.inner else Limit(self.count, inner)
-
-
-class TimeLimit(msgspec.Struct, frozen=True):
-    """Operations of ``inner`` whose intended start is less than ``limit_ns`` after the first call
-    of ``op``.
-    """
-
-    limit_ns: int
-    inner: Generator
-    until_ns: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.limit_ns < 0:
-            raise UsageError(f"time limit: expected 0 ns or more, found {self.limit_ns}")
-
-    def op(self, context: Context) -> Answer:
-        """See ``Generator``."""
-        until_ns = context.now_ns + self.limit_ns if self.until_ns is None else self.until_ns
-        if context.now_ns >= until_ns:
-            return Wait.EXHAUSTED, self
-        answer, inner = self.inner.op(context)
-        if isinstance(answer, Operation) and answer.at_ns >= until_ns:
-            return Wait.EXHAUSTED, self
-        if isinstance(answer, Later):
-            answer = Later(min(answer.at_ns, until_ns))
-        return answer, TimeLimit(self.limit_ns, inner, until_ns)
-
-    def update(self, context: Context, event: Invoke | Complete) -> Generator:
-        """See ``Generator``."""
-        inner = self.inner.update(context, event)
-        return self if inner is self.inner else TimeLimit(self.limit_ns, inner, self.until_ns)
 
 
 class Stagger(msgspec.Struct, frozen=True):
@@ -283,17 +204,17 @@ class Mix:
         chosen = self._choice(slot, counts[slot])
         turn = replace(context, free=(process,))
         parts: list[tuple[int, Generator] | None] = list(self.parts)
-        answers: list[Said] = []
         for number in (chosen, *(n for n in range(len(parts)) if n != chosen)):
             weight, part = self.parts[number]
             answer, after = part.op(turn)
             parts[number] = None if answer is Wait.EXHAUSTED else (weight, after)
-            answers.append(answer)
             if isinstance(answer, Operation):
                 counts = (*counts[:slot], counts[slot] + 1, *counts[slot + 1 :])
                 break
         left = tuple(part for part in parts if part is not None)
-        return soonest(answers), Mix(left, self.seed, counts, slot)
+        if not isinstance(answer, Operation):
+            answer = Wait.PENDING if left else Wait.EXHAUSTED
+        return answer, Mix(left, self.seed, counts, slot)
 
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``."""
@@ -340,7 +261,7 @@ class UntilOk:
     open: tuple[tuple[int, tuple[MicroOp, ...]], ...] = ()
     last_slot: int = -1
 
-    def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
+    def op(self, context: Context) -> Answer:
         """See ``Generator``."""
         fresh = self.begun < len(self.transactions)
         if not fresh and not self.again:
