@@ -29,7 +29,7 @@ from checkers.engine.arrays import Bools
 
 G0, G1C, G_SINGLE, G_NONADJACENT, G2 = range(5)
 BASES = ("G0", "G1c", "G-single-item", "G-nonadjacent-item", "G2-item")
-NO_ORDER, PROCESS, REALTIME = range(3)
+PROCESS, REALTIME = 1, 2  # places in ``ORDERS``
 ORDERS = ("", "-process", "-realtime")
 
 

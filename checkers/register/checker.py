@@ -45,7 +45,6 @@ MENTIONED_MAX = 4
 """The number of writers that an example names beside the operation that nothing explains."""
 Row = dict[str, Any]
 NO_EVIDENCE = "vacuous: no register that was written was read, so nothing was tested"
-NONLINEARIZABLE = "nonlinearizable"
 
 
 def judge_keys(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

@@ -44,12 +44,10 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class PartitionState(msgspec.Struct, frozen=True, rename="camel"):
-    """One partition as a node (local) or all of them (global, without ``node_name``) see it."""
+    """One partition as a node (local) or all of them (global) see it."""
 
     partition_id: int
     state: str
-    zone_name: str
-    node_name: str = ""
 
 
 class PartitionStates(msgspec.Struct, frozen=True):

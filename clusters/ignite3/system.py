@@ -59,7 +59,6 @@ LINKS = frozenset(
         Capability.ONE_WAY_PARTITION,
         Capability.PACKET_LOSS,
         Capability.DELAY,
-        Capability.THROTTLE,
     }
 )
 LOG_FILE = "node.log"

@@ -381,7 +381,6 @@ class Capability(enum.StrEnum):
     ONE_WAY_PARTITION = "one-way-partition"
     PACKET_LOSS = "packet-loss"
     DELAY = "delay"
-    THROTTLE = "throttle"
     CLOCK = "clock"
     DISK = "disk"
 

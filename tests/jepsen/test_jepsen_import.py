@@ -22,7 +22,7 @@ from jepsen_files import (
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import schema
-from harness.importers.jepsen.importing import ImportedHistory, import_run, is_jepsen, read_jepsen
+from harness.importers.jepsen.importing import ImportedHistory, import_run, read_jepsen
 from harness.run.directory import RunDirectory
 
 
@@ -51,7 +51,6 @@ def test_every_layout_gives_the_same_tables(
 
         assert found.transactions().equals(expected.transactions())
         assert found.micro_ops().equals(expected.micro_ops())
-        assert is_jepsen(tmp_path / "other")
 
 
 def test_a_small_history_is_what_it_says(tmp_path: Path) -> None:
@@ -161,8 +160,7 @@ def test_refusals_name_the_line(tmp_path: Path) -> None:
     assert "has invoked none" in reason
 
 
-def test_a_path_that_can_not_be_read_is_refused_and_is_no_history(tmp_path: Path) -> None:
+def test_a_path_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "absent", "No such file"), (tmp_path, "Is a directory")):
-        assert not is_jepsen(path)
         with pytest.raises(MalformedHistory, match=why):
             read_jepsen(path)

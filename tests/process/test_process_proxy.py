@@ -368,7 +368,7 @@ def test_a_delay_is_per_direction_and_not_per_message() -> None:
         loop = asyncio.get_running_loop()
         line = await Line.dial(address)
         await line.ask("before")
-        net.mesh.shape(AB, delay_s=0.2)
+        net.mesh.delay({AB: 0.2})
 
         began = loop.time()
         for n in range(20):
@@ -378,7 +378,7 @@ def test_a_delay_is_per_direction_and_not_per_message() -> None:
 
         line.say("slow")
         await asyncio.sleep(0.05)
-        net.mesh.shape(AB)
+        net.mesh.delay({})
         line.say("fast")
         assert [await line.hear(), await line.hear()] == ["echo slow", "echo fast"]
         began = loop.time()
@@ -389,37 +389,17 @@ def test_a_delay_is_per_direction_and_not_per_message() -> None:
     on_a_net(scenario)
 
 
-def test_a_throttle_limits_the_rate_of_a_link_over_all_its_connections() -> None:
-    async def scenario(net: Net, address: Address) -> None:
-        loop = asyncio.get_running_loop()
-        lines = [await Line.dial(address) for _ in range(2)]
-        net.answer = b""
-        net.mesh.shape(AB, rate_bytes_s=200_000)
-
-        began = loop.time()
-        for line in lines:
-            line.say("." * 50_000)
-        for line in lines:
-            assert len(await line.hear(10)) == 50_000
-        assert 0.4 <= loop.time() - began < 2.0
-        for line in lines:
-            line.close()
-
-    on_a_net(scenario)
-
-
-@pytest.mark.parametrize("shape", [{"delay_s": -1.0}, {"rate_bytes_s": 0.0}])
-def test_shapes_that_make_no_sense_are_refused(shape: dict[str, float]) -> None:
+def test_a_delay_below_zero_is_refused() -> None:
     async def scenario() -> None:
-        with pytest.raises(UsageError, match="delay of at least 0"):
-            Mesh(NODES).shape(AB, **shape)
+        with pytest.raises(UsageError, match=r"delay of at least 0 \(got -1 s\)"):
+            Mesh(NODES).delay({AB: -1.0})
 
     asyncio.run(scenario())
 
 
 def test_what_is_held_by_a_delay_has_a_limit() -> None:
     async def scenario(net: Net, address: Address) -> None:
-        net.mesh.shape(AB, delay_s=30)
+        net.mesh.delay({AB: 30})
         sender = socket.create_connection((address.host, address.port))
         sender.setblocking(False)
         loop = asyncio.get_running_loop()

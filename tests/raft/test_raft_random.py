@@ -187,7 +187,7 @@ class Changing(Group):
             return
         raft = net.raft(max(leaders, key=lambda n: net.raft(n).term))
         whole = frozenset(raft.configuration.voters) == frozenset(net.names)
-        known = raft.entry_term(raft.commit_index) == raft.term
+        known = raft.mark(raft.commit_index).term == raft.term
         if raft.stage is Stage.STABLE and whole and known:
             net.wipe(net.names[fate % len(net.names)])
 

@@ -314,7 +314,7 @@ def figure_8_c() -> Net:
 def test_figure_8_c_an_old_entry_on_a_majority_is_not_committed() -> None:
     net = figure_8_c()
 
-    assert [net.raft(name).entry_term(2) for name in ("n1", "n2", "n3", "n4")] == [1] * 4
+    assert [net.raft(name).mark(2).term for name in ("n1", "n2", "n3", "n4")] == [1] * 4
     assert {net.raft(name).commit_index for name in ("n1", "n2", "n3", "n4")} <= {0, 1}
 
 

@@ -22,7 +22,7 @@ from clusters.reference.system import build as build_system
 from harness.errors import HarnessBug, PlanError
 from harness.history import chunks
 from harness.plan.plan import Plan, loads
-from harness.protocols.cluster import Capability, Link
+from harness.protocols.cluster import Link
 from harness.run.directory import RunDirectory
 
 PLAN = """
@@ -146,7 +146,6 @@ def test_a_leader_that_speaks_but_hears_nobody_gives_way() -> None:
 def test_the_provider_needs_a_virtual_loop() -> None:
     async def main() -> None:
         provider = SimProvider(seed=1)
-        assert Capability.THROTTLE not in await provider.capabilities()
         with pytest.raises(HarnessBug, match="needs a SimLoop"):
             await provider.provision(("n1",), ())
 

@@ -1,4 +1,4 @@
-"""The traffic between two nodes as bytes in the controller: carried, held back, delayed, throttled.
+"""The traffic between two nodes as bytes in the controller: carried, held back, delayed.
 
 A *lane* is the state of one directed link, shared by every connection between the two nodes in
 whichever direction it was dialed. A *pipe* is one direction of one connection; a *splice* joins two
@@ -21,11 +21,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-# Bytes held per pipe while delayed or throttled, beyond which the sender is no longer read: about
+# Bytes held per pipe while delayed, beyond which the sender is no longer read: about
 # what a kernel would buffer for a connection.
 HELD_LIMIT_BYTES = 4 << 20
-# A throttled lane sends slices of this duration, so that connections share it fairly.
-_SLICE_S = 0.02
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -37,19 +35,17 @@ class End(enum.Enum):
 
 
 class Lane:
-    """One directed link: open or cut, with a delay and a rate."""
+    """One directed link: open or cut, with a delay."""
 
     def __init__(self) -> None:
         self.cut = False
         self.delay_s = 0.0
-        self.rate_bytes_s: float | None = None
-        self.free_at_s = 0.0  # a throttled lane is busy until this loop time
         self._told: dict[Callable[[], None], None] = {}
 
     @property
     def plain(self) -> bool:
         """Whether bytes pass as if the lane was not there."""
-        return not self.cut and self.delay_s == 0 and self.rate_bytes_s is None
+        return not self.cut and self.delay_s == 0
 
     def tell(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after every change."""
@@ -59,16 +55,17 @@ class Lane:
         """No longer."""
         self._told.pop(callback, None)
 
-    def change(self, *, cut: bool | None = None) -> None:
+    def change(self, *, cut: bool) -> None:
         """Cut or mend the lane."""
-        if cut is not None and cut != self.cut:
+        if cut != self.cut:
             self.cut = cut
             self._tell()
 
-    def shape(self, delay_s: float, rate_bytes_s: float | None) -> None:
-        """Delay bytes that are sent from now on, and send at most so many bytes a second."""
-        self.delay_s, self.rate_bytes_s, self.free_at_s = delay_s, rate_bytes_s, 0.0
-        self._tell()
+    def delay(self, delay_s: float) -> None:
+        """Delay bytes that are sent from now on."""
+        if delay_s != self.delay_s:
+            self.delay_s = delay_s
+            self._tell()
 
     def _tell(self) -> None:
         for callback in tuple(self._told):
@@ -128,8 +125,6 @@ class Pipe:
             self._timer = None
         while self._queue and self._sink.transport and not (self._lane.cut or self._blocked):
             due_s, item = self._queue[0]
-            if self._lane.rate_bytes_s is not None:
-                due_s = max(due_s, self._lane.free_at_s)
             if due_s > self._loop.time():
                 self._timer = self._loop.call_at(due_s, self.pump)
                 break
@@ -137,7 +132,9 @@ class Pipe:
             if isinstance(item, End):
                 self._ended(item)
             else:
-                self._send(item)
+                self._held_bytes -= len(item)
+                if not self._nowhere:
+                    self._sink.transport.write(item)
         self._source.read(
             bool(self._sink.transport)
             and not (self._lane.cut or self._blocked or self._nowhere)
@@ -147,18 +144,6 @@ class Pipe:
     def _put(self, item: bytes | End) -> None:
         # In the order of arrival, even if the delay shrinks: bytes never overtake each other.
         self._queue.append((self._loop.time() + self._lane.delay_s, item))
-
-    def _send(self, data: bytes) -> None:
-        """Write ``data``, or the first slice of it where the lane is throttled."""
-        if (rate := self._lane.rate_bytes_s) is not None:
-            size = max(1, int(rate * _SLICE_S))
-            data, rest = data[:size], data[size:]
-            if rest:
-                self._queue.appendleft((0.0, rest))
-            self._lane.free_at_s = self._loop.time() + len(data) / rate
-        self._held_bytes -= len(data)
-        if self._sink.transport and not self._nowhere:
-            self._sink.transport.write(data)
 
 
 class Side(asyncio.Protocol):

@@ -197,21 +197,14 @@ class Mesh:
         for link, lane in self._lanes.items():
             lane.change(cut=link in wanted)
 
-    def shape(self, link: Link, *, delay_s: float = 0.0, rate_bytes_s: float | None = None) -> None:
-        """Delay and throttle the traffic of ``link``; without arguments, end both."""
-        if delay_s < 0 or (rate_bytes_s is not None and rate_bytes_s <= 0):
-            given = f"delay_s {delay_s:g}, rate_bytes_s {rate_bytes_s}"
-            raise UsageError(f"link {link}: needs a delay of at least 0 and a rate above ({given})")
-        self._lane(link).shape(delay_s, rate_bytes_s)
-
     def delay(self, delays_s: Mapping[Link, float]) -> None:
-        """Make ``delays_s`` the whole set of delayed links; throttles stay."""
-        for link in delays_s:
+        """Make ``delays_s`` the whole set of delayed links."""
+        for link, delay_s in delays_s.items():
             self._lane(link)
+            if delay_s < 0:
+                raise UsageError(f"link {link}: needs a delay of at least 0 (got {delay_s:g} s)")
         for link, lane in self._lanes.items():
-            delay_s = delays_s.get(link, 0.0)
-            if lane.delay_s != delay_s:
-                self.shape(link, delay_s=delay_s, rate_bytes_s=lane.rate_bytes_s)
+            lane.delay(delays_s.get(link, 0.0))
 
     async def measure(self, links: tuple[Link, ...]) -> dict[Link, LinkQuality]:
         """How long some bytes take over each link and back, through connections of their own. A

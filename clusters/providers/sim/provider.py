@@ -54,7 +54,6 @@ FIRST_PORT = 7000
 PROBE_LIMIT_S = 1.0  # hundreds of times the latency of a link that is whole
 LOG_LINES = 20_000  # kept of each node, the newest
 CLOCK_LOOK_S = 0.1  # between the two looks at a clock
-CAPABILITIES = frozenset(Capability) - {Capability.THROTTLE}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +113,7 @@ class SimProvider:
 
     async def capabilities(self) -> frozenset[Capability]:
         """The simulated capabilities."""
-        return CAPABILITIES
+        return frozenset(Capability)
 
     async def check(self, nodes: tuple[str, ...], ports: tuple[PortSpec, ...]) -> None:
         """Nothing of the machine is needed, so nothing of it can be missing."""

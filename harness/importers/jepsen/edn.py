@@ -144,18 +144,11 @@ class Partial:
         return Partial(at=self.at - back, stack=self.stack, discards=self.discards)
 
 
-def read_form(text: str, at: int, *, final: bool) -> tuple[Any, int]:
-    """The form that begins at or after ``at``, and where it ends; ``SKIPPED`` for ``#_ form``.
-
-    ``final`` says that no more text will come. Raises ``Incomplete`` and ``Notation``; at the end
-    of the text without a form, ``Incomplete`` too.
-    """
-    return resume_form(text, Partial.from_start(at), final=final)
-
-
 def resume_form(text: str, partial: Partial, *, final: bool) -> tuple[Any, int]:
-    """``read_form`` that goes on where ``partial`` says; at ``Incomplete`` that says how far it
-    came.
+    """The next form from where ``partial`` stands, and where it ends; ``SKIPPED`` for ``#_ form``.
+
+    ``final`` says that no more text will come. Raises ``Incomplete``, also at the end of the text
+    without a form, and ``Notation``; at ``Incomplete`` ``partial`` says how far it came.
     """
     stack, at = partial.stack, partial.at
     match = _TOKEN.match

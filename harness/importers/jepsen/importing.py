@@ -29,12 +29,10 @@ from harness.history.tables import BATCH_ROWS
 from harness.importers.jepsen import nemesis, tables
 from harness.importers.jepsen.operations import Names
 from harness.importers.jepsen.pairing import BANKS, LISTS, REGISTERS, Pairing
-from harness.importers.jepsen.reader import Clock, batches, is_jepsen
+from harness.importers.jepsen.reader import Clock, batches
 from harness.protocols.client import READ_WRITE
 from harness.protocols.promise import Declaration, Promise
 from harness.run.directory import SCHEMA_VERSION, BankRules, Manifest, Origin, RunDirectory
-
-__all__ = ["ImportedHistory", "import_run", "is_jepsen", "read_jepsen"]
 
 LIST_APPEND, REGISTER, BANK = "list-append", "register", "bank"
 _ALWAYS = ("statistics", "evidence")

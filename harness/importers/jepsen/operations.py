@@ -21,7 +21,6 @@ from harness.importers.jepsen.limits import (
 from harness.text import inert
 
 Type = Literal["invoke", "ok", "fail", "info"]
-StepName = Literal["append", "r", "w", "cas", "add", "balance"]
 
 Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 Key = Annotated[int, msgspec.Meta(ge=LOWEST_KEY, le=INT64_MAX)]

@@ -49,15 +49,6 @@ _LEAF_BYTES = 2048
 _BEGINNING = re.compile(rb"(?:[\s,]++|;[^\n]*+)*+(.?)\s*+(.?)\s*+(.?)", re.DOTALL)
 
 
-def is_jepsen(path: Path) -> bool:
-    """Whether ``path`` is a file that begins as a history of Jepsen's does."""
-    try:
-        with path.open("rb") as raw:
-            return _format(_Text(raw, path).peek()) is not None
-    except (OSError, MalformedHistory):
-        return False
-
-
 def batches(path: Path, names: Names, clock: Clock = lambda: 0.0) -> Iterator[Batch]:
     """Every operation of the file in its order. Raises ``MalformedHistory``, also for a file that
     takes more time by ``clock`` than its size allows.

@@ -165,10 +165,6 @@ class Raft:
         """The last entry of the log, durable or not."""
         return self._log.last_index
 
-    def entry_term(self, index: int) -> int | None:
-        """The term of the entry at ``index``; ``None`` where there is none."""
-        return self._log.term(index)
-
     def mark(self, index: int) -> Mark:
         """The place ``index`` in the log, for a snapshot there."""
         return self._log.mark(index)
@@ -203,7 +199,7 @@ class Raft:
             last_index=self._log.last_index,
             last_term=self._log.last_term,
             lease=self.lease_holds(),
-            peers=self._leadership.statuses(self._now) if self._leadership else (),
+            peers=self._leadership.statuses() if self._leadership else (),
         )
 
     def invariants(self) -> str | None:

@@ -315,7 +315,7 @@ class Leadership:
         limit = self._config.election_ticks - LEASE_MARGIN_TICKS
         return tick >= 0 and now - tick < limit
 
-    def statuses(self, now: int) -> tuple[PeerStatus, ...]:
+    def statuses(self) -> tuple[PeerStatus, ...]:
         """The followers as values, for people."""
         return tuple(
             PeerStatus(
@@ -325,7 +325,6 @@ class Leadership:
                 probing=peer.probing,
                 inflight=len(peer.inflight),
                 sending_snapshot=None if peer.transfer is None else peer.transfer.mark.index,
-                silent_ticks=None if peer.heard_tick < 0 else now - peer.heard_tick,
             )
             for name, peer in self._peers.items()
         )

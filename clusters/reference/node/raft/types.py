@@ -158,16 +158,13 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A follower as its leader sees it. ``silent_ticks``: since it last answered, if ever;
-    ``sending_snapshot``: index of the one that is on its way to it.
-    """
+    """A follower as its leader sees it. ``sending_snapshot``: index of the one on its way to it."""
 
     node: str
     match_index: int
     next_index: int
     probing: bool
     inflight: int
-    silent_ticks: int | None
     sending_snapshot: int | None = None
 
 
