@@ -23,7 +23,6 @@ from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Address, Cluster, PortSpec, Program, Provider, Roles
 from harness.protocols.faults import Fault, PlannedFault, Scene
 from harness.tasks import together
-from nemesis.journal import FileJournal
 from nemesis.runner import Nemesis
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -104,7 +103,7 @@ async def survey(name: str, times: int, root: Path) -> list[tuple[str, str, int,
         for kind, fault in sorted(faults.items()):
             effective = healed = -1
             if fault.kind.needs <= able:
-                states = [await one(scene, faults, kind, n, root / "undo") for n in range(times)]
+                states = [await one(scene, faults, kind, n) for n in range(times)]
                 effective = sum(FaultState.EFFECTIVE in seen for seen in states)
                 healed = sum(FaultState.HEALED in seen for seen in states)
             rows.append((kind, name, effective, healed))
@@ -113,9 +112,7 @@ async def survey(name: str, times: int, root: Path) -> list[tuple[str, str, int,
     return rows
 
 
-async def one(
-    scene: Scene, faults: dict[str, Fault], kind: str, number: int, undo: Path
-) -> list[FaultState]:
+async def one(scene: Scene, faults: dict[str, Fault], kind: str, number: int) -> list[FaultState]:
     """Apply ``kind`` once; the states that its fault went through."""
     records: list[Record] = []
     aim = (faults[kind].kind.aims or (f"leader of partition {number % len(NODES) + 1}",))[0]
@@ -124,7 +121,6 @@ async def one(
         faults=faults,
         seed=number,
         write=records.append,
-        journal=FileJournal(undo),
     )
     await nemesis.run(scene, scene.clock.now_ns())
     await nemesis.heal_all(scene)

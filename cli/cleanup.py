@@ -61,7 +61,6 @@ def cleanup(
     if not failures:
         for run in directories if named or everything else ():
             run.kept.unlink(missing_ok=True)
-        _forget_intents(directories)
     if not removed and not failures:
         click.echo("nothing to remove")
     return Outcome.HARNESS_ERROR.exit_code if failures or refused else 0
@@ -203,28 +202,6 @@ def _processes(run: RunDirectory, kept_too: bool) -> list[str]:
         _tell_kept(run.root.name)
         return []
     return [f"{line} ({run.root.name})" for line in remove(run.undo)]
-
-
-def _forget_intents(runs: Iterable[RunDirectory]) -> None:
-    """Remove the undo journals of ``runs``: their entries are void once their targets are gone.
-
-    Not of runs that have containers left, nor where no daemon could be asked for them.
-    """
-    from clusters.providers.docker.cleanup import remaining
-    from clusters.providers.docker.daemon import NoDaemon
-    from nemesis.journal import forget_all
-
-    waiting = [run for run in runs if any(run.undo.glob("fault-*.json"))]
-    if not waiting:
-        return
-    try:
-        there = remaining()
-    except NoDaemon:
-        return
-    for run in waiting:
-        with contextlib.suppress(MalformedHistory):
-            if known_as(run) not in there:
-                forget_all(run.undo)
 
 
 def _containers(

@@ -1,7 +1,7 @@
-"""The environment of a run: the provider, the loop, the clock and the journal that go with it.
+"""The environment of a run: the provider, the loop and the clock that go with it.
 
-Real providers share one environment: asyncio's own loop, the machine's clocks, a journal on the
-disk. ``sim`` brings its own, in which nothing touches the machine.
+Real providers share one environment: asyncio's own loop and the machine's clocks. ``sim`` brings
+its own, in which nothing touches the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from harness.history.files import disk_failure
 from harness.plan.plan import Plan
 from harness.protocols.cluster import Provider
 from harness.run.directory import RunDirectory
-from nemesis.journal import FileJournal, Journal, MemoryJournal
 
 SIMULATED = "sim"
 TRACE = "trace.jsonl"  # in the run directory
@@ -36,7 +35,6 @@ class Environment:
 
     provider: Provider
     run: Callable[[Coroutine[Any, Any, None]], None]
-    journal: Journal
     system_extras: Mapping[str, object] = {}
     wall_ns: Callable[[], int] | None = None
     open_history: OpenHistory = ChunkWriter
@@ -60,7 +58,7 @@ def prepare(plan: Plan, run: RunDirectory, *, trace: bool = False) -> Environmen
             build(run.root.name, options, run.undo), run.root / TRACE if trace else None
         )
     provider = build(run.root.name, plan.cluster.options, run.undo)
-    return Environment(provider=provider, run=asyncio.run, journal=FileJournal(run.undo))
+    return Environment(provider=provider, run=asyncio.run)
 
 
 def _virtual(provider: Any, trace: Path | None) -> Environment:  # noqa: ANN401 (a SimProvider)
@@ -78,7 +76,6 @@ def _virtual(provider: Any, trace: Path | None) -> Environment:  # noqa: ANN401 
     return Environment(
         provider=provider,
         run=run,
-        journal=MemoryJournal(),
         system_extras={"network": provider.client_network},
         wall_ns=wall_ns,
         open_history=simulated_history,

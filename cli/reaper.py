@@ -51,8 +51,6 @@ def main(argv: list[str]) -> int:
     failure = reap(
         lambda: remove_all(run_id, root / "undo", provider), tell, patience_with(provider)
     )
-    if not failure:
-        forget_undone(root / "undo")
     tell(failure or "nothing is left")
     return int(bool(failure))
 
@@ -142,17 +140,6 @@ def prepare(provider: str) -> None:
             import clusters.providers.docker.cleanup
         else:
             import clusters.providers.process.cleanup  # noqa: F401
-
-
-def forget_undone(undo: Path) -> None:
-    """Remove the journal of undo entries. A journal that stays is no harm: it is for the user."""
-    if not any(undo.glob("*")):
-        return  # without the second that loading the nemesis takes on a loaded machine
-    from harness.errors import FiredrillError
-    from nemesis.journal import forget_all
-
-    with contextlib.suppress(FiredrillError):
-        forget_all(undo)
 
 
 def teller(root: Path) -> Callable[[str], None]:

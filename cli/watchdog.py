@@ -17,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cli.reaper import forget_undone, patience_with, prepare, reap, released, remove_all, teller
+from cli.reaper import patience_with, prepare, reap, released, remove_all, teller
 
 
 def main(argv: list[str]) -> int:
@@ -46,7 +46,6 @@ def main(argv: list[str]) -> int:
     if failure:
         tell(failure)
         return 1
-    forget_undone(undo)
     if found:
         tell("nothing is left")
     return 0

@@ -113,7 +113,6 @@ def _run(
                 faults=faults,
                 seed=plan.seed,
                 write=write,
-                journal=ground.journal,
             ),
             versions={"firedrill": plugins.own_version()}
             | {name: version(name) for name in LIBRARIES},

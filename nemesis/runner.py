@@ -1,6 +1,6 @@
 """The nemesis: applies a schedule of faults, and heals each of them.
 
-Every fault passes through one life cycle: planned, resolved, journalled, injected, proven
+Every fault passes through one life cycle: planned, resolved, injected, proven
 effective, held, healed, proven healed. Faults overlap, but never on one node; a network fault only
 states the links that it cuts, and the provider is given the union of all that are in force.
 """
@@ -24,7 +24,6 @@ from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.tasks import together
 from nemesis import active_faults
 from nemesis.active_faults import Active
-from nemesis.journal import Intent, Journal
 from nemesis.waits import Failed, Limits, call, reason, until
 
 # Its nodes are taken until a heal is proven: on a busy machine a late proof is no reason to leave
@@ -65,7 +64,6 @@ class Nemesis:
         faults: Mapping[str, Fault],
         seed: int,
         write: Callable[[Record], None],
-        journal: Journal,
         limits: Limits | None = None,
     ) -> None:
         """``faults`` holds every kind in ``schedule``; ``write`` appends to the history."""
@@ -73,7 +71,6 @@ class Nemesis:
         self._faults = faults
         self._seed = seed
         self._write = write
-        self._journal = journal
         self._limits = limits or Limits()
         self._streams = _streams(self._schedule, seed)
         self._active: dict[int, Active] = {}
@@ -196,18 +193,7 @@ class Nemesis:
         return True
 
     async def _inject(self, scene: Scene, active: Active) -> None:
-        victims = active.victims
-        intent = Intent(
-            fault=active.number,
-            kind=active.planned.kind,
-            target=active.planned.target,
-            nodes=victims.nodes,
-            grudge=victims.grudge,
-            shapes=victims.shapes,
-            at_ns=scene.clock.now_ns(),
-        )
-        await call("the undo journal", self._journal.intend(intent), self._limits.verb_s)
-        await self._enforce(scene, victims)
+        await self._enforce(scene, active.victims)
         await call("inject", self._strike(scene, active), self._limits.verb_s)
 
     async def _strike(self, scene: Scene, active: Active) -> None:
@@ -239,7 +225,7 @@ class Nemesis:
         except Failed as failure:
             proof = Proof(holds=False, text=str(failure))
         if proof.holds:
-            await self._close(scene, active, proof)
+            self._close(scene, active, proof)
         elif final:
             lacking = "heal can't be shown" if proof.holds is None else "not healed"
             if active.gone_ns is not None:
@@ -269,15 +255,11 @@ class Nemesis:
                 text = f"fault {active.number}: {', '.join(back)} had been thrown out, restarted"
                 self._write(Note(at_ns=scene.clock.now_ns(), text=text))
 
-    async def _close(self, scene: Scene, active: Active, proof: Proof) -> None:
-        """The heal is proven: record it, free the nodes, and clear the intent."""
+    def _close(self, scene: Scene, active: Active, proof: Proof) -> None:
+        """The heal is proven: record it, and free the nodes."""
         self._note(scene, active, FaultState.HEALED, proof.text)
         del self._active[active.number]
         self._trouble.pop((active.number, "heal"), None)
-        try:
-            await call("the undo journal", self._journal.clear(active.number), self._limits.verb_s)
-        except Failed as failure:
-            self._trouble[active.number, "journal"] = f"fault {active.number}: {failure}"
 
     async def _enforce(self, scene: Scene, changed: Victims) -> None:
         """Give the provider the union of the cuts and shapes in force now, as far as ``changed``

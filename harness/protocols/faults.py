@@ -90,7 +90,7 @@ class Fault(Protocol):
     """One kind of fault: its facts as a value, and its verbs. Stateless: all state is in the
     arguments.
 
-    The nemesis calls, each with a deadline: resolve, (journal), inject, prove, ..., heal,
+    The nemesis calls, each with a deadline: resolve, inject, prove, ..., heal,
     prove_healed. Network faults do not cut or shape links themselves: they return a grudge or
     shapes from ``resolve``, and the nemesis keeps the union of all active ones in force, so that
     faults overlap without undoing each other. Of kinds that lose data one is injected at a time:

@@ -155,7 +155,7 @@ class RunDirectory:
 
     @property
     def undo(self) -> Path:
-        """The undo journal and the list of the run's resources outside this directory."""
+        """The list of the run's resources outside this directory."""
         return self.root / "undo"
 
     @property

@@ -91,40 +91,6 @@ def test_force_needs_a_name(asked: list[str | None], capsys: pytest.CaptureFixtu
     assert "--force is for runs that are named" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_what_there_was_to_undo_is_forgotten_once_its_cluster_is_gone(
-    tmp_path: Path, asked: list[str | None], monkeypatch: pytest.MonkeyPatch, there: bool
-) -> None:
-    run = begun(tmp_path / "runs" / RUN_ID)
-    run.undo.mkdir()
-    intent = run.undo / "fault-000001.json"
-    intent.write_text("{}")
-    (run.undo / "notes.txt").write_text("a person's")
-    monkeypatch.setattr(
-        "clusters.providers.docker.cleanup.remaining", lambda: frozenset([RUN_ID] * there)
-    )
-
-    assert execute(["cleanup"]) == 0
-
-    assert intent.exists() is there
-    assert (run.undo / "notes.txt").exists()
-
-
-def test_nothing_is_forgotten_through_a_link(
-    tmp_path: Path, asked: list[str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = begun(tmp_path / "runs" / RUN_ID)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "fault-000001.json").write_text("{}")
-    run.undo.symlink_to(other)
-    monkeypatch.setattr("clusters.providers.docker.cleanup.remaining", frozenset[str])
-
-    execute(["cleanup"])
-
-    assert (other / "fault-000001.json").exists()
-
-
 def test_check_of_a_dot_says_which_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

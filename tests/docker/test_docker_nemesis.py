@@ -16,7 +16,6 @@ from harness.errors import MissingCapability
 from harness.history.records import FaultState, FaultTransition, Record
 from harness.protocols.cluster import Capability, Cluster, Roles
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from nemesis.journal import MemoryJournal
 from nemesis.runner import Nemesis, refuse_missing
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
@@ -70,7 +69,6 @@ async def applied(run: Run, able: frozenset[Capability], records: list[Record]) 
             faults=FAULTS,
             seed=number,
             write=records.append,
-            journal=MemoryJournal(),
         )
         await nemesis.run(scene, clock.now_ns())
         await nemesis.heal_all(scene)

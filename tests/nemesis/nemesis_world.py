@@ -26,7 +26,6 @@ from harness.protocols.cluster import (
     Roles,
 )
 from harness.protocols.faults import Fault, PlannedFault, Scene
-from nemesis.journal import MemoryJournal
 from nemesis.link_faults import bridge, majorities_ring, one_way, one_way_in, partition
 from nemesis.node_faults import freeze, host_loss, kill, pause, restart
 from nemesis.packet_faults import delay, loss
@@ -241,13 +240,11 @@ class Stage:
     ) -> None:
         self.world = world or World()
         self.records: list[Record] = []
-        self.journal = MemoryJournal()
         self.nemesis = Nemesis(
             schedule=schedule,
             faults=faults or EVERY_FAULT,
             seed=seed,
             write=self.records.append,
-            journal=self.journal,
             limits=Limits(),
         )
         cluster = Cluster(nodes=NODES, bind={}, peer={}, client={}, work_dir={})

@@ -98,7 +98,6 @@ def test_after_any_trouble_everything_is_healed_and_every_life_is_legal(
         assert run.cancelled() or run.exception() is None
         assert all(stage.world.running.values())
         assert stage.world.cuts == ()
-        assert stage.journal.intents == {}
         assert stage.nemesis.active() == ()
         assert illegal(stage.records) == []
         assert shared(stage.records) == []

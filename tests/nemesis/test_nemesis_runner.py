@@ -347,7 +347,6 @@ def test_a_heal_that_fails_at_first_is_tried_again_at_the_end() -> None:
         assert stage.states()[-2:] == ["healing", "healed"]
         assert (stage.nemesis.active(), stage.nemesis.trouble) == ((), ())
         assert all(stage.world.running.values())
-        assert stage.journal.intents == {}
 
     in_virtual_time(scenario)
 
@@ -366,7 +365,7 @@ def test_a_heal_that_is_proven_late_frees_its_node_for_the_faults_to_come() -> N
     in_virtual_time(scenario)
 
 
-def test_a_heal_that_fails_for_good_is_trouble_once_and_stays_in_the_journal() -> None:
+def test_a_heal_that_fails_for_good_is_trouble_once_and_may_be_tried_again() -> None:
     async def scenario() -> None:
         stage = Stage(kill("n1"))
         stage.world.broken.append("start")
@@ -379,11 +378,10 @@ def test_a_heal_that_fails_for_good_is_trouble_once_and_stays_in_the_journal() -
         assert stage.nemesis.trouble == (
             "fault 0 (kill n1): not healed: heal failed: start of n1 is broken",
         )
-        assert stage.journal.intents[0].nodes == ("n1",)
 
         stage.world.broken.clear()
         await stage.heal_all()
-        assert (stage.nemesis.trouble, stage.journal.intents) == ((), {})
+        assert stage.nemesis.trouble == ()
 
     in_virtual_time(scenario)
 
@@ -442,21 +440,20 @@ def test_who_never_serves_again_is_told_from_a_fault_that_never_went() -> None:
     in_virtual_time(scenario)
 
 
-def test_the_intent_is_durable_before_the_fault_and_gone_after_its_heal() -> None:
+def test_a_fault_is_recorded_as_injecting_before_it_is_injected() -> None:
     async def scenario() -> None:
         stage = Stage(partition("n1"))
-        at_the_cut: list[bool] = []
+        at_the_cut: list[str] = []
         real_cut = stage.world.cut
 
         async def cut(grudge: grudges.Grudge) -> None:
-            at_the_cut.append(0 in stage.journal.intents)
+            at_the_cut.append(stage.states()[-1])
             await real_cut(grudge)
 
         stage.world.cut = cut  # type: ignore[method-assign]
         await stage.run()
 
-        assert at_the_cut == [True, True]
-        assert stage.journal.intents == {}
+        assert at_the_cut == ["injecting", "healing"]
 
     in_virtual_time(scenario)
 
@@ -478,7 +475,6 @@ def test_cancelled_at_any_moment_heal_all_leaves_nothing_broken(step: int) -> No
 
         assert all(stage.world.running.values())
         assert stage.world.cuts == ()
-        assert stage.journal.intents == {}
         assert (stage.nemesis.active(), stage.nemesis.trouble) == ((), ())
         for fault in range(3):
             assert stage.states(fault)[-1] in {"planned", "healed"}

@@ -16,7 +16,6 @@ from harness.plan.plan import Plan, resolved
 from harness.run.directory import Manifest, RunDirectory
 from harness.run.lifecycle import Parts, Stop, execute
 from harness.run.progress import Silent
-from nemesis.journal import MemoryJournal
 from nemesis.runner import Nemesis, refuse_missing
 
 
@@ -50,7 +49,6 @@ def drill(
                 faults=faults,
                 seed=whole.seed,
                 write=write,
-                journal=MemoryJournal(),
             ),
             versions={},
             machine={},

@@ -127,11 +127,6 @@ def abandoned() -> tuple[list[Leftover], list[Leftover]]:
     return dead, [item for item in stray if item.expired and item not in dead]
 
 
-def remaining() -> frozenset[str]:
-    """Identifiers of the runs of which containers or networks are there. Raises as ``cleanup``."""
-    return frozenset(item.run_id for item in leftovers(connect()))
-
-
 def kept_runs() -> tuple[str, ...]:
     """Identifiers of the runs that were left up on purpose. Blocking; raises as ``cleanup``."""
     return tuple(sorted(_kept(leftovers(connect()))))
