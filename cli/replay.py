@@ -16,7 +16,7 @@ from harness.history.checksums import damaged
 from harness.history.manifest import SEALED, read_manifest
 from harness.outcome import Outcome
 from harness.plan.plan import Plan, load
-from harness.protocols.faults import role_kinds
+from harness.protocols.roles import classes, parsed
 from harness.run.directory import Manifest, RunDirectory
 from harness.run.progress import Silent
 from harness.run.stop import Stop
@@ -142,7 +142,7 @@ def _injected(run: RunDirectory) -> dict[int, tuple[float, tuple[str, ...]]]:
     history = load_history(run)
     began_ns = dict(history.manifest.phases).get("drive", 0)
     return {
-        row["fault"]: ((row["injecting_ns"] - began_ns) / NS_PER_S, role_kinds(row["roles"] or ()))
+        row["fault"]: ((row["injecting_ns"] - began_ns) / NS_PER_S, classes(parsed(row["roles"])))
         for row in history.faults().to_pylist()
         if row["injecting_ns"] is not None
     }

@@ -100,6 +100,7 @@ from harness.protocols.hardware import (
 )
 from harness.protocols.models import OBSERVED, Meaning, breaking
 from harness.protocols.promise import Declaration, LogPattern, Promise
+from harness.protocols.roles import Role, RoleKind
 from harness.protocols.states import LogMark, RecoveredState, ReplicaState, TellsStates
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.protocols.workload import Share, Workload, WorkloadSetting
@@ -181,6 +182,8 @@ __all__ = [
     "Repeat",
     "ReplicaState",
     "Replicas",
+    "Role",
+    "RoleKind",
     "Roles",
     "RunClock",
     "Scene",

@@ -315,7 +315,7 @@ class Nemesis:
                 state=state,
                 at_ns=scene.clock.now_ns() if at_ns is None else at_ns,
                 nodes=victims.nodes if victims else (),
-                roles=victims.roles if victims else (),
+                roles=tuple(map(str, victims.roles)) if victims else (),
                 text=text,
             )
         )

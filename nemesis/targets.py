@@ -16,6 +16,7 @@ import attrs
 from harness.errors import PlanError
 from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import Strength
+from harness.protocols.roles import Role, held_by
 
 ACCEPTED = (
     "a node's name (n1) or several (n1,n2), one, minority, half, first half, majority, all, "
@@ -96,7 +97,7 @@ class Hit:
     """The nodes of a resolved target, ascending, and the roles that these nodes hold."""
 
     nodes: tuple[str, ...]
-    roles: tuple[str, ...]
+    roles: tuple[Role, ...]
 
 
 def parse(text: str, path: str = "target") -> Target:
@@ -198,7 +199,7 @@ def resolve(target: Target, roles: Roles, nodes: tuple[str, ...], draw: int) -> 
     chosen = _choose(target, roles, nodes, random.Random(draw))
     if not chosen:
         return None
-    return Hit(nodes=chosen, roles=_roles_of(chosen, roles))
+    return Hit(nodes=chosen, roles=held_by(chosen, roles))
 
 
 def _choose(
@@ -293,27 +294,3 @@ def _how_many(form: Form, nodes: int) -> int:
 
 def _known(node: str | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
     return (node,) if node in nodes and node is not None else ()
-
-
-def _roles_of(chosen: tuple[str, ...], roles: Roles) -> tuple[str, ...]:
-    """Every role that a node of ``chosen`` holds. A voter of a partition without a known leader may
-    be the leader, so it is reported as a voter and not as a follower.
-    """
-    primaries = sorted((roles.primaries or {}).items())
-    held = [f"primary of partition {p}" for p, n in primaries if n in chosen]
-    held += [f"leader of partition {p}" for p, n in sorted(roles.leaders.items()) if n in chosen]
-    if roles.metastorage_leader in chosen:
-        held.append(Form.METASTORAGE_LEADER.value)
-    if roles.management_leader in chosen:
-        held.append(Form.MANAGEMENT_LEADER.value)
-    held += [
-        f"{'follower' if partition in roles.leaders else 'voter'} of partition {partition}"
-        for partition, voters in sorted(roles.voters.items())
-        if any(n in chosen and n != roles.leaders.get(partition) for n in voters)
-    ]
-    held += [
-        f"learner of partition {partition}"
-        for partition, learners in sorted(roles.learners.items())
-        if any(n in chosen for n in learners)
-    ]
-    return tuple(held)

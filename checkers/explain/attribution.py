@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from checkers.explain.words import seconds
 from harness.protocols.fault_spans import fault_spans
+from harness.protocols.roles import Role, RoleKind, parse
 
 NEAR_NS = 5_000_000_000
 """A leader's fault this near explains better than another fault that happens to be in force."""
@@ -87,10 +88,8 @@ def _explaining(loss: dict[str, Any], known: list[dict[str, Any]]) -> dict[str, 
 def _rank(loss: dict[str, Any], window: dict[str, Any]) -> tuple[bool, int, int]:
     end_ns = FOREVER_NS if window["end_ns"] is None else window["end_ns"]
     away_ns = max(window["start_ns"] - loss["ack_ns"], loss["ack_ns"] - end_ns, 0)
-    led = any(
-        f"{role} of partition {loss['partition']}" in (window["roles"] or ())
-        for role in ("primary", "leader")
-    )
+    held, partition = window["roles"] or (), loss["partition"]
+    led = any(str(Role(kind, partition)) in held for kind in (RoleKind.PRIMARY, RoleKind.LEADER))
     return not (led and away_ns <= NEAR_NS), away_ns, window["fault"]
 
 
@@ -130,11 +129,15 @@ def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
 
 def _roles(roles: Sequence[str], partition: int | None) -> str:
     """Name the targets' roles, ``ROLES_SHOWN`` at most: those in ``partition`` first."""
-    here = f" of partition {partition}"
-    shown = sorted(roles, key=lambda role: not role.endswith(here))
+    shown = sorted(roles, key=lambda text: partition is None or not _is_in(text, partition))
     more = len(shown) - ROLES_SHOWN
     rest = [f"{more} more roles"] if more > 0 else []
     return ", ".join([*shown[:ROLES_SHOWN], *rest])
+
+
+def _is_in(text: str, partition: int) -> bool:
+    role = parse(text)
+    return role is not None and role.partition == partition
 
 
 def explain_operations(operations: list[dict[str, Any]], faults: pa.Table) -> dict[str, Any]:

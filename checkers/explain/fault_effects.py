@@ -7,8 +7,7 @@ time.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,13 +17,14 @@ import pyarrow as pa
 from checkers.engine.arrays import Ints, ints
 from checkers.explain.attribution import windows
 from harness.history.records import EventKind
+from harness.protocols.roles import RoleKind, parsed
 
-_ROLE = re.compile(r"(?P<what>leader|primary) of partition (?P<partition>\d+)")
-_METASTORAGE = "metastorage leader"
 _ANSWER = {
-    "leader": EventKind.LEADER_ELECTED.value,
-    "primary": EventKind.LEASE_GRANTED.value,
+    RoleKind.LEADER: EventKind.LEADER_ELECTED.value,
+    RoleKind.PRIMARY: EventKind.LEASE_GRANTED.value,
+    RoleKind.METASTORAGE_LEADER: EventKind.LEADER_ELECTED.value,
 }
+"""The event of a role's takeover; one of the metastorage has no partition."""
 
 
 @attrs.frozen(kw_only=True)
@@ -104,24 +104,15 @@ def _takings(events: pa.Table) -> dict[tuple[str, int | None], list[tuple[int, s
 def _takeovers(
     window: Mapping[str, Any], taken: Mapping[tuple[str, int | None], list[tuple[int, str]]]
 ) -> Iterator[dict[str, Any]]:
-    for role, kind, partition in _held(window["roles"] or ()):
+    for role in parsed(window["roles"]):
+        if role.kind not in _ANSWER:
+            continue
         later = [
             (at_ns, node)
-            for at_ns, node in taken.get((kind, partition), ())
+            for at_ns, node in taken.get((_ANSWER[role.kind], role.partition), ())
             if at_ns >= window["start_ns"]
             and (window["end_ns"] is None or at_ns <= window["end_ns"])
         ]
         at_ns, node = later[0] if later else (None, None)
         after_ns = None if at_ns is None else at_ns - window["start_ns"]
-        yield {"role": role, "node": node, "after_ns": after_ns}
-
-
-def _held(roles: Iterable[str]) -> Iterator[tuple[str, str, int | None]]:
-    """Yield the roles that one node holds, with the kind and partition of the event of their
-    takeover.
-    """
-    for role in roles:
-        if match := _ROLE.fullmatch(role):
-            yield role, _ANSWER[match["what"]], int(match["partition"])
-        elif role == _METASTORAGE:
-            yield role, _ANSWER["leader"], None
+        yield {"role": str(role), "node": node, "after_ns": after_ns}

@@ -3,7 +3,7 @@ decides nothing.
 
 Roles are those that the targets held when they were resolved, just before the injection; only
 faults that were proven effective count. The cells are all kinds that were possible where the run
-took place and take nodes as targets, by the roles of ``harness.protocols.faults``.
+took place and take nodes as targets, by the roles of ``harness.protocols.roles``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import attrs
 import pyarrow as pa
 
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
-from harness.protocols.faults import ROLES, role_kinds
+from harness.protocols.roles import COVERED, classes, parsed
 
 
 @attrs.frozen
@@ -44,12 +44,12 @@ def covered(faults: pa.Table, kinds: tuple[str, ...]) -> dict[str, dict[str, int
     """Return {kind: {role: effective faults}}; a fault counts once in each role that its targets
     held.
     """
-    cells = {kind: dict.fromkeys(ROLES, 0) for kind in kinds}
+    cells = {kind: dict.fromkeys(COVERED, 0) for kind in kinds}
     for row in faults.to_pylist():
         if row["effective_ns"] is None or (kinds and row["kind"] not in cells):
             continue
-        counts = cells.setdefault(row["kind"], dict.fromkeys(ROLES, 0))
-        for role in role_kinds(row["roles"] or ()):
+        counts = cells.setdefault(row["kind"], dict.fromkeys(COVERED, 0))
+        for role in classes(parsed(row["roles"])):
             counts[role] += 1
     return dict(sorted(cells.items()))
 

@@ -6,7 +6,6 @@ such a run decide nothing; without the loss of a majority everything counts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -18,8 +17,8 @@ from checkers.explain.words import seconds
 from harness.protocols.checker import Setting
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.models import OF_NODES, OF_SERVICE
+from harness.protocols.roles import VOTES, parsed
 
-_VOTER_OF = re.compile(r"(?:primary|leader|follower|voter) of partition (\d+)", re.ASCII)
 _NO_PARTITION = -1  # in which only nodes of unknown roles vote
 
 STILL_COUNTS = OF_NODES | OF_SERVICE
@@ -64,8 +63,8 @@ def _votes(window: Mapping[str, Any]) -> frozenset[int] | None:
     roles = window["roles"]
     if not roles:
         return None
-    found = (_VOTER_OF.match(role) for role in roles)
-    return frozenset(int(match[1]) for match in found if match)
+    voting = (role.partition for role in parsed(roles) if role.kind in VOTES)
+    return frozenset(partition for partition in voting if partition is not None)
 
 
 def _first_out(

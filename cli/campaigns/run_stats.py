@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind
-from harness.protocols.faults import role_kinds
+from harness.protocols.roles import classes, parsed
 from harness.run.directory import RunDirectory
 
 NO_ROLE = "no role"  # of a target that held none
@@ -58,7 +58,7 @@ def _hits(faults: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     for row in faults:
         if row["effective_ns"] is not None:
             of_kind = hits.setdefault(row["kind"], {})
-            for role in role_kinds(row["roles"] or ()) or (NO_ROLE,):
+            for role in classes(parsed(row["roles"])) or (NO_ROLE,):
                 of_kind[role] = of_kind.get(role, 0) + 1
     return hits
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from cli.campaigns.seeds import SeedResult
 from harness.outcome import Outcome
-from harness.protocols.faults import ROLES
+from harness.protocols.roles import COVERED
 
 # More seeds than this share that show nothing, and the campaign as a whole shows nothing.
 MAX_UNKNOWN_SHARE = 0.02
@@ -73,12 +73,14 @@ def _roles(results: Sequence[SeedResult]) -> Iterator[str]:
         return
     width = max(map(len, (*hits, "fault")))
     found = dict.fromkeys(role for counts in hits.values() for role in counts)
-    columns = (*ROLES, *sorted(role for role in found if role not in ROLES))
+    columns = (*COVERED, *sorted(role for role in found if role not in COVERED))
     yield f"{'fault':{width}}  {'  '.join(columns)}"
     for kind in sorted(hits):
         cells = (f"{hits[kind][role]:>{len(role)}}" for role in columns)
         yield f"{kind:{width}}  {'  '.join(cells)}"
-    empty = [f"{kind} of {role}" for kind in sorted(hits) for role in ROLES if not hits[kind][role]]
+    empty = [
+        f"{kind} of {role}" for kind in sorted(hits) for role in COVERED if not hits[kind][role]
+    ]
     yield f"empty cells: {', '.join(empty) or 'none'}"
 
 

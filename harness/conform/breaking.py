@@ -14,6 +14,7 @@ from harness.errors import MissingCapability
 from harness.history.records import MicroOp
 from harness.protocols.client import Client, StoreError
 from harness.protocols.cluster import Roles
+from harness.protocols.roles import LEADS, held_by
 from harness.tasks import Late, together, within
 
 SHORT_S = 2.0  # for an operation that is to fail
@@ -104,11 +105,7 @@ async def _succeeded(bench: Bench, dead: str) -> None:
 
     async def look() -> str:
         told = await bench.roles()
-        named = [f"leader of partition {p}" for p, node in told.leaders.items() if node == dead]
-        primaries = (told.primaries or {}).items()
-        named += [f"primary of partition {p}" for p, node in primaries if node == dead]
-        named += ["metastorage leader"] * (told.metastorage_leader == dead)
-        named += ["management leader"] * (told.management_leader == dead)
+        named = [str(role) for role in held_by((dead,), told) if role.kind in LEADS]
         return f"{dead}, which was killed, is called {', '.join(named)}" if named else ""
 
     await bench.until(look, "roles()")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import attrs
@@ -18,14 +18,7 @@ from harness.protocols.cluster import (
     System,
 )
 from harness.protocols.fault_kinds import FaultKind
-
-PRIMARY, VOTER, METASTORAGE = "primary of a partition", "other voter", "metastorage leader"
-ROLES = (PRIMARY, VOTER, METASTORAGE)
-_ROLE_OF = (
-    (("leader of partition", "primary of partition"), PRIMARY),
-    (("follower of partition", "other voter of partition"), VOTER),
-    (("metastorage leader",), METASTORAGE),
-)
+from harness.protocols.roles import Role
 
 
 class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +71,7 @@ class Victims:
     """
 
     nodes: tuple[str, ...]
-    roles: tuple[str, ...]
+    roles: tuple[Role, ...]
     grudge: Grudge = ()
     shapes: tuple[LinkShape, ...] = ()
     strength: float = 0.0
@@ -145,11 +138,3 @@ class Nemesis(Protocol):
 
     def active(self) -> tuple[str, ...]:
         """Short names of the faults in force, for display."""
-
-
-def role_kinds(roles: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds among ``roles`` (``leader of partition 3`` ...), in the order of
-    ``ROLES``.
-    """
-    held = tuple(roles)
-    return tuple(kind for starts, kind in _ROLE_OF if any(role.startswith(starts) for role in held))

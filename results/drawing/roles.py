@@ -15,10 +15,10 @@ import pyarrow as pa
 from harness.history.records import EventKind
 from harness.protocols.fault_kinds import BUILT_IN, FaultKind
 from harness.protocols.fault_spans import fault_spans
+from harness.protocols.roles import Role, RoleKind, parse
 
 NS = 1e9
 DOWN, PAUSED, OTHER = "down", "paused or frozen", "under another fault"
-_OF_PARTITION = " of partition "
 _COLUMNS = ("kind", "node", "at_ns", "partition")
 
 Row = Mapping[str, Any]
@@ -108,17 +108,16 @@ def briefly(roles: Iterable[str]) -> str:
     """Format roles as a fault recorded them, those of many partitions together: ``leader of
     partitions 1, 2; metastorage leader``.
     """
-    of: dict[str, list[str]] = {}
-    for role in roles:
-        what, found, number = role.partition(_OF_PARTITION)
-        of.setdefault(what, []).extend([number] if found else [])
-    told = (
-        f"{what}{_OF_PARTITION.rstrip()}{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
-        if numbers
-        else what
-        for what, numbers in of.items()
+    of: dict[RoleKind | str, list[Role]] = {}
+    for text in roles:
+        role = parse(text)
+        of.setdefault(role.kind if role else text, []).extend([role] if role else [])
+    return "; ".join(
+        f"{what} of partitions {', '.join(str(role.partition) for role in held)}"
+        if len(held) > 1 and held[0].partition is not None
+        else str(held[0] if held else what)
+        for what, held in of.items()
     )
-    return "; ".join(told)
 
 
 class _Holding:

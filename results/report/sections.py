@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from harness.protocols.faults import ROLES
+from harness.protocols.roles import COVERED
 from harness.protocols.verdict import Verdict
 from results.report.tabulate import DASH, Grid, cell
 from results.report.tabulate import grids as any_grids
@@ -61,7 +61,7 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
     if not isinstance(cells, Mapping) or not cells:
         return None
     rows = tuple(
-        CoverageRow(kind=str(kind), counts=tuple(_count(row.get(role)) for role in ROLES))
+        CoverageRow(kind=str(kind), counts=tuple(_count(row.get(role)) for role in COVERED))
         for kind, row in list(cells.items())[:CELLS_MAX]
         if isinstance(row, Mapping)
     )
@@ -69,12 +69,12 @@ def coverage(verdict: Verdict | None) -> Coverage | None:
     partly = [
         f"{row.kind} of {'an' if role[0] in 'aeiou' else 'a'} {role}"
         for row in rows
-        for role, count in zip(ROLES, row.counts, strict=True)
+        for role, count in zip(COVERED, row.counts, strict=True)
         if not count and row.kind not in never
     ]
     named = "; ".join([f"{kind} of any of these roles" for kind in never] + partly)
     return Coverage(
-        roles=ROLES,
+        roles=COVERED,
         rows=rows,
         summary=f"{told.get('hit', 0)} of {told.get('of', 0)} cells hit by a fault that was "
         "proven effective. A fault counts in every role that its targets held.",

@@ -10,7 +10,7 @@ from nemesis_world import EVERY_FAULT
 from harness.plan.plan import load
 from harness.protocols.cluster import Capability
 from harness.protocols.fault_kinds import recorded
-from harness.protocols.faults import METASTORAGE, PRIMARY, ROLES, VOTER
+from harness.protocols.roles import COVERED, METASTORAGE, PRIMARY, VOTER
 from nemesis import targets
 from nemesis.schedule import check_schedule
 from nemesis.targets import Form
@@ -43,7 +43,7 @@ def test_it_tries_every_cell_of_kind_and_role() -> None:
         if form in ROLE_OF:
             tried.add((planned.kind, ROLE_OF[form]))
 
-    assert tried == set(product([kind.kind for kind in KINDS if kind.of_nodes], ROLES))
+    assert tried == set(product([kind.kind for kind in KINDS if kind.of_nodes], COVERED))
 
 
 def test_between_two_rounds_the_cluster_has_time_to_recover() -> None:

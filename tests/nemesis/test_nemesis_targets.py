@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harness.errors import PlanError
 from harness.protocols.cluster import Roles
 from harness.protocols.fault_kinds import Strength
+from harness.protocols.roles import parse, parsed
 from nemesis import targets
 from nemesis.targets import Form, Target
 
@@ -93,10 +94,10 @@ def test_a_minority_of_two_nodes_is_refused() -> None:
 
 def test_leaders_are_resolved_with_every_role_that_they_hold() -> None:
     assert resolve("leader of partition 3") == targets.Hit(
-        nodes=("n2",), roles=("leader of partition 1", "leader of partition 3")
+        nodes=("n2",), roles=parsed(("leader of partition 1", "leader of partition 3"))
     )
     assert resolve("metastorage leader") == targets.Hit(
-        nodes=("n1",), roles=("metastorage leader", "follower of partition 3")
+        nodes=("n1",), roles=parsed(("metastorage leader", "follower of partition 3"))
     )
 
 
@@ -104,7 +105,7 @@ def test_a_voter_is_no_follower_where_nobody_knows_the_leader() -> None:
     roles = Roles(leaders={1: "n2"}, voters={0: ("n1", "n3"), 1: ("n1", "n2")})
 
     assert resolve("n1", roles=roles) == targets.Hit(
-        nodes=("n1",), roles=("voter of partition 0", "follower of partition 1")
+        nodes=("n1",), roles=parsed(("voter of partition 0", "follower of partition 1"))
     )
 
 
@@ -112,13 +113,13 @@ def test_a_primary_is_who_holds_the_lease_also_where_somebody_else_leads() -> No
     roles = Roles(leaders={3: "n2", 1: "n2"}, primaries={3: "n1"})
 
     assert resolve("primary of partition 3", roles=roles) == targets.Hit(
-        nodes=("n1",), roles=("primary of partition 3",)
+        nodes=("n1",), roles=parsed(("primary of partition 3",))
     )
     assert resolve("leader of partition 3", roles=roles) == targets.Hit(
-        nodes=("n2",), roles=("leader of partition 1", "leader of partition 3")
+        nodes=("n2",), roles=parsed(("leader of partition 1", "leader of partition 3"))
     )
     assert resolve("primary of any partition", roles=roles) == targets.Hit(
-        nodes=("n1",), roles=("primary of partition 3",)
+        nodes=("n1",), roles=parsed(("primary of partition 3",))
     )
 
 
@@ -131,12 +132,12 @@ def test_a_partition_whose_lease_nobody_holds_has_no_primary_though_it_has_a_lea
 
 def test_in_a_store_without_leases_the_leaders_are_the_primaries() -> None:
     assert resolve("primary of partition 0") == targets.Hit(
-        nodes=("n4",), roles=("leader of partition 0",)
+        nodes=("n4",), roles=parsed(("leader of partition 0",))
     )
 
 
 def test_a_named_leader_is_recorded_as_what_it_is() -> None:
-    assert resolve("n4") == targets.Hit(nodes=("n4",), roles=("leader of partition 0",))
+    assert resolve("n4") == targets.Hit(nodes=("n4",), roles=parsed(("leader of partition 0",)))
 
 
 @pytest.mark.parametrize(
@@ -151,9 +152,9 @@ def test_what_the_store_does_not_tell_is_nobody(text: str) -> None:
 def test_who_leads_the_management_and_who_only_learns_can_be_hit() -> None:
     roles = msgspec.structs.replace(ROLES, learners={3: ("n5",)}, management_leader="n4")
     assert resolve("management leader", roles=roles) == targets.Hit(
-        nodes=("n4",), roles=("leader of partition 0", "management leader")
+        nodes=("n4",), roles=parsed(("leader of partition 0", "management leader"))
     )
-    learner = targets.Hit(nodes=("n5",), roles=("learner of partition 3",))
+    learner = targets.Hit(nodes=("n5",), roles=parsed(("learner of partition 3",)))
     assert resolve("learner of partition 3", roles=roles) == learner
     assert resolve("learner of any partition", roles=roles) == learner
     assert resolve("learner of partition 0", roles=roles) is None
@@ -172,7 +173,7 @@ def test_a_follower_is_a_voter_and_never_the_leader(draw: int) -> None:
 
     assert hit is not None
     assert hit.nodes[0] in {"n1", "n3"}
-    assert "follower of partition 3" in hit.roles
+    assert parse("follower of partition 3") in hit.roles
 
 
 @given(st.integers(0, 2**63))
@@ -239,11 +240,13 @@ def test_the_first_half_is_always_the_same() -> None:
     assert {resolve("first half", draw) for draw in range(9)} == {
         targets.Hit(
             nodes=("n1", "n2"),
-            roles=(
-                "leader of partition 1",
-                "leader of partition 3",
-                "metastorage leader",
-                "follower of partition 3",
+            roles=parsed(
+                (
+                    "leader of partition 1",
+                    "leader of partition 3",
+                    "metastorage leader",
+                    "follower of partition 3",
+                )
             ),
         )
     }
