@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 NS_PER_S = 1_000_000_000
+MS_PER_S = 1000
 
 
 class RunClock:

@@ -1,4 +1,4 @@
-"""Strings from nodes, stores and files, made safe to show to a person.
+"""Times as text; and strings from nodes, stores and files, made safe to show to a person.
 
 A node's error text may hold anything: escape sequences that repaint a terminal, characters that
 turn the reading direction round, ten megabytes. Shown as they are they could forge a line of a
@@ -8,6 +8,8 @@ verdict.
 from __future__ import annotations
 
 import re
+
+from harness.clock import NS_PER_S
 
 LIMIT_CHARS = 400  # a line that a person reads; longer texts end in a count of the cut characters
 
@@ -55,3 +57,13 @@ def _visible(char: str) -> str:
     if code <= 0xFF:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def in_seconds(time_ns: float) -> str:
+    """A time on the run's axis, or a duration, as a number of seconds to the millisecond."""
+    return f"{time_ns / NS_PER_S:.3f}"
+
+
+def seconds(time_ns: float) -> str:
+    """``in_seconds`` with its unit: ``12.300 s``."""
+    return f"{in_seconds(time_ns)} s"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import attrs
 
+from harness.clock import MS_PER_S
 from harness.protocols.fault_kinds import CLOCK_FAST, CLOCK_JUMP, CLOCK_SLOW
 from harness.protocols.faults import Proof
 from harness.protocols.hardware import ClockLook, ClockTrouble
 from nemesis.hardware import HardwareFault, Hit
 
-MS_PER_S = 1000
 _RIGHT_S = 0.05  # a clock that is closer to the controller's counts as right
 _SAME_RATE = 0.001
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import attrs
 
+from harness.clock import MS_PER_S
 from harness.protocols.fault_kinds import BIT_FLIP, DISK_ERROR, DISK_FULL, DISK_SLOW, WIPE
 from harness.protocols.faults import Proof
 from harness.protocols.hardware import DiskTrouble
 from nemesis.hardware import HardwareFault, Hit
 from nemesis.node_faults import start_stopped
-
-MS_PER_S = 1000
 
 
 def disk_slow() -> HardwareFault:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import attrs
 
+from harness.clock import MS_PER_S
 from harness.protocols.cluster import Link, LinkQuality, LinkShape, Roles
 from harness.protocols.fault_kinds import DELAY, LOSS, FaultKind
 from harness.protocols.faults import Proof, Scene, Victims
@@ -115,7 +116,6 @@ class Loss:
         return f"{seen.loss:.1%} lost"
 
 
-MS_PER_S = 1000
 # A round trip is delayed twice. The shortest of several is hardly longer than that on a busy
 # machine, and far below it once the delay is gone.
 _DELAY_SHOWN = 1.5

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.explain.words import seconds
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.roles import Role, RoleKind, parse
+from harness.text import seconds
 
 NEAR_NS = 5_000_000_000
 """A leader's fault this near explains better than another fault that happens to be in force."""

@@ -18,8 +18,9 @@ import attrs
 import pyarrow as pa
 
 from checkers.explain.attribution import windows
-from checkers.explain.words import NANOSECONDS, seconds
+from harness.clock import NS_PER_S
 from harness.history.records import EventKind
+from harness.text import seconds
 
 RESETS = pa.schema(
     [
@@ -47,7 +48,7 @@ class ForcedReset:
         who, at_ns = self.reset["node"], self.reset["at_ns"]
         text = f"{self.reset['text']} by {who} at {seconds(at_ns)}"
         if self.start is not None:
-            after_s = (at_ns - self.start["at_ns"]) / NANOSECONDS
+            after_s = (at_ns - self.start["at_ns"]) / NS_PER_S
             text += f", {after_s:.1f} s after its start"
         if self.fault is not None:
             text += f" to heal fault {self.fault['fault']} ({self.fault['kind']})"
@@ -75,7 +76,7 @@ class Cause:
         text = by_fault or f"acknowledged at {seconds(ack_ns)}"
         if self.under is not None:
             told["under_reset"] = under = self.under.told()
-            after_s = (ack_ns - under["at_ns"]) / NANOSECONDS
+            after_s = (ack_ns - under["at_ns"]) / NS_PER_S
             text += f"{'; acknowledged' if by_fault else ','} {after_s:.1f} s after {under['text']}"
         return told | {"text": f"{text}; then {taken['text']}"}
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-NANOSECONDS = 1e9
-
 _FINDINGS = {
     "G1a": "aborted read (G1a): T{txn} read {element} in key {key}, which T{other} appended and "
     "then failed",
@@ -42,8 +40,3 @@ def of_lost_write(key: int, element: int, seen: int | None = None) -> str:
     if seen is None:
         return f"{what} is in no later read"
     return f"{what}, which T{seen} was the last to read, is in none of the final reads"
-
-
-def seconds(at_ns: int) -> str:
-    """Format a time on the run's axis."""
-    return f"{at_ns / NANOSECONDS:.3f} s"

@@ -19,9 +19,8 @@ from checkers.engine.transactions import Transactions, transactions_of
 from checkers.lists.findings import FINDINGS, rows
 from checkers.lists.ops import ListOps
 from checkers.lists.versions import NEVER, Versions
+from harness.clock import NS_PER_S
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
-
-NS_PER_S = 1_000_000_000
 
 SEEN = pa.schema([("txn", pa.int64()), ("key", pa.int64()), ("count", pa.int64())])
 """The number of versions of a key that a snapshot read saw."""

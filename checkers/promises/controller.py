@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from checkers.engine.arrays import Ints, ints
-from checkers.explain.words import seconds
 from harness.outcome import Outcome
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.text import seconds
 
 STALL_NS = 2_000_000_000
 """One stall of this length exceeds a failover of a store: the run shows nothing about that time."""

@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, codes, ints
 from checkers.explain.attribution import windows
-from checkers.explain.words import NANOSECONDS, seconds
+from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.verdict import Anomaly
+from harness.text import seconds
 
 LIVENESS = "liveness"
 STEP_NS = 50_000_000  # a try or an acknowledgement within a step counts as at its end
@@ -85,7 +86,7 @@ class Liveness:
             return Part()
         examples = [
             example
-            for stretch in calm(tables["faults"], setting, int(bound_s * NANOSECONDS))
+            for stretch in calm(tables["faults"], setting, int(bound_s * NS_PER_S))
             for example in _silent(tables[TRIES], stretch, bound_s)
         ]
         if not examples:
@@ -126,7 +127,7 @@ def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[Calm]:
 def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[dict[str, Any]]:
     """Yield the partitions that got several tries after the bound, and had committed none."""
     start_ns, end_ns, over_ns = stretch
-    first, due = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NANOSECONDS)) // STEP_NS + 1
+    first, due = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NS_PER_S)) // STEP_NS + 1
     begun, ended, partition = ints(tries, "begun"), ints(tries, "ended"), ints(tries, "partition")
     ok, writes = np.asarray(tries.column("ok")), np.asarray(tries.column("writes"))
     tried = ~ok & (begun >= due) & (begun < end_ns // STEP_NS) & (ended < over_ns // STEP_NS)

@@ -13,11 +13,11 @@ import msgspec
 import pyarrow as pa
 
 from checkers.explain.attribution import windows
-from checkers.explain.words import seconds
 from harness.protocols.checker import Setting
 from harness.protocols.fault_kinds import by_name
 from harness.protocols.models import OF_NODES, OF_SERVICE
 from harness.protocols.roles import VOTES, parsed
+from harness.text import seconds
 
 _NO_PARTITION = -1  # in which only nodes of unknown roles vote
 

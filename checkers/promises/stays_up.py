@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.explain.attribution import windows
-from checkers.explain.words import seconds
 from harness.errors import MalformedHistory
 from harness.history.checksums import NodeLog
 from harness.history.files import open_regular
@@ -32,6 +31,7 @@ from harness.protocols.promise import Declaration, LogPattern
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
 from harness.run.log_patterns import matches, unusable
+from harness.text import seconds
 
 LAST_LINES = 5  # of findings in a node's logs, told beside its exit
 NODE_EXIT, PANIC = "node-exit", "panic"

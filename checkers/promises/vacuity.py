@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import OK, TYPES, codes, ints
-from checkers.explain.words import seconds
 from checkers.promises.statistics import STEPS, steps_by_f
 from harness.driving.flight import CLIENT_BUG
 from harness.history.records import FaultState
 from harness.outcome import Outcome
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.text import seconds
 
 ERRORS_SHOWN = 3
 

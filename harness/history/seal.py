@@ -22,6 +22,7 @@ from harness.history.parquet import ParquetSink
 from harness.history.scan import Scan, Stream, TornChunk, scan
 from harness.history.tables import Contradiction, PartitionOf, Tabulator
 from harness.run.directory import Manifest, RunDirectory
+from harness.text import seconds
 
 SPLITS = 4
 """A task a core on the machine of most people; a run of a million operations has 10 MB a file."""
@@ -187,12 +188,10 @@ def _may_lack(stream: Stream, torn: TornChunk, scanned: Scan) -> bool:
 
 def _trouble(scanned: Scan, ended: bool) -> tuple[str, ...]:
     """Why the history is incomplete, each reason a sentence; empty where it is whole."""
-    end_s = _end_ns(scanned) / 1e9
-    found = [
-        f"the history is readable up to {end_s:.3f} s of the run: {torn}" for torn in scanned.torn
-    ]
+    end = seconds(_end_ns(scanned))
+    found = [f"the history is readable up to {end} of the run: {torn}" for torn in scanned.torn]
     if not ended:
-        found.insert(0, f"the run ended at about {end_s:.3f} s without being sealed")
+        found.insert(0, f"the run ended at about {end} without being sealed")
     return tuple(found)
 
 

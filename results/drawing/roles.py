@@ -12,12 +12,12 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.protocols.fault_kinds import BUILT_IN, FaultKind
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.roles import Role, RoleKind, parse
 
-NS = 1e9
 DOWN, PAUSED, OTHER = "down", "paused or frozen", "under another fault"
 _COLUMNS = ("kind", "node", "at_ns", "partition")
 
@@ -84,7 +84,7 @@ def roles_over_time(
     stretches = _stretches(rows, faults, end_ns, kinds)
     holding = _Holding(EventKind.LEASE_GRANTED if leased else EventKind.LEADER_ELECTED)
     starts = [
-        (int(s.start_s * NS), n)
+        (int(s.start_s * NS_PER_S), n)
         for n, ss in stretches.items()
         for s in ss
         if s.state == DOWN and not s.unsure
@@ -226,16 +226,16 @@ def _exits(rows: list[Row], end_ns: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _stretch(start_ns: int, end_ns: int, state: str, *, unsure: bool = False) -> Stretch:
-    end_s = max(start_ns, end_ns) / NS
-    return Stretch(start_s=start_ns / NS, end_s=end_s, state=state, unsure=unsure)
+    end_s = max(start_ns, end_ns) / NS_PER_S
+    return Stretch(start_s=start_ns / NS_PER_S, end_s=end_s, state=state, unsure=unsure)
 
 
 def _lane(node: str, holding: _Holding, stretches: list[Stretch]) -> NodeRoles:
     steps = holding.steps.get(node, [])
     return NodeRoles(
         node=node,
-        at_s=tuple(at_ns / NS for at_ns, _ in steps),
+        at_s=tuple(at_ns / NS_PER_S for at_ns, _ in steps),
         held=tuple(count for _, count in steps),
-        leads=tuple((a / NS, b / NS) for a, b in holding.leads.get(node, [])),
+        leads=tuple((a / NS_PER_S, b / NS_PER_S) for a, b in holding.leads.get(node, [])),
         stretches=tuple(sorted(stretches, key=lambda stretch: stretch.start_s)),
     )

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.clock import NS_PER_S
 from harness.history.records import OpType
 
 Floats = npt.NDArray[np.float64]
 
-NS = 1e9
 WINDOWS_MAX = 240  # of a quantile or rate line; more are finer than a pixel
 WINDOW_MIN_S = 1.0
 WINDOWS_SHORT = 40  # over a history of less than some seconds
@@ -97,7 +97,7 @@ def overall(outcomes: Outcomes) -> dict[float, float]:
 def _outcomes(transactions: pa.Table, kind: OpType) -> Outcomes:
     chosen = transactions.filter(pc.equal(transactions["type"], kind.value))
     invoke, complete, intended = (
-        chosen[name].to_numpy().astype(np.float64) / NS
+        chosen[name].to_numpy().astype(np.float64) / NS_PER_S
         for name in ("invoke_ns", "complete_ns", "intended_ns")
     )
     latency = np.maximum(complete - intended, LATENCY_MIN_S)

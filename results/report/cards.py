@@ -11,14 +11,14 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from harness.protocols.verdict import Anomaly
+from harness.text import in_seconds
 from results.drawing import cycle, lanes
-from results.drawing.axis import SECONDS, Scale
+from results.drawing.axis import Scale
 from results.report import event_context
 from results.report.run_data import RunData
 from results.report.steps import Step, Telling, parting
 from results.report.tabulate import DASH, cell, words
 
-NS = 1e9
 EXAMPLES_MAX = 5  # of one anomaly; the verdict and the tables behind it hold the rest
 OPERATIONS_MAX = 12  # of one example; a longer cycle is unreadable
 DRAWN_MAX_BYTES = 700_000  # of all drawings of a page; later examples have words alone
@@ -194,7 +194,7 @@ def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
 
 def seconds(at_ns: int | None) -> str:
     """Format a time on the run's axis, in seconds."""
-    return DASH if at_ns is None else SECONDS.at(at_ns)
+    return DASH if at_ns is None else in_seconds(at_ns)
 
 
 def _txns(example: Mapping[str, Any]) -> list[int]:

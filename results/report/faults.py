@@ -9,11 +9,12 @@ from typing import Any
 
 import attrs
 
+from harness.clock import NS_PER_S
 from harness.history.records import FaultState
 from harness.protocols.fault_spans import fault_spans
 from results.drawing.roles import briefly
 from results.report import harness_actions
-from results.report.cards import NS, seconds
+from results.report.cards import seconds
 from results.report.run_data import RunData
 from results.report.tabulate import DASH, cell
 
@@ -59,7 +60,7 @@ def rows(material: RunData) -> tuple[FaultRow, ...]:
         number = row["fault"]
         planned_ns = None
         if drive_ns is not None and 0 <= number < len(schedule):
-            planned_ns = drive_ns + int(schedule[number]["at_s"] * NS)
+            planned_ns = drive_ns + int(schedule[number]["at_s"] * NS_PER_S)
         effect, done = effects.get(number, {}), besides.get(number, "")
         span = begun.get(number)
         begun_ns = None if span is None else span.begin_ns

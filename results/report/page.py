@@ -11,6 +11,7 @@ import attrs
 import pyarrow.compute as pc
 from markupsafe import Markup
 
+from harness.clock import NS_PER_S
 from harness.history.records import FaultState, OpType
 from harness.outcome import Outcome
 from harness.protocols.fault_kinds import by_name, possible
@@ -265,7 +266,7 @@ def _picture(material: RunData) -> tuple[Markup | None, tuple[str, ...]]:
         scene = plots.Scene(
             operations=series.by_type(material.transactions),
             faults=tuple(_windows(material)),
-            phases=tuple((name, at_ns / cards.NS) for name, at_ns in material.manifest.phases),
+            phases=tuple((name, at_ns / NS_PER_S) for name, at_ns in material.manifest.phases),
             scale=material.scale,
             since="the run began" if material.origin is None else "the history's own zero",
             roles=_roles(material),
@@ -292,9 +293,9 @@ def _windows(material: RunData) -> list[plots.FaultWindow]:
             number=window.number,
             kind=kinds[window.number],
             label=window.label,
-            start_s=window.start / cards.NS,
-            end_s=window.end / cards.NS,
-            unsure=tuple((a / cards.NS, b / cards.NS) for a, b in window.unsure),
+            start_s=window.start / NS_PER_S,
+            end_s=window.end / NS_PER_S,
+            unsure=tuple((a / NS_PER_S, b / NS_PER_S) for a, b in window.unsure),
         )
         for window in material.windows()
     ]
@@ -305,7 +306,7 @@ def _latency(material: RunData) -> Grid | None:
         return None
     rows = []
     scale = plots.latency_scale(material.scale)
-    per_s = cards.NS / scale.per_unit
+    per_s = NS_PER_S / scale.per_unit
     for kind, outcomes in series.by_type(material.transactions).items():
         found = series.overall(outcomes)
         if found:

@@ -7,9 +7,10 @@ from typing import Any
 
 import attrs
 
+from harness.clock import NS_PER_S
 from harness.history.records import OpType
+from harness.text import in_seconds
 
-NS_PER_S = 1e9
 ROWS_MAX = 60
 DASH = "\N{EN DASH}"
 _IDENTIFIERS = frozenset(  # no amounts: 5230 is transaction 5230
@@ -73,7 +74,7 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
 
 def seconds(value_ns: float) -> str:
     """Format a time in seconds: to the millisecond, shorter times to three digits."""
-    shown = f"{value_ns / NS_PER_S:.3f}"
+    shown = in_seconds(value_ns)
     return f"{value_ns / NS_PER_S:.3g}" if value_ns and not float(shown) else shown
 
 
