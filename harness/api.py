@@ -62,6 +62,7 @@ from harness.protocols.client import (
     ReadsTogether,
     StoreError,
     Tx,
+    error_table,
     read_all,
 )
 from harness.protocols.cluster import (
@@ -207,6 +208,7 @@ __all__ = [
     "Workload",
     "WorkloadSetting",
     "breaking",
+    "error_table",
     "next_process",
     "options",
     "read_all",

@@ -9,7 +9,7 @@ as indefinite.
 
 from __future__ import annotations
 
-from harness.protocols.client import Certainty, ErrorMeaning, StoreError
+from harness.protocols.client import ErrorMeaning, StoreError, error_table
 
 CONNECTION_LOST = "DRIVER-CONNECTION-LOST"
 DRIVER_GONE = "DRIVER-GONE"
@@ -102,16 +102,13 @@ def refined(error: StoreError) -> StoreError:
     return error
 
 
-def _rows() -> dict[str, ErrorMeaning]:
-    """The table."""
-    told = [(code, Certainty.DEFINITE, why) for code, why in _DEFINITE.items()]
-    told += [(code, Certainty.INDEFINITE, why) for code, why in _INDEFINITE.items()]
-    told += [
-        (f"{group}-{number}", Certainty.INDEFINITE, f"unknown: {why}; never looked into at commit")
+ERRORS: dict[str, ErrorMeaning] = error_table(
+    _DEFINITE
+    | _INDEFINITE
+    | {
+        f"{group}-{number}": f"unknown: {why}; never looked into at commit"
         for group, numbers, why in _UNKNOWN
         for number in numbers
-    ]
-    return {code: ErrorMeaning(code=code, at_commit=sure, reason=why) for code, sure, why in told}
-
-
-ERRORS: dict[str, ErrorMeaning] = _rows()
+    },
+    definite=_DEFINITE,
+)

@@ -13,7 +13,7 @@ import msgspec
 
 import clusters.reference.node as node_package
 from clusters.reference.client import ReferenceClient, connect, encode_key
-from clusters.reference.errors import CONFLICTS, ERRORS
+from clusters.reference.errors import ERRORS
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
@@ -37,6 +37,7 @@ from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.rpc.sessions import SNAPSHOT
 from clusters.reference.node.runtime import ConnectionLost, Network
 from clusters.reference.node.tx.primary import STALENESS_S
+from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import BadMessage
 from clusters.reference.node.wire.reports import (
     AdminBody,
@@ -169,7 +170,7 @@ class ReferenceSystem:
             transaction_scope="cluster",
             logs=LOG_PATTERNS,
             liveness_s=LIVENESS_S,
-            conflicts=CONFLICTS,
+            conflicts=codes.CONFLICTS,
         )
 
     def partition_of(self, key: int) -> int:

@@ -14,7 +14,15 @@ from harness.clock import RunClock
 from harness.conform.result import CheckFailure, CheckHang, NotTried
 from harness.errors import FiredrillError, HarnessError
 from harness.history.records import MicroOp, OpType, Phase, StoreEvent
-from harness.protocols.client import READ_WRITE, Client, StoreError, Tx, classify
+from harness.protocols.client import (
+    DEADLINE,
+    READ_WRITE,
+    Client,
+    StoreError,
+    Tx,
+    classify,
+    unanswered,
+)
 from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, Roles, System
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 
@@ -134,10 +142,7 @@ class Bench:
         way = _Way(client=client)
         done = await self.give_up(self._attempt(way, node, steps, kind, limit_s), limit_s)
         if done is None:
-            certain = way.phase != "commit"
-            done = AttemptResult(
-                type=OpType.FAIL if certain else OpType.INFO, phase=way.phase, error="deadline"
-            )
+            done = AttemptResult(type=unanswered(way.phase), phase=way.phase, error=DEADLINE)
         if client is None and way.client is not None:
             await self.close(way.client)
         return done

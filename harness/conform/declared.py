@@ -12,7 +12,7 @@ from harness.conform.bench import CANCEL_LIMIT_S, LOOK_LIMIT_S, POLL_S, Bench
 from harness.conform.result import CheckFailure
 from harness.errors import PlanError
 from harness.history.records import EventKind, StoreEvent
-from harness.protocols.client import READ_WRITE
+from harness.protocols.client import READ_WRITE, Certainty
 from harness.protocols.cluster import Address, Capability, Cluster
 from harness.protocols.promise import Declaration
 
@@ -75,7 +75,7 @@ async def errors(bench: Bench) -> str:
         wrong.append("the error table is empty: every error at commit would be indefinite")
     if wrong:
         raise CheckFailure("; ".join(wrong))
-    definite = sum(row.at_commit.value == "definite" for row in table.values())
+    definite = sum(row.at_commit is Certainty.DEFINITE for row in table.values())
     return f"{len(table)} codes, {definite} of them definite at commit"
 
 

@@ -13,7 +13,7 @@ from harness.conform.ledger import Ledger
 from harness.conform.relay import LOOPBACK, Relay, relayed_links
 from harness.conform.result import NotTried
 from harness.history.records import OpType
-from harness.protocols.client import READ_WRITE, Client, StoreError, Tx
+from harness.protocols.client import DEADLINE, READ_WRITE, Client, StoreError, Tx, unanswered
 from harness.tasks import together
 
 IN_FLIGHT = 4  # commits whose answers are lost at once
@@ -171,4 +171,4 @@ async def _committed(bench: Bench, tx: Tx) -> AttemptResult:
         return AttemptResult(type=OpType.OK, phase="commit")
 
     done = await bench.give_up(commit(), OP_LIMIT_S)
-    return done or AttemptResult(type=OpType.INFO, phase="commit", error="deadline")
+    return done or AttemptResult(type=unanswered("commit"), phase="commit", error=DEADLINE)

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from harness.clock import Alarm, RunClock
-from harness.driving.flight import DEADLINE, INTERRUPTED, Deadlines, Ending, Flight, attempt
+from harness.driving.flight import INTERRUPTED, Deadlines, Ending, Flight, attempt
 from harness.driving.slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.errors import HarnessBug, UsageError
 from harness.generators import Context, Generator, Operation, Wait
 from harness.history.records import Complete, Invoke, Note, OpType, Record
-from harness.protocols.client import StoreError
+from harness.protocols.client import DEADLINE, StoreError, unanswered
 from harness.protocols.cluster import Cluster, System
 from harness.protocols.workload import WHOLE, Share, Workload
 
@@ -308,10 +308,9 @@ class Driver:
         """Called at the deadline of an operation, or of its rollback."""
         try:
             if not flight.over:
-                # Before commit was sent nothing can have happened, and nothing will: see ``enter``.
-                certain = flight.phase != "commit"
-                type_ = OpType.FAIL if certain else OpType.INFO
-                self._finish(flight, Ending(type=type_, error=DEADLINE))
+                # Nothing will happen later, either: ``enter`` leads an operation that is over no
+                # further.
+                self._finish(flight, Ending(type=unanswered(flight.phase), error=DEADLINE))
             self._abandon(flight)
         except Exception as error:
             self._fail(error)

@@ -22,7 +22,6 @@ from harness.protocols.cluster import Cluster, System
 from harness.protocols.workload import Workload
 
 MAX_TEXT = 200  # characters of a client's message in a note
-DEADLINE = "deadline"
 INTERRUPTED = "interrupted"
 CLIENT_BUG = "client-bug:"
 

@@ -289,6 +289,11 @@ def strings_of(module: object) -> set[str]:
 def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
     own = {errors.CONNECT_FAILED, errors.CONNECTION_LOST, errors.BAD_ANSWER}
     assert strings_of(codes) | own == set(errors.ERRORS)
+    doubtful = {c for c, row in errors.ERRORS.items() if row.at_commit is Certainty.INDEFINITE}
+    assert doubtful == {
+        codes.LEASE_LOST, codes.LEADER_LOST, codes.PEER_LOST, codes.COMMIT_TIMEOUT,
+        errors.CONNECTION_LOST, errors.BAD_ANSWER,
+    }  # fmt: skip
     assert all(len(meaning.reason) > 20 for meaning in errors.ERRORS.values())
     assert strings_of(events) <= {str(kind) for kind in EventKind}
 

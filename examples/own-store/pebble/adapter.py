@@ -15,11 +15,9 @@ import msgspec
 from harness.api import (
     READ_WRITE,
     Address,
-    Certainty,
     Cluster,
     Committed,
     Declaration,
-    ErrorMeaning,
     EventKind,
     HarnessError,
     LogPattern,
@@ -32,6 +30,7 @@ from harness.api import (
     RunClock,
     StoreError,
     StoreEvent,
+    error_table,
     together,
 )
 from harness.api import options as convert
@@ -39,16 +38,16 @@ from harness.api import options as convert
 LINE_BYTES = 1 << 20
 DIAL_S, LOOK_S, POLL_S = 1.0, 1.0, 0.1
 # Definite: certainly not done. What a lost connection was asked to commit nobody knows.
-ERRORS = {
-    code: ErrorMeaning(code=code, at_commit=certainty, reason=reason)
-    for code, certainty, reason in (
-        ("BUSY", Certainty.DEFINITE, "another transaction held the lock until the deadline"),
-        ("EXPIRED", Certainty.DEFINITE, "the deadline had passed, and what was open is forgotten"),
-        ("NO-HOLDER", Certainty.DEFINITE, "the first node could not be dialed: nothing was sent"),
-        ("REFUSED", Certainty.DEFINITE, "the node could not be dialed"),
-        ("LOST", Certainty.INDEFINITE, "the connection ended before the answer"),
-    )
-}
+ERRORS = error_table(
+    {
+        "BUSY": "another transaction held the lock until the deadline",
+        "EXPIRED": "the deadline had passed, and what was open is forgotten",
+        "NO-HOLDER": "the first node could not be dialed: nothing was sent",
+        "REFUSED": "the node could not be dialed",
+        "LOST": "the connection ended before the answer",
+    },
+    definite=("BUSY", "EXPIRED", "NO-HOLDER", "REFUSED"),
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

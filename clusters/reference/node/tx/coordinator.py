@@ -40,7 +40,7 @@ from clusters.reference.node.tx.limits import (
     error,
 )
 from clusters.reference.node.tx.partition import SNAPSHOT_S
-from clusters.reference.node.tx.primary_client import NOT_DONE, PrimaryClient
+from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
     NO_TOKEN,
@@ -61,19 +61,6 @@ from clusters.reference.node.wire.messages import (
     TxnId,
     Validate,
     Version,
-)
-
-MET_ANOTHER = (codes.CONFLICT, codes.LOCK_TIMEOUT)
-# Home's answers when it did not commit, and never will.
-NOT_COMMITTED = (
-    *NOT_DONE,
-    *MET_ANOTHER,
-    codes.ABORTED,
-    codes.LOST,
-    codes.EXPIRED,
-    codes.OVERLOADED,
-    codes.TOO_LARGE,
-    codes.CLOCK_DRIFT,
 )
 
 
@@ -141,7 +128,7 @@ class Transaction:
         if isinstance(answer, CommitReply):
             return answer.ts
         failed = _failed(answer)
-        if failed.code in NOT_COMMITTED:
+        if failed.code in codes.DEFINITE:
             self._tokens = tokens
         raise TxError(failed)
 
@@ -204,7 +191,7 @@ class Transaction:
         for answer in answers:
             if not isinstance(answer, wanted):
                 failed = _failed(answer)
-                if failed.code in MET_ANOTHER:
+                if failed.code in codes.CONFLICTS:
                     raise TxError(failed)
                 raise error(codes.ABORTED, f"{text}: {failed.code}: {failed.message}")
 

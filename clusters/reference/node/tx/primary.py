@@ -468,7 +468,7 @@ class Primary:
         if isinstance(done, wanted):
             return done
         failed = done if isinstance(done, Failed) else self.refusal()
-        if failed.code in (codes.NOT_LEADER, codes.OVERLOADED, codes.TOO_LARGE):
+        if failed.code in codes.NOT_PROPOSED:
             self.drop(txn)
         elif planted("doubt-called-abort"):
             return Failed(codes.ABORTED, failed.message)

@@ -19,8 +19,6 @@ from clusters.reference.node.wire.messages import (
 )
 
 ROUTE_POLL_S = 0.05
-# Certainly nothing was done: the next primary may be asked.
-NOT_DONE = (codes.NO_PRIMARY, codes.NOT_PRIMARY, codes.NOT_LEADER, codes.UNREACHABLE)
 
 Ask = Callable[[str, PeerBody, float], Awaitable[PeerAnswer]]
 Notify = Callable[[str, PeerBody], None]
@@ -57,7 +55,7 @@ class PrimaryClient:
                 answer = await self._ask(node, body, left_s)
             if not isinstance(answer, Failed):
                 return answer
-            repeat = answer.code in NOT_DONE or (again and answer.code == codes.PEER_LOST)
+            repeat = answer.code in codes.NOT_SERVED or (again and answer.code == codes.PEER_LOST)
             if not repeat or loop.time() + ROUTE_POLL_S >= give_up_s:
                 return answer
             await asyncio.sleep(ROUTE_POLL_S)

@@ -1,5 +1,5 @@
-"""The store's error codes, as they travel. The meaning of each for a transaction is in the
-adapter's table (``clusters/reference/errors.py``).
+"""The store's error codes, as they travel, and which of them are definite for a commit. The reason
+of each is in the adapter's table (``clusters/reference/errors.py``).
 """
 
 from __future__ import annotations
@@ -25,3 +25,25 @@ LEASE_LOST = "LEASE-LOST"
 LEADER_LOST = "LEADER-LOST"
 PEER_LOST = "PEER-LOST"
 COMMIT_TIMEOUT = "COMMIT-TIMEOUT"
+
+CONFLICTS = (CONFLICT, LOCK_TIMEOUT)
+"""The transaction met another one: the partition served, and decided for the other."""
+
+NOT_SERVED = (NO_PRIMARY, NOT_PRIMARY, NOT_LEADER, UNREACHABLE)
+"""The request reached no primary that acted on it: the next one may be asked."""
+
+NOT_PROPOSED = (NOT_LEADER, OVERLOADED, TOO_LARGE)
+"""A raft group's refusals of a command that it did not take into its log."""
+
+DEFINITE = frozenset(
+    (
+        *CONFLICTS,
+        *NOT_SERVED,
+        *NOT_PROPOSED,
+        *(LOST, ABORTED, EXPIRED, CLOCK_DRIFT),
+        *(NO_TRANSACTION, KIND, READ_ONLY, SNAPSHOT_TOO_OLD, SNAPSHOT_BUSY),
+    )
+)
+"""As the answer to a commit: it did not happen and never will. Nothing was proposed to any log, or
+the log itself decided against it.
+"""
