@@ -23,10 +23,10 @@ import click
 import msgspec
 from calibrator import calibrate
 
-from cli.campaigns.seeds import CRASHES
 from cli.wiring import machine
 from clusters.reference.hunts import overrides
 from clusters.reference.node.bugs import KNOWN
+from harness.campaigns.cell import CRASHES
 from harness.outcome import Outcome
 from harness.plan.plan import Plan, dumps, load
 from harness.protocols.verdict import Verdict

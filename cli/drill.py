@@ -19,14 +19,12 @@ from cli.session import Session, say
 from cli.signals import stopping
 from harness.errors import FiredrillError, Interrupted
 from harness.history.manifest import read_manifest
-from harness.outcome import EXIT_INTERRUPTED, Outcome, worst
+from harness.outcome import FAILED, Outcome, exit_code, worst
 from harness.plan.plan import Plan
 from harness.run.directory import RunDirectory
 from harness.run.progress import Progress
 from harness.run.stop import Stop
 from results.store.store import RunStore
-
-FAILED = (Outcome.VIOLATION, Outcome.HARNESS_ERROR)
 
 
 class Keep(enum.StrEnum):
@@ -83,9 +81,7 @@ def one(
     judged = drill.judged or drill.judge(directory)
     outcome = judged.outcome
     session.found(outcome)
-    code = outcome.exit_code
-    if read_manifest(directory).interrupted and outcome is not Outcome.VIOLATION:
-        code = EXIT_INTERRUPTED
+    code = exit_code(outcome, interrupted=read_manifest(directory).interrupted)
     try:
         judging.announce(directory, judged, directory.report.exists())
     except BrokenPipeError:

@@ -8,13 +8,16 @@ import attrs
 import click
 import msgspec
 
-from cli.campaigns.summary import METHOD, between
-from cli.drill import FAILED, Budget, RunOptions, one
+from cli.drill import Budget, RunOptions, one
 from cli.duration import words
 from cli.session import Session, say
+from harness.campaigns.cell import Cell, CellResult, result_of
+from harness.campaigns.pool import Begun, in_this_process
+from harness.campaigns.statistics import METHOD, between
+from harness.campaigns.summary import counted
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
-from harness.outcome import EXIT_INTERRUPTED, Outcome, worst
+from harness.outcome import EXIT_INTERRUPTED, FAILED, Outcome, exit_code, worst
 from harness.plan.plan import MAX_SEED, Plan
 from results.store.store import RunStore
 
@@ -28,24 +31,6 @@ class Bounds:
     runs: int
     until_failure: bool = False
     budget: Budget | None = None
-
-
-@attrs.frozen(kw_only=True)
-class Row:
-    """One run of a series. ``name`` is its directory, or the reason why there is none."""
-
-    number: int
-    seed: int
-    outcome: Outcome
-    code: int
-    took_s: float
-    name: str
-    kept: bool = False
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the user ended it."""
-        return self.code == EXIT_INTERRUPTED
 
 
 def seed_of(first: int, number: int) -> int:
@@ -62,33 +47,40 @@ def series(
 
     A run that the environment broke is one row; an error that would refuse every run is raised.
     """
-    rows: list[Row] = []
-    why = ""
-    while not why:
+    rows: list[CellResult] = []
+    kept, why = False, ""
+
+    def choose() -> Cell | None:
+        nonlocal why
+        if rows and (why := over(rows, bounds, kept=kept)):
+            return None
         number = len(rows) + 1
         seed = seed_of(plan.seed, number)
         say(f"run {number} of at most {bounds.runs}, seed {seed}")
-        rows.append(_row(session, plan, store, wishes, bounds, number, seed))
-        why = over(rows, bounds)
+        return Cell(plan=msgspec.structs.replace(plan, seed=seed), repetition=number)
+
+    def work(cell: Cell, _begun: Begun) -> CellResult:
+        nonlocal kept
+        result, kept = _run(session, cell, store, wishes, bounds.budget)
+        return result
+
+    # In this process: a run shows how it goes on the terminal, and hears Ctrl-C.
+    for result in in_this_process(work, choose):
+        rows.append(result)
     _show(rows, why)
     if not bounds.until_failure and (said := rate(rows)):
         click.echo(said)
-    return exit_code(rows)
+    return series_code(rows)
 
 
-def _row(
-    session: Session,
-    plan: Plan,
-    store: RunStore,
-    wishes: RunOptions,
-    bounds: Bounds,
-    number: int,
-    seed: int,
-) -> Row:
+def _run(
+    session: Session, cell: Cell, store: RunStore, wishes: RunOptions, budget: Budget | None
+) -> tuple[CellResult, bool]:
+    """Make one run of the series; tell also whether its cluster is still up."""
     began_s = time.monotonic()
     session.run, kept = None, False
     try:
-        ended = one(session, msgspec.structs.replace(plan, seed=seed), store, wishes, bounds.budget)
+        ended = one(session, cell.plan, store, wishes, budget)
         outcome, code, kept = ended.outcome, ended.code, ended.kept
     except BrokenPipeError:
         raise
@@ -96,15 +88,14 @@ def _row(
         if isinstance(error, UsageError) and session.run is None:
             raise
         outcome, code = _broken(session, error)
-    return Row(
-        number=number,
-        seed=seed,
-        outcome=outcome,
-        code=code,
-        took_s=time.monotonic() - began_s,
-        name=str(session.run.root) if session.run else "nothing was recorded",
-        kept=kept,
+    result = result_of(
+        cell,
+        outcome,
+        run=str(session.run.root) if session.run else "",
+        interrupted=code == EXIT_INTERRUPTED,
+        wall_s=time.monotonic() - began_s,
     )
+    return result, kept
 
 
 def _broken(session: Session, error: Exception) -> tuple[Outcome, int]:
@@ -120,19 +111,21 @@ def _broken(session: Session, error: Exception) -> tuple[Outcome, int]:
     return Outcome.HARNESS_ERROR, Outcome.HARNESS_ERROR.exit_code
 
 
-def over(rows: list[Row], bounds: Bounds) -> str:
-    """Return why the series ends after ``rows``; empty where it goes on."""
+def over(rows: list[CellResult], bounds: Bounds, *, kept: bool = False) -> str:
+    """Return why the series ends after ``rows``; empty where it goes on. ``kept``: the cluster of
+    the last run is up.
+    """
     last = rows[-1]
     if last.interrupted:
         return "interrupted"
-    if last.kept:
+    if kept:
         return "the cluster of the last run is kept up"
     if bounds.until_failure and last.outcome in FAILED:
         return "the last run failed"
     if len(rows) >= bounds.runs:
         return "all runs were made"
     if bounds.budget is not None:
-        left_s, longest_s = bounds.budget.left_s, max(row.took_s for row in rows)
+        left_s, longest_s = bounds.budget.left_s, max(row.wall_s for row in rows)
         if left_s < longest_s:
             return (
                 f"{words(left_s)} are left of the time budget of {words(bounds.budget.length_s)}, "
@@ -141,36 +134,34 @@ def over(rows: list[Row], bounds: Bounds) -> str:
     return ""
 
 
-def exit_code(rows: list[Row]) -> int:
+def series_code(rows: list[CellResult]) -> int:
     """Return the exit code of the worst run: a violation or a harness error outweighs an
     interruption.
     """
-    outcome = worst(row.outcome for row in rows)
     interrupted = any(row.interrupted for row in rows)
-    return EXIT_INTERRUPTED if interrupted and outcome not in FAILED else outcome.exit_code
+    return exit_code(worst(row.outcome for row in rows), interrupted=interrupted, standing=FAILED)
 
 
-def rate(rows: list[Row]) -> str:
+def rate(rows: list[CellResult]) -> str:
     """Describe the rate of violations among the runs that came to a verdict; empty for fewer than
     two. A run that shows nothing counts as one without.
 
     Only for a series whose end does not depend on its findings: else the rate would be too high.
     """
-    judged = [r for r in rows if r.outcome is not Outcome.HARNESS_ERROR and not r.interrupted]
+    judged = [row for row in rows if row.judged]
     if len(judged) < 2:
         return ""
-    found = sum(row.outcome is Outcome.VIOLATION for row in judged)
+    found = counted(judged).get(Outcome.VIOLATION, 0)
     share = f"{between(found, len(judged))} of such runs end in one ({METHOD})"
     return f"violations in {found} of {len(judged)} runs, {found / len(judged):.0%}: {share}"
 
 
-def _show(rows: list[Row], why: str) -> None:
+def _show(rows: list[CellResult], why: str) -> None:
     click.echo(f"{'run':>4}  {'seed':<19}  {'outcome':<13}  {'took':>8}  directory")
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         said = "interrupted" if row.interrupted else row.outcome.value
-        took = words(row.took_s)
-        click.echo(f"{row.number:>4}  {row.seed:<19}  {said:<13}  {took:>8}  {row.name}")
-    counts = {outcome: sum(row.outcome is outcome for row in rows) for outcome in Outcome}
-    tally = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items() if count)
+        took, where = words(row.wall_s), row.run or "nothing was recorded"
+        click.echo(f"{number:>4}  {row.seed:<19}  {said:<13}  {took:>8}  {where}")
+    tally = ", ".join(f"{count} {outcome.value}" for outcome, count in counted(rows).items())
     runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
     click.echo(f"{runs}: {tally}; {why}")

@@ -105,7 +105,7 @@ def _again(
 
 def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:
     """Tell whether the two histories are the same, and describe the difference."""
-    from cli.campaigns.seeds import digest
+    from cli.cells import digest
 
     if harmed := damaged(old, read_manifest(old)):
         return False, f"nothing to compare: {old.root.name} is damaged ({', '.join(harmed)})"

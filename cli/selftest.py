@@ -4,24 +4,26 @@ checkers' alarms.
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import statistics
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
 import msgspec
 
-from cli.campaigns.engine import SEED_LIMIT_S, campaign
-from cli.campaigns.seeds import CRASHES, LIVENESS, SeedResult
-from cli.campaigns.summary import overall
+from cli.cells import simulation
 from cli.session import Session, runs_option, say
+from harness.campaigns.cell import CRASHES, LIVENESS, Cell, CellResult
+from harness.campaigns.pool import in_turn
+from harness.campaigns.statistics import cells_per_finding, until_found
+from harness.campaigns.summary import counted, overall
 from harness.errors import UsageError
 from harness.history.files import disk_failure, write_atomically
-from harness.outcome import Outcome
+from harness.outcome import FAILED, Outcome
 from harness.plan.plan import MAX_SEED, Plan, load
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
@@ -125,57 +127,32 @@ def hunt(
     plans = (plan_of(bug, seed, on=True) for seed in range(first, first + rounds * max_seeds))
     with _ground(root) as ground:
         with drilled(plans, ground, jobs) as work:
-            results = decided(bug, work, rounds, max_seeds, first)
-        found = summed(bug, results, rounds, first)
+            found = summed(bug, work, rounds, max_seeds)
         return msgspec.structs.replace(found, run=_kept(found.run, root))
 
 
-def decided(
-    bug: str, ended: Iterable[SeedResult], rounds: int, max_seeds: int, first: int
-) -> list[SeedResult]:
-    """Return the results that count, in the order of their seeds: from ``first`` on without a gap,
-    to the one that ends the hunt. A result that ended out of turn does not count before its turn:
-    otherwise the number of seeds of a finding would depend on the machine's load.
-    """
-    waiting: dict[int, SeedResult] = {}
-    results: list[SeedResult] = []
-    hits, last = 0, first - 1
-    for result in ended:
-        waiting[result.seed] = result
-        while (turn := waiting.pop(first + len(results), None)) is not None:
-            results.append(turn)
-            if counted(bug, turn):
-                hits, last = hits + 1, turn.seed
-            if hits >= rounds or turn.seed - last >= max_seeds:
-                return results
-    return results
+def summed(bug: str, work: Iterable[CellResult], rounds: int, max_seeds: int) -> BugResult:
+    """Sum the findings among the results, in the order of their seeds, that the hunt needs."""
 
+    def hit(result: CellResult) -> bool:
+        return bool(naming(bug, result))
 
-def summed(bug: str, results: Sequence[SeedResult], rounds: int, first: int) -> BugResult:
-    """Sum the findings among ``results``, each with the seeds since the one before."""
-    ordered = sorted(results, key=lambda result: result.seed)
-    hits = [result for result in ordered if counted(bug, result)][:rounds]
-    seeds = [first - 1, *(hit.seed for hit in hits)]
-    names: dict[str, int] = {}
-    for hit in hits:
-        for name in counted(bug, hit):
-            names[name] = names.get(name, 0) + 1
+    results = list(until_found(work, hit, rounds, max_seeds))
+    hits = [result for result in results if hit(result)]
+    names = Counter(name for result in hits for name in naming(bug, result))
+    counts = counted(results)
     return BugResult(
         bug=bug,
-        seeds=max((result.seed for result in ordered), default=first - 1) - first + 1,
-        tries=tuple(later - before for before, later in itertools.pairwise(seeds)),
+        seeds=len(results),
+        tries=cells_per_finding(results, hit),
         names=dict(sorted(names.items(), key=lambda item: (-item[1], item[0]))),
-        unknown=_count(ordered, Outcome.UNKNOWN),
-        broken=_count(ordered, Outcome.HARNESS_ERROR),
+        unknown=counts.get(Outcome.UNKNOWN, 0),
+        broken=counts.get(Outcome.HARNESS_ERROR, 0),
         run=hits[0].run if hits else "",
     )
 
 
-def _count(results: Iterable[SeedResult], outcome: Outcome) -> int:
-    return sum(result.outcome is outcome for result in results)
-
-
-def counted(bug: str, result: SeedResult) -> tuple[str, ...]:
+def naming(bug: str, result: CellResult) -> tuple[str, ...]:
     """Return the anomalies that name ``bug``."""
     from clusters.reference.node.bugs import STALLING
 
@@ -232,23 +209,23 @@ def _with_clean(
     """Drill the sound node over the plans of all bugs in turn."""
     names = [each.bug for each in found]
     plans = (plan_of(names[at % len(names)], seed, on=False) for at, seed in enumerate(seeds))
-    anomalies: dict[str, int] = {}
+    anomalies: Counter[str] = Counter()
     with _ground(root) as ground:
         with drilled(plans, ground, jobs) as work:
             results = list(work)
         for result in results:
-            for name in result.anomalies:
-                anomalies[name] = anomalies.get(name, 0) + 1
-            if result.anomalies or result.outcome in (Outcome.VIOLATION, Outcome.HARNESS_ERROR):
+            anomalies.update(result.anomalies.keys())
+            if result.anomalies or result.outcome in FAILED:
                 kept = _kept(result.run, root)
                 say(f"the sound node: {result.name}: {'; '.join(result.reasons)}: {kept}")
+    counts = counted(results)
     return Summary(
         bugs=tuple(found),
         clean_seeds=len(results),
         clean_outcome=overall(results),
-        clean_unknown=_count(results, Outcome.UNKNOWN),
-        clean_broken=_count(results, Outcome.HARNESS_ERROR),
-        clean_anomalies=anomalies,
+        clean_unknown=counts.get(Outcome.UNKNOWN, 0),
+        clean_broken=counts.get(Outcome.HARNESS_ERROR, 0),
+        clean_anomalies=dict(anomalies),
         canary_rings=rings,
     )
 
@@ -282,13 +259,11 @@ def _kept(run: str, root: Path) -> str:
 @contextmanager
 def drilled(
     plans: Iterable[Plan], root: Path, jobs: int | None, *, keep: bool = False
-) -> Iterator[Iterator[SeedResult]]:
-    """Yield results as they come; leaving the block ends the children."""
-    work = campaign(plans, root, keep=keep, seed_limit_s=SEED_LIMIT_S, jobs=jobs)
-    try:
+) -> Iterator[Iterator[CellResult]]:
+    """Yield the results in the order of ``plans``; leaving the block ends the workers."""
+    cells = (Cell(plan=plan) for plan in plans)
+    with closing(simulation(root, keep=keep, jobs=jobs).results(in_turn(cells))) as work:
         yield work
-    finally:
-        work.close()  # type: ignore[attr-defined]
 
 
 def _conclude(summary: Summary, root: Path) -> int:

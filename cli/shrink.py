@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import click
 
 from cli import duration
-from cli.campaigns.seeds import CRASHES
-from cli.campaigns.summary import METHOD, between
 from cli.environment import SIMULATED
 from cli.session import Session, runs_option, say
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.trials import OutOfTime, Trials
+from harness.campaigns.cell import CRASHES
+from harness.campaigns.statistics import METHOD, between
 from harness.errors import MalformedHistory, UsageError
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
@@ -105,7 +105,7 @@ def shrink(
             jobs=jobs,
         )
         small = shrunk(plan, trials)
-        took_s, runs = time.monotonic() - began_s, len(trials.made)
+        took_s, runs = time.monotonic() - began_s, len(trials.ledger.known)
         times = repeat or (1 if simulated else REAL_REPETITIONS)
         failed = trials.times(small, times)
     for line in told(plan, small, names):

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from itertools import takewhile
 from pathlib import Path
 
 import click
 from msgspec.structs import replace
 
 from cli import duration
-from cli.campaigns.engine import SEED_LIMIT_S, campaign
-from cli.campaigns.ledger import Ledger, code_digest, sweep
-from cli.campaigns.seeds import SeedResult, plan_key
-from cli.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
+from cli.cells import code_digest, simulation
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
+from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
+from harness.campaigns.ledger import RESULTS_FILE, Ledger, sweep
+from harness.campaigns.pool import in_turn
+from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.clock import substream
 from harness.errors import PlanError
-from harness.outcome import EXIT_INTERRUPTED, Outcome
+from harness.outcome import Outcome, exit_code
 from harness.plan.overrides import merged, said
 from harness.plan.plan import MAX_SEED, Plan, load
 from harness.text import inert
@@ -86,7 +87,7 @@ FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"
     "--limit",
     "limit_s",
     type=click.FloatRange(min=1),
-    default=SEED_LIMIT_S,
+    default=CELL_LIMIT_S,
     show_default=True,
     help="Wall seconds that one seed may take.",
 )
@@ -128,20 +129,25 @@ def sim(
     with naming_source(plan, given):
         plans = seed_plans(plan, given, workloads, range(first, first + seeds))
         _refuse_unrunnable(plans)
-    ledger = Ledger(store.root, code_digest())
-    known = {} if again else ledger.known()
-    done = [known[key] for key in map(plan_key, plans) if key in known]
-    if done:
-        say(f"{len(done)} of {seeds} seeds are known from {ledger.path}")
+    cells = [Cell(plan=plan, limit_s=limit_s) for plan in plans]
+    path, code = store.root / RESULTS_FILE, code_digest()
+    ledger = Ledger(path, code) if again else Ledger.read(path, code)
+    known = [cell for cell in cells if cell.key in ledger.known]
+    left = [cell for cell in cells if cell.key not in ledger.known]
+    if known:
+        say(f"{len(known)} of {seeds} seeds are known from {path}")
+    done = [ledger.known[cell.key] for cell in known]
     for result in done:
         _announce(result)
-    left = [p for p in plans if plan_key(p) not in known]
-    if gone := sweep(store.root, {p.name for p in left}, {r.run for r in known.values()}):
+    kept = {result.run for result in ledger.known.values()}
+    if gone := sweep(store.root, {cell.plan.name for cell in left}, kept):
         say(f"removed {gone} runs that were broken off")
     began_s = time.monotonic()
-    in_time = _while_time(left, None if budget_s is None else began_s + budget_s)
-    work = campaign(in_time, store.root, keep=keep_runs, seed_limit_s=limit_s, jobs=jobs)
-    finished = _simulate(work, ledger, done, len(left))
+    end_s = math.inf if budget_s is None else began_s + budget_s
+    work = simulation(store.root, keep=keep_runs, jobs=jobs).results(
+        in_turn(left), ledger, begin_until_s=end_s
+    )
+    finished = _simulate(work, done, left, ledger)
     if finished and len(done) < seeds:
         click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
     with contextlib.suppress(OSError):  # a name for convenience
@@ -149,11 +155,6 @@ def sim(
     for line in totals(done, time.monotonic() - began_s):
         click.echo(line)
     return _conclude(overall(done, max_unknown), store, interrupted=not finished)
-
-
-def _while_time(plans: Iterable[Plan], ends_s: float | None) -> Iterator[Plan]:
-    """Yield ``plans`` until the time is over."""
-    return takewhile(lambda _: ends_s is None or time.monotonic() < ends_s, plans)
 
 
 def seed_plans(
@@ -220,26 +221,32 @@ def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> d
 
 
 def _simulate(
-    work: Iterator[SeedResult], ledger: Ledger, done: list[SeedResult], count: int
+    work: Generator[CellResult, None, None],
+    done: list[CellResult],
+    left: Sequence[Cell],
+    ledger: Ledger,
 ) -> bool:
-    """Record every result in ``done`` and the ledger; return false where the user interrupted."""
+    """Collect the results of ``left`` in ``done``; return false where the user interrupted."""
     noted_s, fresh = time.monotonic(), 0
     try:
-        with closing(work):  # type: ignore[type-var]
-            for result in work:
-                ledger.add(result)
+        with closing(work):
+            for fresh, result in enumerate(work, start=1):
                 done.append(result)
                 _announce(result)
-                fresh += 1
                 if time.monotonic() - noted_s >= NOTE_EVERY_S:
                     noted_s = time.monotonic()
-                    say(f"{fresh} of {count} seeds simulated")
+                    say(f"{fresh} of {len(left)} seeds simulated")
     except KeyboardInterrupt:
+        # Those that ended behind a seed that went on: a violation among them is proven.
+        for cell in left[fresh:]:
+            if cell.key in ledger.known:
+                done.append(ledger.known[cell.key])
+                _announce(done[-1])
         return False
     return True
 
 
-def _announce(result: SeedResult) -> None:
+def _announce(result: CellResult) -> None:
     """Print one line for a seed that is not valid, and one with the command that replays it."""
     if result.outcome is Outcome.VALID:
         return
@@ -254,6 +261,6 @@ def _announce(result: SeedResult) -> None:
 def _conclude(outcome: Outcome, store: RunStore, *, interrupted: bool) -> int:
     if interrupted:
         click.echo("interrupted: the same command goes on where it was")
-        return outcome.exit_code if outcome is Outcome.VIOLATION else EXIT_INTERRUPTED
-    click.echo(f"{outcome.value.upper()}: {outcome.meaning}: {store.root}")
-    return outcome.exit_code
+    else:
+        click.echo(f"{outcome.value.upper()}: {outcome.meaning}: {store.root}")
+    return exit_code(outcome, interrupted=interrupted)

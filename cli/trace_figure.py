@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import msgspec
 
-from cli.campaigns.seeds import CRASHES
 from cli.environment import TRACE
+from harness.campaigns.cell import CRASHES
 from harness.clock import NS_PER_S
 from harness.history.files import open_regular, write_atomically
 from harness.history.records import EventKind

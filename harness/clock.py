@@ -54,6 +54,11 @@ class RunClock:
             await asyncio.sleep(delay_s)
 
 
+def machine_s() -> float:
+    """Seconds on the machine's monotonic clock, for what lies around runs and outside of loops."""
+    return time.monotonic()
+
+
 def cpu_s() -> float:
     """Seconds of CPU that this process has used, all of its threads, in user and kernel mode."""
     return time.process_time()

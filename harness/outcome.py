@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 EXIT_USAGE = 254
 EXIT_INTERRUPTED = 130
@@ -44,8 +44,18 @@ _MEANINGS = {
     Outcome.VALID: "every promise that was tested was kept",
 }
 _WORST_FIRST = tuple(Outcome)
+FAILED = (Outcome.VIOLATION, Outcome.HARNESS_ERROR)
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
     """The worst of ``outcomes``; without any it is ``unknown``, never a pass."""
     return min(outcomes, key=_WORST_FIRST.index, default=Outcome.UNKNOWN)
+
+
+def exit_code(
+    outcome: Outcome, *, interrupted: bool, standing: Collection[Outcome] = (Outcome.VIOLATION,)
+) -> int:
+    """The exit code of a command that came to ``outcome``, and perhaps not to its end: an
+    interruption outweighs every outcome that is not ``standing``.
+    """
+    return EXIT_INTERRUPTED if interrupted and outcome not in standing else outcome.exit_code

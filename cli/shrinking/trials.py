@@ -1,28 +1,29 @@
 """Tries plans until one shows the wanted failure: the oracle of shrinking.
 
 Simulated plans are tried on all cores, and yet the answer never depends on which of them ended
-first: the lowest place that fails counts, and it counts only once all before it are known.
+first: the lowest place that fails counts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
+from functools import partial
 
 import attrs
 import msgspec
 
+from cli.cells import drive, simulation
 from cli.environment import SIMULATED
 from cli.session import say
+from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
+from harness.campaigns.ledger import Ledger
+from harness.campaigns.pool import Choose, in_this_process, in_turn
 from harness.clock import substream
-from harness.errors import FiredrillError, UsageError
 from harness.outcome import Outcome
 from harness.plan.plan import MAX_SEED, Plan
 from results.store.store import RunStore
-
-Found = tuple[int, Collection[str]]
-"""The place of a plan, and the anomalies that decided against its run."""
 
 
 class OutOfTime(Exception):
@@ -37,7 +38,7 @@ class Trials:
     Each candidate is tried ``tries`` times at most: a simulated one under as many seeds, its own
     first (a fault that is left out shifts all that follows, and then the same seed may miss the
     failure that another one still hits), a real one under its own, since no two of its runs are the
-    same. ``made`` counts runs; ``known`` keeps the results of simulated plans.
+    same. ``ledger`` keeps every run's result.
     """
 
     names: frozenset[str]
@@ -45,8 +46,7 @@ class Trials:
     store: RunStore
     ends_s: float
     jobs: int | None = None
-    made: list[str] = attrs.field(factory=list)
-    known: dict[str, bool] = attrs.field(factory=dict)
+    ledger: Ledger = attrs.field(factory=Ledger)
 
     def first(
         self, candidates: Sequence[Plan], *, tries: int | None = None
@@ -65,73 +65,50 @@ class Trials:
 
     def times(self, plan: Plan, times: int) -> int:
         """Return how often ``plan`` fails in so many runs; known results don't count."""
-        fresh = [attrs.evolve(self, tries=1, ends_s=float("inf"), known={}) for _ in range(times)]
-        return sum(trials.first([plan]) is not None for trials in fresh)
+        cells = [Cell(plan=plan, repetition=number) for number in range(1, times + 1)]
+        fresh = attrs.evolve(self, ends_s=float("inf"), ledger=Ledger())
+        return sum(fresh._fails(result) for result in fresh._tried(cells))
 
     def _first_failing(self, plans: Sequence[Plan]) -> int | None:
         if time.monotonic() >= self.ends_s:
             raise OutOfTime
-        if plans[0].cluster.provider == SIMULATED:
-            return self._simulated(plans)
-        return next((at for at, names in self._real(plans) if self.names & frozenset(names)), None)
-
-    def _simulated(self, plans: Sequence[Plan]) -> int | None:
-        """Run the plans without a known result, and decide by the order of places, not by that of
-        ends.
-        """
-        from cli.campaigns.engine import SEED_LIMIT_S, campaign
-        from cli.campaigns.seeds import plan_key
-
-        keys = [plan_key(plan) for plan in plans]
-        if (place := self._decided(keys)) is not None:
-            return place if place < len(keys) else None
-        new = {key: plan for key, plan in zip(keys, plans, strict=True) if key not in self.known}
-        limit_s = min(SEED_LIMIT_S, max(1.0, self.ends_s - time.monotonic()))
-        work = campaign(new.values(), self.store.root, seed_limit_s=limit_s, jobs=self.jobs)
-        with closing(work) as results:  # type: ignore[type-var]
-            for result in results:
-                if result.outcome is Outcome.HARNESS_ERROR:
-                    self._count_for_nothing(result.reasons)
-                self.made.append(result.key)
-                self.known[result.key] = bool(self.names & frozenset(result.anomalies))
-                if (place := self._decided(keys)) is not None:
-                    return place if place < len(keys) else None
+        with closing(self._tried(self._cells(plans))) as results:
+            for place, result in enumerate(results, start=1):
+                if self._fails(result):
+                    return place - 1
+                if place < len(plans) and time.monotonic() >= self.ends_s:
+                    raise OutOfTime
         return None
 
-    def _decided(self, keys: Sequence[str]) -> int | None:
-        """Return the first place that fails, or one past the last where none does; ``None`` while
-        some place before that is not known.
-        """
-        for place, key in enumerate(keys):
-            if key not in self.known:
-                return None
-            if self.known[key]:
-                return place
-        return len(keys)
+    def _cells(self, plans: Sequence[Plan]) -> list[Cell]:
+        """Return a cell for each plan. Two runs of one plan on real nodes are two cells."""
+        made, limit_s = len(self.ledger.known), max(1.0, self.ends_s - time.monotonic())
+        return [
+            Cell(plan=plan, limit_s=min(CELL_LIMIT_S, limit_s))
+            if plan.cluster.provider == SIMULATED
+            else Cell(plan=plan, repetition=made + number)
+            for number, plan in enumerate(plans)
+        ]
 
-    def _count_for_nothing(self, reasons: Sequence[str]) -> None:
-        if time.monotonic() >= self.ends_s:
-            raise OutOfTime
-        say(f"a trial came to nothing: {'; '.join(reasons)}")
+    def _tried(self, cells: Sequence[Cell]) -> Generator[CellResult, None, None]:
+        """Yield the results of ``cells``; raises ``OutOfTime`` for one that had too little time."""
+        told = frozenset(self.ledger.known)
+        simulated = cells[0].plan.cluster.provider == SIMULATED
+        with closing(self._results(in_turn(cells), simulated)) as results:
+            for result in results:
+                if result.outcome is Outcome.HARNESS_ERROR and result.key not in told:
+                    if time.monotonic() >= self.ends_s:
+                        raise OutOfTime
+                    say(f"a trial came to nothing: {'; '.join(result.reasons)}")
+                yield result
 
-    def _real(self, plans: Sequence[Plan]) -> Iterator[Found]:
-        from cli import judging
-        from cli.wiring import run_plan
-        from harness.run.progress import Silent
-        from harness.run.stop import Stop
+    def _results(self, choose: Choose, simulated: bool) -> Generator[CellResult, None, None]:
+        if simulated:
+            return simulation(self.store.root, jobs=self.jobs).results(choose, self.ledger)
+        return in_this_process(partial(drive, runs_dir=self.store.root), choose, self.ledger)
 
-        for place, plan in enumerate(plans):
-            if time.monotonic() >= self.ends_s:
-                raise OutOfTime
-            self.made.append(plan.name)
-            try:
-                run = run_plan(plan, self.store.root, Silent(), Stop())
-                yield place, judging.judge(run, None, report=False).verdict.anomalies
-            except UsageError:
-                raise
-            except FiredrillError as error:
-                say(f"a trial came to nothing: {error}")
-                yield place, ()
+    def _fails(self, result: CellResult) -> bool:
+        return not self.names.isdisjoint(result.anomalies)
 
 
 def reseeded(plan: Plan, turn: int) -> Plan:

@@ -9,7 +9,8 @@ import pytest
 from cli import drill, repeat
 from cli.duration import words
 from cli.main import execute
-from cli.repeat import Bounds, Row, exit_code, over, rate, seed_of
+from cli.repeat import Bounds, over, rate, seed_of, series_code
+from harness.campaigns.cell import CellResult
 from harness.clock import NS_PER_S
 from harness.history.manifest import read_manifest
 from harness.outcome import EXIT_INTERRUPTED, Outcome
@@ -21,15 +22,16 @@ SIM = ["run", "--provider", "sim", "--executor", "local", "--set", "nemesis.mix=
 SHORT = ["--duration", "2", "--concurrency", "4", "--set", "check.min_ok=10", "--nodes", "3"]
 
 
-def row(outcome: Outcome = Outcome.VALID, *, code: int | None = None, kept: bool = False) -> Row:
-    return Row(
-        number=1,
+def row(outcome: Outcome = Outcome.VALID, *, interrupted: bool = False) -> CellResult:
+    return CellResult(
+        key="k",
         seed=1,
+        name="n",
+        workload="w",
         outcome=outcome,
-        code=outcome.exit_code if code is None else code,
-        took_s=10.0,
-        name="runs/x",
-        kept=kept,
+        run="runs/x",
+        interrupted=interrupted,
+        wall_s=10.0,
     )
 
 
@@ -113,12 +115,15 @@ def test_a_run_that_the_environment_broke_is_one_row_of_many(
         ([row(Outcome.VIOLATION)], Bounds(runs=9), ""),
         ([row(Outcome.VIOLATION)], Bounds(runs=9, until_failure=True), "the last run failed"),
         ([row(Outcome.UNKNOWN)], Bounds(runs=9, until_failure=True), ""),
-        ([row(code=EXIT_INTERRUPTED)], Bounds(runs=9), "interrupted"),
-        ([row(kept=True)], Bounds(runs=9), "the cluster of the last run is kept up"),
+        ([row(interrupted=True)], Bounds(runs=9), "interrupted"),
     ],
 )
-def test_what_ends_a_series(rows: list[Row], bounds: Bounds, why: str) -> None:
+def test_what_ends_a_series(rows: list[CellResult], bounds: Bounds, why: str) -> None:
     assert over(rows, bounds) == why
+
+
+def test_a_cluster_that_is_kept_up_ends_a_series() -> None:
+    assert over([row()], Bounds(runs=9), kept=True) == "the cluster of the last run is kept up"
 
 
 def test_no_run_is_begun_that_may_not_fit_the_budget() -> None:
@@ -134,18 +139,18 @@ def test_no_run_is_begun_that_may_not_fit_the_budget() -> None:
 
 
 def test_the_worst_row_decides() -> None:
-    interrupted = row(Outcome.UNKNOWN, code=EXIT_INTERRUPTED)
+    interrupted = row(Outcome.UNKNOWN, interrupted=True)
 
-    assert exit_code([row(), row()]) == 0
-    assert exit_code([row(), row(Outcome.UNKNOWN)]) == 2
-    assert exit_code([row(), interrupted]) == EXIT_INTERRUPTED
-    assert exit_code([row(Outcome.VIOLATION), interrupted]) == 1
-    assert exit_code([row(Outcome.HARNESS_ERROR), interrupted]) == 255
+    assert series_code([row(), row()]) == 0
+    assert series_code([row(), row(Outcome.UNKNOWN)]) == 2
+    assert series_code([row(), interrupted]) == EXIT_INTERRUPTED
+    assert series_code([row(Outcome.VIOLATION), interrupted]) == 1
+    assert series_code([row(Outcome.HARNESS_ERROR), interrupted]) == 255
 
 
 def test_a_series_says_how_often_such_runs_fail_and_how_sure_that_is() -> None:
     found, other = row(Outcome.VIOLATION), [row(), row(Outcome.UNKNOWN)]
-    unjudged = [row(Outcome.HARNESS_ERROR), row(Outcome.UNKNOWN, code=EXIT_INTERRUPTED)]
+    unjudged = [row(Outcome.HARNESS_ERROR), row(Outcome.UNKNOWN, interrupted=True)]
 
     assert rate([found, found, *other, *unjudged]) == (
         "violations in 2 of 4 runs, 50%: between 7% and 93% of such runs end in one "

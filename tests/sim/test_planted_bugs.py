@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from cli import selftest
-from cli.campaigns.seeds import SeedResult, run_seed
 from cli.canary import run_canary
-from cli.selftest import BugResult, Summary, counted, decided, plan_of, summed
+from cli.cells import simulate
+from cli.selftest import BugResult, Summary, naming, plan_of, summed
 from clusters.reference import hunts
 from clusters.reference.node import bugs
+from harness.campaigns.cell import Cell, CellResult
 from harness.outcome import Outcome
 from harness.plan.plan import Plan
 from harness.run.directory import RunDirectory
@@ -62,6 +63,10 @@ def test_drills_are_written_for_bugs_that_there_are() -> None:
     assert set(hunts.OWN) <= set(bugs.KNOWN)
 
 
+def simulated(plan: Plan, into: Path, *, keep: bool = False) -> CellResult:
+    return simulate(Cell(plan=plan), lambda _run: None, runs_dir=into, keep=keep)
+
+
 @pytest.mark.parametrize(
     ("bug", "seed", "name"),
     [
@@ -75,13 +80,13 @@ def test_drills_are_written_for_bugs_that_there_are() -> None:
 def test_a_planted_bug_is_found_by_what_it_did(
     bug: str, seed: int, name: str, tmp_path: Path
 ) -> None:
-    result = run_seed(plan_of(bug, seed, on=True), tmp_path, keep=False)
+    result = simulated(plan_of(bug, seed, on=True), tmp_path)
 
-    assert name in counted(bug, result)
+    assert name in naming(bug, result)
 
 
 def test_a_sound_run_is_clean_and_falsified_it_is_not(tmp_path: Path) -> None:
-    result = run_seed(plan_of("term-not-persisted", 1, on=False), tmp_path, keep=True)
+    result = simulated(plan_of("term-not-persisted", 1, on=False), tmp_path, keep=True)
 
     assert (result.outcome, result.anomalies) == (Outcome.VALID, {})
     heard = run_canary(RunDirectory(Path(result.run)))
@@ -89,8 +94,8 @@ def test_a_sound_run_is_clean_and_falsified_it_is_not(tmp_path: Path) -> None:
     assert {"lost-write", "diverged-replicas"} <= set(heard.after)
 
 
-def result(seed: int, *names: str, outcome: Outcome | None = None, run: str = "") -> SeedResult:
-    return SeedResult(
+def result(seed: int, *names: str, outcome: Outcome | None = None, run: str = "") -> CellResult:
+    return CellResult(
         key="",
         seed=seed,
         name="",
@@ -102,12 +107,8 @@ def result(seed: int, *names: str, outcome: Outcome | None = None, run: str = ""
 
 
 def test_the_median_counts_the_seeds_of_each_finding() -> None:
-    found = summed(
-        "no-fsync",
-        [result(4, "lost-write"), result(1), result(2, "node-exit"), result(3, "G0", "lost-write")],
-        rounds=3,
-        first=1,
-    )
+    ended = [result(1), result(2, "node-exit"), result(3, "G0", "lost-write")]
+    found = summed("no-fsync", [*ended, result(4, "lost-write")], 3, 50)
 
     assert (found.tries, found.median) == ((3, 1), 2)  # that a node died of it does not count
     assert found.names == {"lost-write": 2, "G0": 1}
@@ -116,24 +117,22 @@ def test_the_median_counts_the_seeds_of_each_finding() -> None:
 def test_a_standstill_names_only_bugs_that_do_nothing_else() -> None:
     stood_still = result(1, "liveness", "node-exit")
 
-    assert counted("no-fsync", stood_still) == ()
-    assert counted("laggard-left-behind", stood_still) == ("liveness",)
+    assert naming("no-fsync", stood_still) == ()
+    assert naming("laggard-left-behind", stood_still) == ("liveness",)
 
 
-def test_which_seeds_count_does_not_depend_on_which_end_first() -> None:
-    ended = [result(4, "G0"), result(3, "G0"), result(2), result(1, "G0"), result(5, "G0")]
+def test_a_hunt_counts_the_seeds_up_to_its_last_finding_or_till_it_gives_up() -> None:
+    ended = [result(1, "G0"), result(2), result(3, "G0"), result(4, "G0")]
+    found = summed("no-fsync", ended, 2, 50)
+    assert (found.seeds, found.tries, found.names) == (3, (1, 2), {"G0": 2})
 
-    for order in (ended, sorted(ended, key=lambda each: each.seed)):
-        counting = decided("no-fsync", iter(order), 2, 50, 1)
-        assert [each.seed for each in counting] == [1, 2, 3]
-        assert summed("no-fsync", counting, 2, 1).tries == (1, 2)
-    missed = [result(seed) for seed in (3, 1, 2, 4)]
-    assert [each.seed for each in decided("no-fsync", iter(missed), 2, 3, 1)] == [1, 2, 3]
+    missed = summed("no-fsync", [result(seed) for seed in (1, 2, 3, 4)], 2, 3)
+    assert (missed.seeds, missed.tries, missed.run) == (3, (), "")
 
 
 def test_a_seed_that_came_to_no_verdict_is_told_apart_from_one_that_shows_nothing() -> None:
     ended = [result(1, outcome=Outcome.HARNESS_ERROR), result(2, outcome=Outcome.UNKNOWN)]
-    found = summed("no-fsync", ended, 1, 1)
+    found = summed("no-fsync", ended, 1, 2)
 
     assert (found.broken, found.unknown) == (1, 1)
 
@@ -173,7 +172,7 @@ def test_a_hunt_leaves_the_runs_of_others_alone_and_of_its_own_the_first_finding
         (tmp_path / name).mkdir()
 
     @contextmanager
-    def two_findings(plans: object, root: Path, jobs: object) -> Iterator[Iterator[SeedResult]]:
+    def two_findings(plans: object, root: Path, jobs: object) -> Iterator[Iterator[CellResult]]:
         ours = [root / f"20261121-190000-no-fsync-{seed}-ffff" for seed in (1, 2, 3)]
         for run in ours:
             run.mkdir()
@@ -191,7 +190,7 @@ def test_the_sound_node_is_judged_by_all_its_seeds_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
-    def seeds(plans: Iterator[Plan], root: Path, jobs: object) -> Iterator[Iterator[SeedResult]]:
+    def seeds(plans: Iterator[Plan], root: Path, jobs: object) -> Iterator[Iterator[CellResult]]:
         yield (result(plan.seed, outcome=Outcome.UNKNOWN) for plan in plans)
 
     monkeypatch.setattr(selftest, "drilled", seeds)

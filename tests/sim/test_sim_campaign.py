@@ -6,20 +6,20 @@ import itertools
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cli.campaigns import engine as campaigns
-from cli.campaigns.engine import campaign
-from cli.campaigns.ledger import Ledger
-from cli.campaigns.seeds import SeedResult, failed, plan_key
-from cli.campaigns.summary import overall, totals
+from cli.cells import simulation
 from cli.replay import clipped, compared, faults_compared
-from cli.sim import _given, seed_plans
+from cli.sim import _given, _simulate, seed_plans
+from harness.campaigns.cell import Cell, CellResult, RunStats, result_of
+from harness.campaigns.ledger import Ledger
+from harness.campaigns.pool import in_turn
+from harness.campaigns.summary import overall, totals
 from harness.errors import PlanError
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
@@ -48,8 +48,9 @@ def small(seed: int, **more: object) -> Plan:
     return load(None, given | {key.replace("__", "."): value for key, value in more.items()})
 
 
-def results(*plans: Plan, into: Path, **wishes: object) -> dict[int, SeedResult]:
-    with closing(campaign(plans, into, **wishes)) as found:  # type: ignore[arg-type, type-var]
+def results(*plans: Plan, into: Path, **wishes: object) -> dict[int, CellResult]:
+    cells = in_turn(Cell(plan=plan) for plan in plans)
+    with closing(simulation(into, **wishes).results(cells)) as found:  # type: ignore[arg-type]
         return {result.seed: result for result in found}
 
 
@@ -58,8 +59,9 @@ def test_each_seed_is_run_judged_and_thrown_away_where_it_is_valid(tmp_path: Pat
 
     assert [found[seed].outcome for seed in (1, 2)] == [Outcome.VALID] * 2
     assert found[1].digest != found[2].digest
-    assert all(result.ok > 25 and result.simulated_s > 7 for result in found.values())
-    assert all({"kill", "disk-full"} <= result.hits.keys() for result in found.values())
+    stats = [result.stats for result in found.values()]
+    assert all(run.ok > 25 and run.simulated_s > 7 for run in stats)
+    assert all({"kill", "disk-full"} <= run.hits.keys() for run in stats)
     assert list(tmp_path.iterdir()) == []  # nor a name that leads nowhere
 
 
@@ -126,88 +128,20 @@ def all_nodes_killed() -> list[dict[str, object]]:
     ]
 
 
-def test_a_child_that_dies_or_does_not_end_is_a_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def bad(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
-        if plan.seed == 1:
-            os._exit(9)
-        if plan.seed == 2:
-            time.sleep(60)
-        raise ValueError("no more")
-
-    monkeypatch.setattr(campaigns, "run_seed", bad)
-    found = results(small(1), small(2), small(3), into=tmp_path, seed_limit_s=1.0)
-
-    assert {result.outcome for result in found.values()} == {Outcome.HARNESS_ERROR}
-    assert found[1].reasons == ("it died (exit code 9)",)
-    assert found[2].reasons == ("no end within 1 s",)
-    assert found[3].reasons == ("ValueError: no more",)
-
-
-def test_a_seed_that_made_no_run_is_not_told_with_the_run_of_another(
+def test_a_seed_that_breaks_off_says_where_its_run_is_and_not_that_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "20261121-180000-small-1-abcd").mkdir()
-    (tmp_path / "20261121-180000-small-2-abcd").mkdir()
-    made = tmp_path / "20261121-180001-small-2-0000"
+    monkeypatch.setattr("checkers.engine.analyze.analyze", lambda *_, **__: os._exit(9))
 
-    def broken(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
-        if plan.seed == 2:
-            made.mkdir()
-        raise ValueError("no more")
+    refused = small(1, workload__nope=1)
+    found = results(refused, small(2), into=tmp_path)
 
-    monkeypatch.setattr(campaigns, "run_seed", broken)
-    found = results(small(1), small(2), into=tmp_path)
-
-    assert [found[seed].run for seed in (1, 2)] == ["", str(made)]
-
-
-def test_closing_a_campaign_ends_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pids = tmp_path / "pids"
-
-    def slow(plan: Plan, runs_dir: Path, *, keep: bool) -> SeedResult:
-        if plan.seed:
-            with pids.open("a") as file:
-                file.write(f"{os.getpid()}\n")
-            time.sleep(60)
-        raise ValueError("the first")
-
-    monkeypatch.setattr(campaigns, "run_seed", slow)
-    with closing(campaign([small(0), small(1), small(2)], tmp_path, jobs=2)) as found:  # type: ignore[type-var]
-        next(found)
-
-    for pid in pids.read_text().split() if pids.exists() else ():
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid), 0)
-
-
-def test_a_ledger_knows_what_this_code_came_to_and_nothing_else(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, "code-1")
-    one, two = (
-        SeedResult(key=f"k{n}", seed=n, name="n", workload="bank", outcome=Outcome.VALID)
-        for n in (1, 2)
-    )
-    assert ledger.known() == {}
-    ledger.add(one)
-    Ledger(tmp_path, "code-2").add(two)
-    with ledger.path.open("ab") as file:
-        file.write(b'{"code": "code-1", "result": {"torn')
-
-    assert Ledger(tmp_path, "code-1").known() == {"k1": one}
-
-
-def test_a_seed_that_came_to_no_verdict_is_tried_again(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path, "code-1")
-    ledger.add(failed(small(1), "no end within 120 s", None, 120.0))
-    assert ledger.known() == {}
-
-    whole = result(1, Outcome.VALID, key=plan_key(small(1)))
-    ledger.add(whole)
-    ledger.add(failed(small(1), "it died (signal 9)", None, 1.0))  # of --again
-    assert ledger.known() == {whole.key: whole}
+    assert found[1].run == ""
+    assert found[1].reasons[0].startswith("PlanError: ")
+    assert found[2].reasons == ("it died (exit code 9)",)
+    (made,) = tmp_path.glob("*-small-2-????")
+    assert found[2].run == str(made)
 
 
 def test_a_seed_that_showed_nothing_is_known_since_it_would_show_nothing_again(
@@ -218,14 +152,14 @@ def test_a_seed_that_showed_nothing_is_known_since_it_would_show_nothing_again(
     assert (first.outcome, first.digest) == (Outcome.UNKNOWN, second.digest)
     assert first.reasons == second.reasons
 
-    ledger = Ledger(tmp_path, "code-1")
-    ledger.add(first)
-    assert ledger.known() == {first.key: first}
+    path = tmp_path / "campaign.jsonl"
+    Ledger(path, "code-1").add(first)
+    assert Ledger.read(path, "code-1").known == {Cell(plan=vacuous).key: first}
 
 
-def result(seed: int, outcome: Outcome, **more: object) -> SeedResult:
+def result(seed: int, outcome: Outcome, **more: object) -> CellResult:
     given = {"key": str(seed), "seed": seed, "name": "n", "workload": "w", "outcome": outcome}
-    return SeedResult(**(given | more))  # type: ignore[arg-type]
+    return CellResult(**(given | more))  # type: ignore[arg-type]
 
 
 def test_a_few_seeds_that_show_nothing_are_let_pass_and_a_violation_never_is() -> None:
@@ -243,10 +177,9 @@ def test_a_few_seeds_that_show_nothing_are_let_pass_and_a_violation_never_is() -
 def test_the_sums_add_up() -> None:
     hits = {"kill": {"other voter": 2}}
     tried = ("kill", "wipe")
-    one = result(
-        1, Outcome.VALID, ok=90, fail=10, changes=2, open_changes=1, hits=hits, tried=tried
-    )
-    two = result(2, Outcome.UNKNOWN, ok=50, info=50, hits=hits)
+    first = RunStats(ok=90, fail=10, changes=2, open_changes=1, hits=hits, tried=tried)
+    one = result(1, Outcome.VALID, stats=first)
+    two = result(2, Outcome.UNKNOWN, stats=RunStats(ok=50, info=50, hits=hits))
     text = "\n".join(totals([one, two], 1.0))
 
     assert "2 seeds: unknown 1, valid 1" in text
@@ -261,7 +194,7 @@ def test_seeds_take_turns_among_workloads_and_take_a_few_kinds_each() -> None:
     plans = seed_plans(None, {}, (), range(20))
 
     assert [plan.workload.name for plan in plans[:2]] == ["list-append", "bank"]
-    assert len({plan_key(plan) for plan in plans}) == 20
+    assert len({Cell(plan=plan).key for plan in plans}) == 20
     assert all(1 <= len(plan.nemesis.mix) <= 4 for plan in plans)
     assert len({kind for plan in plans for kind in plan.nemesis.mix}) > 10
     assert seed_plans(None, {}, (), range(20)) == plans
@@ -313,6 +246,24 @@ def test_what_would_refuse_every_seed_is_told_before_any(tmp_path: Path) -> None
         assert done.returncode == 254, done.stderr
         assert said in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_what_ended_behind_a_seed_that_goes_on_is_told_when_the_user_interrupts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    left = [Cell(plan=small(seed)) for seed in range(4)]
+    ledger = Ledger()
+
+    def work() -> Generator[CellResult, None, None]:
+        for place in (0, 2):
+            ledger.add(result_of(left[place], Outcome.VIOLATION, ("why",)))
+        yield ledger.known[left[0].key]
+        raise KeyboardInterrupt
+
+    done: list[CellResult] = []
+    assert not _simulate(work(), done, left, ledger)
+    assert [result.seed for result in done] == [0, 2]
+    assert capsys.readouterr().out.count("VIOLATION: why") == 2
 
 
 def test_a_campaign_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cli.campaigns.engine import campaign
+from cli.cells import simulation
+from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
+from harness.campaigns.pool import in_turn
 from harness.outcome import Outcome
 from harness.plan.plan import Plan, load
 
@@ -23,16 +26,22 @@ def buggy() -> list[Path]:
     return [path for path in simulated if plans[path].system.options.get("bugs")]
 
 
+def simulated(
+    plans: list[Plan], into: Path, limit_s: float = CELL_LIMIT_S
+) -> Generator[CellResult, None, None]:
+    return simulation(into).results(in_turn(Cell(plan=plan, limit_s=limit_s) for plan in plans))
+
+
 def test_minutes_of_the_long_simulation_are_valid_and_have_every_kind_of_fault(
     tmp_path: Path,
 ) -> None:
     plan = load(SCENARIOS / "long-simulation.toml", {"drive.duration_s": 245, "check.min_ok": 500})
-    with closing(campaign([plan], tmp_path, seed_limit_s=600)) as found:  # type: ignore[type-var]
+    with closing(simulated([plan], tmp_path, limit_s=600)) as found:
         (result,) = found
 
     assert result.outcome is Outcome.VALID, result.reasons
-    assert sorted(result.tried) == sorted(plan.nemesis.mix)
-    assert len(result.tried) == 20
+    assert sorted(result.stats.tried) == sorted(plan.nemesis.mix)
+    assert len(result.stats.tried) == 20
 
 
 def under(plan: Plan, seed: int) -> Plan:
@@ -49,11 +58,11 @@ def test_a_shrunk_scenario_fails_and_without_its_bug_it_does_not(
 ) -> None:
     plan = load(path)
     sound = load(path, {"system.bugs": []})
-    with closing(campaign([sound], tmp_path)) as found:  # type: ignore[type-var]
+    with closing(simulated([sound], tmp_path)) as found:
         assert [result.outcome for result in found] == [Outcome.VALID]
 
     seeds = [plan.seed, *range(1, SEEDS)]
-    with closing(campaign([under(plan, seed) for seed in seeds], tmp_path)) as found:  # type: ignore[type-var]
+    with closing(simulated([under(plan, seed) for seed in seeds], tmp_path)) as found:
         first = next((r for r in found if r.outcome is Outcome.VIOLATION), None)
 
     assert first is not None

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import select
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cli.campaigns import engine as campaigns
-from cli.campaigns.engine import campaign
-from cli.campaigns.seeds import SeedResult, plan_key
+from cli import cells
+from cli.cells import simulation
 from cli.main import execute
 from cli.shrink import confidence, failures, head, told
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.trials import OutOfTime, Trials, reseeded
+from harness.campaigns.cell import Cell, CellResult, result_of
+from harness.campaigns.pool import Begun, in_turn
 from harness.errors import UsageError
 from harness.history.manifest import SEALED, write_manifest
 from harness.outcome import Outcome
@@ -77,8 +78,8 @@ def shrink(run: str | Path, *flags: str | Path) -> int:
 def test_a_run_is_shrunk_to_the_same_plan_every_time_and_that_plan_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with closing(campaign([load(None, FAILING)], tmp_path)) as results:  # type: ignore[type-var]
-        (found,) = results
+    with closing(simulation(tmp_path).results(in_turn([Cell(plan=load(None, FAILING))]))) as work:
+        (found,) = work
     assert found.outcome is Outcome.VIOLATION
 
     texts = []
@@ -167,29 +168,43 @@ def trials(tmp_path: Path, **more: object) -> Trials:
 def test_the_first_in_place_counts_and_not_the_first_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[str] = []
-    failing = (1, 3)
+    wanted, begun = plans(5), tmp_path / "begun"
 
-    def backwards(wanted: list[Plan], *_: object, **__: object) -> Iterator[SeedResult]:
-        for place, plan in reversed(list(enumerate(wanted))):
-            begun.append(plan_key(plan))
-            yield SeedResult(
-                key=plan_key(plan),
-                seed=plan.seed,
-                name=plan.name,
-                workload=plan.workload.name,
-                outcome=Outcome.VIOLATION if place in failing else Outcome.VALID,
-                anomalies={"lost-write": 1} if place in failing else {},
-            )
+    def backwards(cell: Cell, _begun: Begun, **_: object) -> CellResult:
+        place = wanted.index(cell.plan)
+        with begun.open("a") as file:
+            file.write(f"{place}\n")
+        ends_s = time.monotonic() + 30
+        while place == 0 and begun.read_text().count("\n") < 5:  # it is the last to end
+            assert time.monotonic() < ends_s
+            select.select([], [], [], 0.005)
+        fails = place in (1, 3)
+        outcome = Outcome.VIOLATION if fails else Outcome.VALID
+        return result_of(cell, outcome, anomalies={"lost-write": 1} if fails else {})
 
-    monkeypatch.setattr(campaigns, "campaign", lambda w, *a, **k: backwards(list(w), *a, **k))
-    asked = trials(tmp_path)
+    monkeypatch.setattr(cells, "simulate", backwards)
+    asked = trials(tmp_path, jobs=2)
 
     assert asked.first([]) is None
-    assert asked.first(plans(5)) == (1, plans(5)[1])
-    assert len(begun) == 5  # place 0 ended last, and had to be waited for
-    assert asked.first(plans(5)[2:]) == (1, plans(5)[3])  # known, and not run again
-    assert len(begun) == len(asked.made) == 5
+    assert asked.first(wanted) == (1, wanted[1])
+    assert asked.first(wanted[2:]) == (1, wanted[3])  # known, and not run again
+    assert sorted(begun.read_text().split()) == ["0", "1", "2", "3", "4"]
+    assert asked.times(wanted[3], 2) == 2  # what is known does not count
+    assert begun.read_text().split()[5:] == ["3", "3"]
+
+
+def test_a_trial_that_came_to_nothing_is_said_once_and_fails_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(cell: Cell, _begun: Begun, **_: object) -> CellResult:
+        raise ValueError("no more")
+
+    monkeypatch.setattr(cells, "simulate", broken)
+    asked = trials(tmp_path)
+
+    assert asked.first(plans(1)) is None
+    assert asked.first(plans(1)) is None
+    assert capsys.readouterr().err.count("a trial came to nothing: ValueError: no more") == 1
 
 
 def test_no_trial_begins_after_the_time_is_over(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
-"""Figures of a sealed run for the sums of a campaign: its load, and the faults' targets."""
+"""Reads the figures of a sealed run: its load, and the targets of its faults."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.campaigns.cell import RunStats
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind
@@ -19,20 +19,6 @@ from harness.run.directory import RunDirectory
 NO_ROLE = "no role"  # of a target that held none
 
 
-@attrs.frozen(kw_only=True)
-class RunStats:
-    """See ``cli.campaigns.seeds.SeedResult`` for the fields of the same names."""
-
-    ok: int
-    fail: int
-    info: int
-    changes: int
-    open_changes: int
-    tried: tuple[str, ...]
-    hits: dict[str, dict[str, int]]
-    simulated_s: float
-
-
 def run_stats(run: RunDirectory) -> RunStats:
     """Read the tables of the sealed ``run``."""
     history = load(run)
@@ -40,6 +26,7 @@ def run_stats(run: RunDirectory) -> RunStats:
     types = Counter(transactions["type"].to_pylist())
     changes, under_load = _changes(history, transactions)
     faults = history.faults().to_pylist()
+    end_ns = max((at_ns for _, at_ns in history.manifest.phases), default=0)
     return RunStats(
         ok=types["ok"],
         fail=types["fail"],
@@ -48,7 +35,7 @@ def run_stats(run: RunDirectory) -> RunStats:
         open_changes=under_load,
         tried=tuple(sorted({row["kind"] for row in faults})),
         hits=_hits(faults),
-        simulated_s=max((at_ns for _, at_ns in history.manifest.phases), default=0) / NS_PER_S,
+        simulated_s=round(end_ns / NS_PER_S, 3),
     )
 
 

@@ -1,0 +1,143 @@
+"""How a cell of a campaign is run and judged: simulated in a worker of a pool, or on real nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import msgspec
+
+import harness
+from harness.campaigns.cell import Cell, CellResult, failed, result_of
+from harness.campaigns.pool import Begun, Pool
+from harness.errors import FiredrillError, UsageError
+from harness.history.files import write_atomically
+from harness.history.manifest import read_manifest
+from harness.outcome import Outcome
+from harness.run.directory import RunDirectory
+from harness.run.progress import Silent
+from harness.run.stop import Stop
+
+if TYPE_CHECKING:
+    from harness.protocols.verdict import Verdict
+
+PACKAGES = ("harness", "workloads", "nemesis", "checkers", "clusters")
+_PRELOADED = (
+    "checkers.engine.analyze",
+    "clusters.providers.sim.provider",
+    "clusters.reference.system",
+    "harness.campaigns.run_stats",
+    "nemesis.runner",
+    "results.store.store",
+)
+
+
+def simulation(runs_dir: Path, *, keep: bool = False, jobs: int | None = None) -> Pool:
+    """Return the pool that simulates cells into ``runs_dir`` with ``simulate``, ``jobs`` at once;
+    on all cores by default.
+    """
+    from cli.analysis import MEMORY_BASE_BYTES, MEMORY_SHARE, machine_memory_bytes
+
+    for module in _PRELOADED:  # before the first fork: every worker has them
+        importlib.import_module(module)
+    pool = Pool(work=partial(simulate, runs_dir=runs_dir, keep=keep))
+    workers = jobs or pool.workers
+    share = int(MEMORY_SHARE * machine_memory_bytes() / workers)
+    return attrs.evolve(pool, workers=workers, memory_bytes=max(MEMORY_BASE_BYTES, share))
+
+
+def simulate(cell: Cell, begun: Begun, *, runs_dir: Path, keep: bool) -> CellResult:
+    """Simulate ``cell`` into a new directory of ``runs_dir``, judge it in this process, and return
+    its result. The directory stays where ``keep`` says so, and wherever the run is not valid.
+
+    A run that can't be judged is a result, too: a harness error. Raises ``UsageError`` for a plan
+    that is refused before it starts.
+    """
+    from cli.wiring import run_plan
+    from results.store.store import RunStore
+
+    began_s = time.monotonic()
+    run = run_plan(cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: begun(run.root))
+    result = _judged(cell, run, began_s)
+    if result.outcome is Outcome.VALID and not keep:
+        RunStore(runs_dir).remove(run)
+        result = msgspec.structs.replace(result, run="")
+    return result
+
+
+def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
+    from checkers.engine.analyze import analyze
+    from harness.campaigns.run_stats import run_stats
+    from harness.protocols.verdict import encode
+
+    try:
+        verdict = analyze(run, executor="local")
+    except FiredrillError as error:
+        return failed(cell, str(error), run=str(run.root), wall_s=time.monotonic() - began_s)
+    write_atomically(run.verdict, encode(verdict))
+    figures = {"digest": digest(run), "stats": run_stats(run)}
+    return _result(cell, run, verdict, began_s, **figures, cpu_s=round(time.process_time(), 3))
+
+
+def drive(cell: Cell, begun: Begun, *, runs_dir: Path) -> CellResult:
+    """Run ``cell`` on real nodes, into a new directory of ``runs_dir``, and have it judged. A run
+    that the environment broke is a harness error. Raises ``UsageError``.
+    """
+    from cli import judging
+    from cli.wiring import run_plan
+
+    began_s = time.monotonic()
+    try:
+        run = run_plan(cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: begun(run.root))
+        verdict = judging.judge(run, None, report=False).verdict
+    except UsageError:
+        raise
+    except FiredrillError as error:
+        return failed(cell, str(error), wall_s=time.monotonic() - began_s)
+    return _result(cell, run, verdict, began_s)
+
+
+def _result(
+    cell: Cell,
+    run: RunDirectory,
+    verdict: Verdict,
+    began_s: float,
+    **figures: Any,  # noqa: ANN401 (the other fields of a result)
+) -> CellResult:
+    return result_of(
+        cell,
+        verdict.outcome,
+        verdict.reasons,
+        run=str(run.root),
+        anomalies={name: anomaly.count for name, anomaly in verdict.anomalies.items()},
+        wall_s=round(time.monotonic() - began_s, 3),
+        **figures,
+    )
+
+
+def digest(run: RunDirectory) -> str:
+    """Return one hash over the sealed tables of ``run``: operations, faults and events, byte for
+    byte.
+    """
+    whole = hashlib.sha256()
+    for name, checksum in sorted(read_manifest(run).checksums.items()):
+        if name != run.plan.name:
+            whole.update(f"{name} {checksum}\n".encode())
+    return whole.hexdigest()
+
+
+def code_digest() -> str:
+    """Return a digest of the code that a simulated run executes: its sources, byte for byte."""
+    root = Path(harness.__file__ or "").resolve().parents[1]
+    whole = hashlib.sha256()
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            content = path.read_bytes()
+            whole.update(f"{path.relative_to(root)} {len(content)}\n".encode())
+            whole.update(content)
+    return whole.hexdigest()[:16]

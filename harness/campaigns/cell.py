@@ -1,0 +1,129 @@
+"""One cell of a campaign, the unit that is run, judged and recorded once; and its result."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+import msgspec
+
+from harness.outcome import Outcome
+from harness.plan.plan import Plan, dumps
+
+CELL_LIMIT_S = 120.0  # wall time of a simulated one; usual ones take a few seconds
+MAX_REASONS = 8  # of one cell, in the ledger; the run directory has them all
+MAX_REASON_CHARS = 500
+LIVENESS = "liveness"
+CRASHES = frozenset({LIVENESS, "node-exit", "panic"})
+"""Anomalies that do not count in a search for a cause: that a node dies of a bug, or stands still,
+says nothing about its effect on data."""
+
+
+@attrs.frozen(kw_only=True)
+class Cell:
+    """One plan, with its seed, to be run once.
+
+    ``options`` are what the campaign does beside the plan (a mutant of the node, an oracle), by
+    name; ``repetition`` tells apart runs of one plan that are meant to be repeated. ``limit_s`` is
+    its wall time, and no part of what it is.
+    """
+
+    plan: Plan
+    options: Mapping[str, str] = attrs.field(factory=dict)
+    repetition: int = 0
+    limit_s: float = CELL_LIMIT_S
+
+    @cached_property  # a plan's text takes longer to write than a pool to begin a cell
+    def key(self) -> str:
+        """The identity of the cell: equal keys are equal plans, options and repetitions."""
+        text = dumps(self.plan)
+        if self.options or self.repetition:
+            # Not of a plain cell, whose key names its plan alone.
+            text += f"\n# {sorted(self.options.items())} {self.repetition}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class RunStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a sealed run for the sums of a campaign.
+
+    ``ok``, ``fail`` and ``info`` count transactions. ``changes`` counts primaries that changed
+    during the drive, ``open_changes`` those of them under open transactions on their partition;
+    ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind and role
+    of their target.
+    """
+
+    ok: int = 0
+    fail: int = 0
+    info: int = 0
+    changes: int = 0
+    open_changes: int = 0
+    tried: tuple[str, ...] = ()
+    hits: dict[str, dict[str, int]] = {}
+    simulated_s: float = 0.0
+
+    @property
+    def operations(self) -> int:
+        """All that were begun."""
+        return self.ok + self.fail + self.info
+
+    @property
+    def ok_share(self) -> float:
+        """The share of operations that succeeded, 0 to 1."""
+        return self.ok / self.operations if self.operations else 0.0
+
+
+class CellResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one cell.
+
+    ``key`` is the cell's; ``run`` is the directory, empty where it was not kept; ``digest`` stands
+    for the recorded history and events: equal digests are equal bytes. ``anomalies`` are those that
+    decided, by name. ``interrupted``: the user ended it. ``coverage`` is a map of what the run
+    reached, in the form of the campaign that asked for it. ``cpu_s`` is the cell's CPU time,
+    ``wall_s`` its wall time beside others.
+    """
+
+    key: str
+    seed: int
+    name: str
+    workload: str
+    outcome: Outcome
+    run: str = ""
+    digest: str = ""
+    anomalies: dict[str, int] = {}
+    reasons: tuple[str, ...] = ()
+    stats: RunStats = RunStats()
+    interrupted: bool = False
+    coverage: bytes = b""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+    @property
+    def judged(self) -> bool:
+        """Whether it came to a verdict."""
+        return self.outcome is not Outcome.HARNESS_ERROR and not self.interrupted
+
+
+def result_of(
+    cell: Cell,
+    outcome: Outcome,
+    reasons: Sequence[str] = (),
+    **fields: Any,  # noqa: ANN401 (the other fields of a result)
+) -> CellResult:
+    """Return the result of ``cell``, its ``reasons`` cut to what a ledger keeps."""
+    return CellResult(
+        key=cell.key,
+        seed=cell.plan.seed,
+        name=cell.plan.name,
+        workload=cell.plan.workload.name,
+        outcome=outcome,
+        reasons=tuple(text[:MAX_REASON_CHARS] for text in reasons[:MAX_REASONS]),
+        **fields,
+    )
+
+
+def failed(cell: Cell, reason: str, *, run: str = "", wall_s: float = 0.0) -> CellResult:
+    """Return the result of a cell that came to no verdict."""
+    return result_of(cell, Outcome.HARNESS_ERROR, (reason,), run=run, wall_s=round(wall_s, 3))

@@ -1,0 +1,143 @@
+"""The file in which a campaign records every cell's result, so that it can be interrupted and
+continued: a line of JSON a result, appended as soon as the cell has ended.
+
+A result counts for one cell and one state of the code: other code has to be run again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Collection
+from io import BufferedRandom
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from harness.campaigns.cell import CellResult
+from harness.errors import FiredrillError
+from harness.history.files import disk_failure, locked
+from harness.history.manifest import RUNNING, read_manifest
+from harness.run.directory import RunDirectory
+
+RESULTS_FILE = "campaign.jsonl"
+_RUN_ID = re.compile(r"\d{8}-\d{6}-(?P<name>.+)-[0-9a-f]{4}")
+_BLOCK_BYTES = 1 << 16
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """``crc`` is of ``result`` as it stands in the line."""
+
+    code: str
+    result: msgspec.Raw
+    crc: int
+
+
+@attrs.define
+class Ledger:
+    """Results by the keys of their cells: ``known``, and a file of them, where there is a ``path``.
+
+    ``code`` names the state of the code that the cells run.
+    """
+
+    path: Path | None = None
+    code: str = ""
+    known: dict[str, CellResult] = attrs.field(factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, code: str) -> Ledger:
+        """Return the ledger with the results of this ``code`` that stand in ``path`` so far.
+
+        A line that is torn, damaged or of another version does not count, and neither does a cell
+        without a verdict: mostly the machine was the cause, so it is run again. A cell that showed
+        nothing counts: the result of a simulated run depends on its plan and its code alone, and
+        would be the same the next time. Raises ``HarnessError``.
+        """
+        ledger = cls(path, code)
+        try:
+            with path.open("rb") as file:
+                for text in file:
+                    result = _decoded(text, code)
+                    if result is not None and result.judged:
+                        ledger.known[result.key] = result
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise disk_failure("read", path, error, "no seed counts as known") from error
+        return ledger
+
+    def add(self, result: CellResult) -> None:
+        """Record ``result``. Raises ``HarnessError`` where the disk refuses."""
+        self.known[result.key] = result
+        if self.path is None:
+            return
+        raw = msgspec.json.encode(result)
+        line = _Line(self.code, msgspec.Raw(raw), zlib.crc32(raw))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # two campaigns may share a directory
+                _cut_torn_line(file)
+                file.write(msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            missing = "the seed's result is not kept"
+            raise disk_failure("write", self.path, error, missing) from error
+
+
+def _decoded(text: bytes, code: str) -> CellResult | None:
+    if not text.endswith(b"\n"):  # also where only that is missing: the next writer cuts it
+        return None
+    try:
+        line = msgspec.json.decode(text, type=_Line)
+        if line.code != code or line.crc != zlib.crc32(line.result):
+            return None
+        return msgspec.json.decode(line.result, type=CellResult)
+    except msgspec.DecodeError:
+        return None
+
+
+def _cut_torn_line(file: BufferedRandom) -> None:
+    """Drop what follows the last line break: a writer died there, and the next line, appended to
+    it, would be lost with it.
+    """
+    end = size = file.seek(0, os.SEEK_END)
+    while end:
+        begin = max(0, end - _BLOCK_BYTES)
+        file.seek(begin)
+        place = file.read(end - begin).rfind(b"\n")
+        if place >= 0:
+            end = begin + place + 1
+            break
+        end = begin
+    if end < size:
+        file.truncate(end)
+
+
+def sweep(runs_dir: Path, names: Collection[str], kept: Collection[str]) -> int:
+    """Remove the runs of these ``names`` that a killed campaign left: unsealed directories without
+    a living writer, but for those ``kept``. Returns how many.
+    """
+    if not runs_dir.is_dir():
+        return 0
+    gone = 0
+    for path in sorted(runs_dir.iterdir()):
+        match = _RUN_ID.fullmatch(path.name)
+        if match and match["name"] in names and str(path) not in kept and _broken_off(path):
+            shutil.rmtree(path, ignore_errors=True)
+            gone += 1
+    return gone
+
+
+def _broken_off(path: Path) -> bool:
+    run = RunDirectory(path)
+    try:
+        if path.is_symlink() or read_manifest(run).state != RUNNING or not run.chunks.is_dir():
+            return False
+        with locked(run.chunks) as alone:
+            return alone
+    except (FiredrillError, OSError):
+        return False

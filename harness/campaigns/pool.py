@@ -1,0 +1,356 @@
+"""Runs cells in processes of their own, several at once, and yields their results in order.
+
+A worker is a fork of this process, so that a cell does not pay for the imports again. It sends its
+cell's result on a pipe; a worker that dies, or is silent past its cell's limit, is one failed cell.
+
+The order of results is that of the cells, and cell ``k`` is chosen as soon as result ``k - ahead``
+was delivered, neither earlier nor later: so a search that chooses from results chooses the same
+cells whatever the number of workers and whichever of them ends first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import math
+import os
+import resource
+import select
+import selectors
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import attrs
+import msgspec
+
+from harness.campaigns.cell import Cell, CellResult, failed
+from harness.campaigns.ledger import Ledger
+from harness.clock import machine_s
+from harness.errors import HarnessBug
+
+AHEAD = 64
+"""Cells that are chosen before the first of them has its result: one that uses up its time must not
+leave the other workers idle for long."""
+RESULT_MAX_BYTES = 1 << 20  # of what a worker sends; the parent holds some thousand results
+LAST_WORDS_BYTES, LAST_WORDS_CHARS = 1 << 16, 300  # of its standard error: kept, and told
+_FATAL = "Fatal Python error"  # faulthandler's first words
+GRACE_S = 5.0  # from the signal that asks a worker to end to the one that ends it
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_CHUNK_BYTES = 1 << 16
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+Choose = Callable[[], Cell | None]
+"""Returns the next cell; ``None`` where there is none until another result is delivered."""
+Begun = Callable[[Path], None]
+"""A callback about the directory of a run, as soon as there is one."""
+Work = Callable[[Cell, Begun], CellResult]
+"""Runs and judges one cell. What it raises is the result of a failed cell."""
+
+
+def in_turn(cells: Iterable[Cell]) -> Choose:
+    """Choose from ``cells`` one after the other."""
+    waiting = iter(cells)
+    return lambda: next(waiting, None)
+
+
+class _Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line from a worker."""
+
+    run: str = ""
+    result: CellResult | None = None
+
+
+@attrs.define(eq=False)
+class _Worker:
+    cell: Cell
+    pid: int
+    reply: int
+    errors: int  # its standard error
+    began_s: float
+    said: bytearray = attrs.field(factory=bytearray)
+    last_words: bytearray = attrs.field(factory=bytearray)
+
+    @property
+    def ends_s(self) -> float:
+        return self.began_s + self.cell.limit_s
+
+    @property
+    def talks_too_much(self) -> bool:
+        return len(self.said) > RESULT_MAX_BYTES
+
+    def hear(self) -> bool:
+        """Read a part of the reply; return false where no more is to come, or to be read."""
+        block = os.read(self.reply, _CHUNK_BYTES)
+        self.said.extend(block)
+        return bool(block) and not self.talks_too_much
+
+    def overhear(self) -> bool:
+        """Pass on a part of its standard error, and remember the last; return false at its end."""
+        block = os.read(self.errors, _CHUNK_BYTES)
+        with contextlib.suppress(OSError):  # a closed stderr ends no work
+            os.write(2, block)
+        self.last_words.extend(block)
+        del self.last_words[:-LAST_WORDS_BYTES]
+        return bool(block)
+
+    def end(self, within_s: float = GRACE_S) -> str:
+        """Make sure that the process has ended, by force if it has not by itself within that time,
+        and return how.
+        """
+        process = os.pidfd_open(self.pid)
+        if not _readable(process, within_s):
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        # Up to what is there now: a process that it started may hold the other end for ever.
+        while _readable(self.errors) and self.overhear():
+            continue
+        for handle in (process, self.reply, self.errors):
+            os.close(handle)
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def ask_to_end(self) -> None:
+        """Send the signal after which a run on real nodes heals and leaves."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def result(self, *, late: bool) -> CellResult:
+        """End the process, and return its cell's result, or what is known in place of it."""
+        wall_s = machine_s() - self.began_s
+        if late or self.talks_too_much:
+            self.ask_to_end()
+        how, run = self.end(), ""
+        for line in self.said.splitlines():
+            with contextlib.suppress(msgspec.DecodeError):  # it died in the middle of the line
+                said = msgspec.json.decode(line, type=_Said)
+                if said.result is not None:
+                    return said.result
+                run = said.run
+        if late:
+            reason = f"no end within {self.cell.limit_s:g} s"
+        elif self.talks_too_much:
+            reason = f"its result has more than {RESULT_MAX_BYTES} bytes"
+        else:
+            reason = f"it died ({how}){self._told()}"
+        return failed(self.cell, reason, run=run if Path(run).is_dir() else "", wall_s=wall_s)
+
+    def _told(self) -> str:
+        text = self.last_words.decode(errors="replace").strip()
+        fatal = text.rfind(_FATAL)  # what comes after it is a long stack
+        text = text[fatal:] if fatal >= 0 else text[-LAST_WORDS_CHARS:]
+        return f": {text}" if text else ""
+
+
+@attrs.frozen(kw_only=True)
+class Pool:
+    """``workers`` processes at a time, each of which does ``work`` on one cell; as many as cores by
+    default. A worker may write to ``memory_bytes`` of memory, where that is not ``None``.
+    """
+
+    work: Work
+    workers: int = attrs.field(factory=lambda: len(os.sched_getaffinity(0)))
+    ahead: int = AHEAD
+    memory_bytes: int | None = None
+
+    def results(
+        self, choose: Choose, ledger: Ledger | None = None, *, begin_until_s: float = math.inf
+    ) -> Generator[CellResult, None, None]:
+        """Run the cells that ``choose`` returns and yield their results, in the order of the cells.
+
+        A cell that is in ``ledger`` is not run again, and one that has ended is in it at once, even
+        while an earlier one goes on. No cell is begun once the machine's clock (``machine_s``) is
+        past ``begin_until_s``. Closing the iterator ends the workers, as an exception does that a
+        signal raises in it.
+        """
+        ledger = Ledger() if ledger is None else ledger
+        ordered: deque[Cell] = deque()  # chosen, and not yet delivered
+        waiting: deque[Cell] = deque()  # of these, not yet begun
+        gc.collect()
+        gc.freeze()  # a collection in a worker would copy the pages of this process's objects
+        with _Running(self) as running:
+            while True:
+                while len(ordered) < self.ahead and (cell := choose()) is not None:
+                    if cell.key not in ledger.known and all(cell.key != o.key for o in ordered):
+                        waiting.append(cell)
+                    ordered.append(cell)
+                while waiting and running.free and machine_s() < begin_until_s:
+                    running.begin(waiting.popleft())
+                if waiting and running.free:
+                    late = {cell.key for cell in waiting}
+                    ordered = deque(cell for cell in ordered if cell.key not in late)
+                    waiting.clear()
+                    choose = in_turn(())
+                if not ordered:
+                    return
+                known = ordered[0].key in ledger.known
+                for result in running.ended(wait=not known):
+                    ledger.add(result)
+                if known:
+                    yield ledger.known[ordered.popleft().key]
+
+
+def in_this_process(
+    work: Work, choose: Choose, ledger: Ledger | None = None
+) -> Generator[CellResult, None, None]:
+    """As ``Pool.results``, one cell at a time, in this process: for work that needs its terminal.
+    Each is chosen when the one before was delivered; raises what ``work`` raises.
+    """
+    ledger = Ledger() if ledger is None else ledger
+    while (cell := choose()) is not None:
+        if cell.key not in ledger.known:
+            ledger.add(work(cell, lambda _run: None))
+        yield ledger.known[cell.key]
+
+
+class _Running:
+    """The workers at work. Leaving the context ends them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._workers: list[_Worker] = []
+        self._pipes = selectors.DefaultSelector()
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with _undisturbed():
+            for worker in self._workers:
+                worker.ask_to_end()
+            ends_s = machine_s() + GRACE_S  # for all together
+            for worker in self._workers:
+                worker.end(max(0.0, ends_s - machine_s()))
+            self._workers.clear()
+            self._pipes.close()
+
+    @property
+    def free(self) -> bool:
+        """Whether a worker may begin."""
+        return len(self._workers) < self._pool.workers
+
+    def begin(self, cell: Cell) -> None:
+        """Fork a worker for ``cell``."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # else the worker has the rest of the buffer, too
+        reply, errors = os.pipe(), os.pipe()
+        # Between fork and the worker's own handlers a signal would unwind this stack in both.
+        with _undisturbed():
+            parent = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                _live(self._pool, cell, parent, reply[1], errors[1])
+            os.close(reply[1])
+            os.close(errors[1])
+            worker = _Worker(cell, pid, reply[0], errors[0], machine_s())
+            self._workers.append(worker)
+            self._pipes.register(worker.reply, selectors.EVENT_READ, (worker, worker.hear))
+            self._pipes.register(worker.errors, selectors.EVENT_READ, (worker, worker.overhear))
+
+    def ended(self, *, wait: bool) -> list[CellResult]:
+        """Return the results of the workers that are done, or have used up their time; with
+        ``wait`` there is at least one.
+        """
+        while self._workers:
+            now_s = machine_s()
+            late = [worker for worker in self._workers if now_s >= worker.ends_s]
+            first_s = min(worker.ends_s for worker in self._workers)
+            done = []
+            for key, _ in self._pipes.select(max(0.0, first_s - now_s) if wait else 0):
+                worker, read = key.data
+                if read():
+                    continue
+                self._pipes.unregister(key.fd)
+                if key.fd == worker.reply and worker not in late:
+                    done.append(worker)
+            if done or late or not wait:
+                return [
+                    *(self._end(worker, late=False) for worker in done),
+                    *(self._end(worker, late=True) for worker in late),
+                ]
+        return []
+
+    def _end(self, worker: _Worker, *, late: bool) -> CellResult:
+        with _undisturbed():
+            for handle in (worker.reply, worker.errors):
+                if handle in self._pipes.get_map():
+                    self._pipes.unregister(handle)
+            result = worker.result(late=late)
+            self._workers.remove(worker)
+        if result.key != worker.cell.key:  # the cell would be waited for without end
+            raise HarnessBug(f"cell {worker.cell.key}: its result is of {result.key}")
+        return result
+
+
+def _readable(handle: int, limit_s: float = 0.0) -> bool:
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    return bool(waiting.poll(limit_s * 1000))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Hold signals back that would end this process, until the block is left."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _live(pool: Pool, cell: Cell, parent: int, reply: int, errors: int) -> NoReturn:
+    """Run the whole life of a worker."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        os.dup2(errors, 2)
+        faulthandler.enable(2)
+        _die_with_parent(parent)
+        signal.alarm(math.ceil(cell.limit_s + GRACE_S))  # where the parent's death goes unnoticed
+        if pool.memory_bytes is not None:
+            # Not the address space, much of which is only reserved.
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (pool.memory_bytes, hard))
+        _send(reply, _Said(result=_worked(pool, cell, reply)))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _worked(pool: Pool, cell: Cell, reply: int) -> CellResult:
+    began_s, runs = machine_s(), [""]
+
+    def begun(run: Path) -> None:
+        runs.append(str(run))
+        _send(reply, _Said(run=str(run)))
+
+    try:
+        return pool.work(cell, begun)
+    except MemoryError:
+        reason = f"it needs more memory than the {(pool.memory_bytes or 0) >> 20} MiB of a worker"
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+    run = runs[-1] if Path(runs[-1]).is_dir() else ""
+    return failed(cell, reason, run=run, wall_s=machine_s() - began_s)
+
+
+def _send(handle: int, said: _Said) -> None:
+    content = memoryview(msgspec.json.encode(said) + b"\n")
+    while content:
+        content = content[os.write(handle, content) :]
+
+
+def _die_with_parent(parent: int) -> None:
+    """Let the worker die with its parent: a parent that is killed takes its workers with it; where
+    that can't be requested (it is Linux's), their alarm ends them.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the request
+        os._exit(1)

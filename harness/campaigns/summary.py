@@ -1,0 +1,87 @@
+"""The results of a campaign as one outcome, and in lines for the user."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from harness.campaigns.cell import CellResult, RunStats
+from harness.outcome import FAILED, Outcome
+from harness.protocols.roles import COVERED
+
+# More seeds than this share that show nothing, and the campaign as a whole shows nothing.
+MAX_UNKNOWN_SHARE = 0.02
+
+
+def counted(results: Iterable[CellResult]) -> dict[Outcome, int]:
+    """Return the number of results by outcome, the worst first; no zeros."""
+    counts = Counter(result.outcome for result in results)
+    return {outcome: counts[outcome] for outcome in Outcome if counts[outcome]}
+
+
+def overall(results: Sequence[CellResult], max_unknown: float = MAX_UNKNOWN_SHARE) -> Outcome:
+    """Return the outcome of all seeds together: a few ``unknown`` ones, up to a share of
+    ``max_unknown``, are no reason to doubt the rest.
+    """
+    counts = counted(results)
+    for outcome in FAILED:
+        if outcome in counts:
+            return outcome
+    if not results or counts.get(Outcome.UNKNOWN, 0) > max_unknown * len(results):
+        return Outcome.UNKNOWN
+    return Outcome.VALID
+
+
+def totals(results: Sequence[CellResult], wall_s: float) -> Iterator[str]:
+    """Yield the sums of ``results``; ``wall_s`` is the time of this command."""
+    if not results:
+        return
+    shown = ", ".join(f"{outcome.value} {n}" for outcome, n in counted(results).items())
+    yield f"{len(results)} seeds: {shown}"
+    whole = [result.stats for result in results if result.judged]
+    if whole:
+        yield from _operations(whole)
+        yield from _roles(whole)
+    simulated_s = sum(result.stats.simulated_s for result in results)
+    computed_s = sum(result.cpu_s for result in results)
+    yield (
+        f"time: {simulated_s:.0f} s simulated with {computed_s:.0f} s of a core "
+        f"({simulated_s / (computed_s or 1.0):.1f} a second); this command took {wall_s:.0f} s"
+    )
+
+
+def _operations(runs: Sequence[RunStats]) -> Iterator[str]:
+    sizes = [run.operations for run in runs]
+    shares = sorted(run.ok_share for run in runs)
+    yield (
+        f"operations: {sum(sizes)}, median {statistics.median(sizes):.0f} a seed; "
+        f"ok: median {statistics.median(shares):.0%}, least {shares[0]:.0%}"
+    )
+    moved = sum(1 for run in runs if run.changes)
+    under_load = sum(1 for run in runs if run.open_changes)
+    yield (
+        f"seeds with a change of primary: {moved / len(runs):.0%}, "
+        f"under open transactions: {under_load / len(runs):.0%}"
+    )
+
+
+def _roles(runs: Sequence[RunStats]) -> Iterator[str]:
+    """Yield the table fault x role: the number of proven faults by role; then its empty cells."""
+    hits: dict[str, Counter[str]] = {kind: Counter() for run in runs for kind in run.tried}
+    for run in runs:
+        for kind, hit in run.hits.items():
+            hits.setdefault(kind, Counter()).update(hit)
+    if not hits:
+        return
+    width = max(map(len, (*hits, "fault")))
+    found = dict.fromkeys(role for counts in hits.values() for role in counts)
+    columns = (*COVERED, *sorted(role for role in found if role not in COVERED))
+    yield f"{'fault':{width}}  {'  '.join(columns)}"
+    for kind in sorted(hits):
+        cells = (f"{hits[kind][role]:>{len(role)}}" for role in columns)
+        yield f"{kind:{width}}  {'  '.join(cells)}"
+    empty = [
+        f"{kind} of {role}" for kind in sorted(hits) for role in COVERED if not hits[kind][role]
+    ]
+    yield f"empty cells: {', '.join(empty) or 'none'}"

@@ -1,0 +1,76 @@
+"""Rates, hunts and cells per finding, as values; and what a series ends with."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.campaigns.cell import CellResult
+from harness.campaigns.statistics import between, bounds, cells_per_finding, until_found
+from harness.campaigns.summary import counted
+from harness.outcome import EXIT_INTERRUPTED, FAILED, Outcome, exit_code
+
+
+def results(text: str) -> list[CellResult]:
+    """One result for each letter: ``x`` is a finding."""
+    return [
+        CellResult(
+            key=str(seed),
+            seed=seed,
+            name="n",
+            workload="w",
+            outcome=Outcome.VIOLATION if letter == "x" else Outcome.VALID,
+        )
+        for seed, letter in enumerate(text)
+    ]
+
+
+def hit(result: CellResult) -> bool:
+    return result.outcome is Outcome.VIOLATION
+
+
+@pytest.mark.parametrize(
+    ("text", "findings", "most", "taken"),
+    [
+        ("x.x.x", 2, 9, "x.x"),
+        ("..x....", 2, 3, "..x..."),
+        ("....", 1, 3, "..."),
+        ("..", 1, 3, ".."),
+        (".x", 1, 2, ".x"),
+    ],
+)
+def test_a_hunt_ends_with_its_last_finding_or_after_so_many_cells_without_one(
+    text: str, findings: int, most: int, taken: str
+) -> None:
+    assert list(until_found(results(text), hit, findings, most)) == results(taken)
+
+
+def test_no_cell_is_taken_from_a_pool_after_the_hunt_has_ended() -> None:
+    waiting = iter(results("x..."))
+
+    list(until_found(waiting, hit, 1, 9))
+    assert len(list(waiting)) == 3
+
+
+def test_cells_per_finding_count_from_the_one_before() -> None:
+    assert cells_per_finding(results("..xx...x.."), hit) == (3, 1, 4)
+    assert cells_per_finding(results("..."), hit) == ()
+
+
+def test_bounds_are_those_of_clopper_and_pearson() -> None:
+    assert bounds(0, 10) == pytest.approx((0.0, 0.30850), abs=1e-5)  # 1 - 0.025 ** (1 / 10)
+    assert bounds(10, 10) == pytest.approx((0.69150, 1.0), abs=1e-5)
+    assert between(3, 5) == "between 15% and 95%"
+
+
+def test_outcomes_are_counted_the_worst_first() -> None:
+    assert list(counted(results("..x.")).items()) == [(Outcome.VIOLATION, 1), (Outcome.VALID, 3)]
+
+
+def test_an_interruption_outweighs_all_that_does_not_stand() -> None:
+    codes = {outcome: exit_code(outcome, interrupted=True) for outcome in Outcome}
+
+    assert codes.pop(Outcome.VIOLATION) == 1
+    assert set(codes.values()) == {EXIT_INTERRUPTED}
+    assert exit_code(Outcome.HARNESS_ERROR, interrupted=True, standing=FAILED) == 255
+    for outcome in Outcome:
+        assert exit_code(outcome, interrupted=False) == outcome.exit_code

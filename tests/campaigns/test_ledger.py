@@ -1,0 +1,103 @@
+"""The ledger: every result a line that counts only whole, for one state of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.campaigns.cell import CellResult, RunStats
+from harness.campaigns.ledger import Ledger
+from harness.errors import HarnessError
+from harness.outcome import Outcome
+
+
+def result(seed: int, outcome: Outcome = Outcome.VALID, **more: object) -> CellResult:
+    given = {"key": f"k{seed}", "seed": seed, "name": "n", "workload": "bank", "outcome": outcome}
+    return CellResult(**(given | more))  # type: ignore[arg-type]
+
+
+def known(path: Path, code: str = "code-1") -> dict[str, CellResult]:
+    return Ledger.read(path, code).known
+
+
+def test_a_ledger_knows_what_this_code_came_to_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "campaign.jsonl"
+    assert known(path) == {}
+    one = result(1, stats=RunStats(ok=3, hits={"kill": {"voter": 2}}), coverage=b"\x00\xff")
+    Ledger(path, "code-1").add(one)
+    Ledger(path, "code-2").add(result(2))
+
+    assert known(path) == {"k1": one}
+    assert known(path, "code-2") == {"k2": result(2)}
+
+
+def test_a_torn_last_line_is_cut_and_takes_no_other_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "campaign.jsonl"
+    Ledger(path, "code-1").add(result(1))
+    whole = path.read_bytes()
+    Ledger(path, "code-1").add(result(2))
+    second = path.read_bytes()[len(whole) :]
+
+    for size in range(len(second)):
+        path.write_bytes(whole + second[:size])
+        assert known(path) == {"k1": result(1)}, size
+        Ledger(path, "code-1").add(result(3))
+        assert known(path) == {"k1": result(1), "k3": result(3)}, size
+    path.write_bytes(second[:-1] * 2000)  # longer than what is read at once
+    Ledger(path, "code-1").add(result(3))
+    assert known(path) == {"k3": result(3)}
+
+
+def test_a_line_that_was_changed_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "campaign.jsonl"
+    Ledger(path, "code-1").add(result(1, Outcome.VIOLATION))
+    Ledger(path, "code-1").add(result(2))
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b'"violation"', b'"valid"'))
+
+    assert known(path) == {"k2": result(2)}
+    path.write_bytes(text)
+    assert known(path).keys() == {"k1", "k2"}
+
+
+def test_a_line_of_another_version_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "campaign.jsonl"
+    older = {"code": "code-1", "result": msgspec.to_builtins(result(1))}
+    path.write_bytes(msgspec.json.encode(older) + b"\n\xff\xfe\n[]\n")
+
+    assert known(path) == {}
+
+
+@pytest.mark.parametrize("more", [{"outcome": Outcome.HARNESS_ERROR}, {"interrupted": True}])
+def test_a_cell_without_a_verdict_is_run_again_later_and_not_at_once(
+    more: dict[str, object], tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path / "campaign.jsonl", "code-1")
+    broken = result(1, **({"outcome": Outcome.VALID} | more))  # type: ignore[arg-type]
+    ledger.add(broken)
+
+    assert ledger.known == {"k1": broken}
+    assert known(ledger.path or Path()) == {}
+    ledger.add(result(1))
+    ledger.add(broken)  # of --again
+    assert known(ledger.path or Path()) == {"k1": result(1)}
+
+
+def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
+    (tmp_path / "campaign.jsonl").mkdir()
+
+    with pytest.raises(
+        HarnessError, match=r"write .*campaign.jsonl.*the seed's result is not kept"
+    ):
+        Ledger(tmp_path / "campaign.jsonl", "code-1").add(result(1))
+    with pytest.raises(HarnessError, match=r"read .*campaign.jsonl.*no seed counts as known"):
+        Ledger.read(tmp_path / "campaign.jsonl", "code-1")
+
+
+def test_a_ledger_without_a_file_remembers_all_the_same() -> None:
+    ledger = Ledger()
+    ledger.add(result(1))
+
+    assert ledger.known == {"k1": result(1)}
