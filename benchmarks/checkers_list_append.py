@@ -34,8 +34,7 @@ from checkers.cycles.kernel import find_cycles
 from checkers.engine import output
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
-from checkers.lists.checker import CHECKER
-from checkers.lists.inference import INFERENCE
+from checkers.lists.checker import CHECKER, INFERENCE
 from checkers.lists.ops import list_ops
 from checkers.lists.versions import versions_of
 from checkers.promises.lost_write import CHECKER as LOST_WRITE

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pyarrow.parquet as pq
 
-from clusters.ignite3.errors import ERRORS
+from clusters.ignite3.error_table import ERRORS
 
 OURS = ("deadline", "interrupted")  # of the driver, not of the store
 

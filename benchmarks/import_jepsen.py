@@ -25,7 +25,7 @@ from typing import Any
 
 from calibrator import calibrate
 
-from harness.importers.jepsen.importing import import_run, read_jepsen
+from harness.importers.jepsen.imported_history import import_run, read_jepsen
 from harness.run.directory import RunDirectory
 
 KEYS, APPENDS_A_KEY, PROCESSES = 10, 32, 20

@@ -37,11 +37,11 @@ def shell(run: str, node: str, command: tuple[str, ...], store: RunStore) -> int
     provider = _provider(directory)
     _require_node(directory, node)
     if provider == DOCKER:
-        from clusters.providers.docker import attach as containers
+        from clusters.providers.docker import container_shell as containers
 
         return containers.shell(known_as(directory), node, command)
     if provider == PROCESS:
-        from clusters.providers.process import attach as processes
+        from clusters.providers.process import process_shell as processes
 
         return processes.shell(directory.undo, node, command)
     raise UsageError(f"run {directory.root.name}: nobody can enter the nodes of {provider!r}")
@@ -77,12 +77,16 @@ def _blocks(run: RunDirectory, node: str, follow: bool) -> Iterator[bytes]:
 
 def _from_container(run: RunDirectory, node: str, follow: bool) -> Iterator[bytes] | None:
     """Return the container's output; ``None`` where it is gone, or no daemon answers."""
-    from clusters.providers.docker import attach
+    from clusters.providers.docker import container_shell
     from clusters.providers.docker.daemon import NoDaemon
 
     run_id = known_as(run)
     try:
-        return attach.log(run_id, node, follow=follow) if attach.running(run_id, node) else None
+        return (
+            container_shell.log(run_id, node, follow=follow)
+            if container_shell.running(run_id, node)
+            else None
+        )
     except NoDaemon as error:
         say(f"the node's container was not looked at: {error}")
         return None
@@ -92,8 +96,8 @@ def _up(run: RunDirectory, node: str) -> bool:
     """Tell whether a process of a local node still writes."""
     if _provider(run) != PROCESS:
         return False
-    from clusters.providers.process.attach import running
     from clusters.providers.process.cleanup import driven
+    from clusters.providers.process.process_shell import running
 
     return driven(run.undo) or running(run.undo, node) is not None
 

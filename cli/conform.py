@@ -22,9 +22,9 @@ from cli.session import Session, runs_option, say
 from harness import plugins
 from harness.clock import RunClock
 from harness.conform.bench import Bench
+from harness.conform.loop_watch import watched
 from harness.conform.result import Mark, Result
 from harness.conform.suite import SUITE, conform
-from harness.conform.watchdog import watched
 from harness.errors import FiredrillError, PlanError, UsageError
 from harness.history.files import write_atomically
 from harness.outcome import Outcome

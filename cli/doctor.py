@@ -20,7 +20,7 @@ from cli.session import runs_option
 from harness import plugins
 from harness.errors import FiredrillError
 from harness.outcome import Outcome
-from harness.protocols.doctor import Finding
+from harness.protocols.cluster import Finding
 from harness.protocols.faults import Fault
 from harness.text import inert
 from results.store.store import RunStore

@@ -91,7 +91,7 @@ def _copied_stdin(scratch: Path) -> Path:
 
 
 def _bring_in(path: Path, run: RunDirectory, workload: str | None, bank: BankRules | None) -> None:
-    from harness.importers.jepsen.importing import import_run
+    from harness.importers.jepsen.imported_history import import_run
 
     history = import_run(path, run, workload=workload, bank=bank, clock=time.process_time)
     say(f"imported {path} as {history.manifest.workload}")

@@ -204,7 +204,7 @@ def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bo
     verdict of a run that was just ``judged``: it is reported, and a full disk does not count as
     one. Where only the page was requested, the failure is raised.
     """
-    from results.report.report import write_report
+    from results.report.render import write_report
 
     try:
         write_report(run)

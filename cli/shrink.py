@@ -27,7 +27,7 @@ from harness.plan.plan import Plan, dumps, load
 from harness.protocols.faults import PlannedFault
 from harness.protocols.verdict import read_verdict
 from harness.run.directory import RunDirectory
-from nemesis.shrink import fewest, least
+from nemesis.delta_debugging import fewest, least
 from results.store.store import RunStore
 
 SHRUNK = "shrunk.toml"

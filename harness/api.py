@@ -69,6 +69,7 @@ from harness.protocols.cluster import (
     Address,
     Capability,
     Cluster,
+    Finding,
     LeasesFaults,
     Link,
     LinkQuality,
@@ -88,7 +89,6 @@ from harness.protocols.cluster import (
     TellsVersions,
     WalksAround,
 )
-from harness.protocols.doctor import Finding
 from harness.protocols.fault_kinds import EVERY_NODE, Effect, FaultKind, Strength
 from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
 from harness.protocols.hardware import (

@@ -8,7 +8,7 @@ from harness.clock import MS_PER_S
 from harness.protocols.fault_kinds import CLOCK_FAST, CLOCK_JUMP, CLOCK_SLOW
 from harness.protocols.faults import Proof
 from harness.protocols.hardware import ClockLook, ClockTrouble
-from nemesis.hardware import HardwareFault, Hit
+from nemesis.hardware_faults import HardwareFault, Hit
 
 _RIGHT_S = 0.05  # a clock that is closer to the controller's counts as right
 _SAME_RATE = 0.001
@@ -30,7 +30,7 @@ def clock_slow() -> HardwareFault:
 
 
 class Jump:
-    """``nemesis.hardware.Verbs``."""
+    """``nemesis.hardware_faults.Verbs``."""
 
     async def inject(self, hit: Hit) -> None:
         """Jump ahead."""
@@ -53,7 +53,7 @@ class Jump:
 
 @attrs.frozen
 class Drift:
-    """``nemesis.hardware.Verbs``; ``sign`` is 1 for a clock that gains, -1 for one that loses."""
+    """``hardware_faults.Verbs``; ``sign`` is 1 for a clock that gains, -1 for one that loses."""
 
     sign: int
 

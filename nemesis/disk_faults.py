@@ -8,7 +8,7 @@ from harness.clock import MS_PER_S
 from harness.protocols.fault_kinds import BIT_FLIP, DISK_ERROR, DISK_FULL, DISK_SLOW, WIPE
 from harness.protocols.faults import Proof
 from harness.protocols.hardware import DiskTrouble
-from nemesis.hardware import HardwareFault, Hit
+from nemesis.hardware_faults import HardwareFault, Hit
 from nemesis.node_faults import start_stopped
 
 
@@ -42,7 +42,7 @@ def wipe() -> HardwareFault:
 
 
 class Slow:
-    """``nemesis.hardware.Verbs``."""
+    """``nemesis.hardware_faults.Verbs``."""
 
     async def inject(self, hit: Hit) -> None:
         """Slow every call down."""
@@ -68,7 +68,7 @@ class Slow:
 
 @attrs.frozen
 class Refusing:
-    """``nemesis.hardware.Verbs`` for a disk that refuses, as ``trouble`` says."""
+    """``nemesis.hardware_faults.Verbs`` for a disk that refuses, as ``trouble`` says."""
 
     trouble: DiskTrouble
 
@@ -95,7 +95,7 @@ class Refusing:
 
 
 class BitFlip:
-    """``nemesis.hardware.Verbs``."""
+    """``nemesis.hardware_faults.Verbs``."""
 
     async def inject(self, hit: Hit) -> None:
         """Kill, flip, start."""
@@ -126,7 +126,7 @@ class BitFlip:
 
 
 class Wipe:
-    """``nemesis.hardware.Verbs``."""
+    """``nemesis.hardware_faults.Verbs``."""
 
     async def inject(self, hit: Hit) -> None:
         """Kill and wipe."""

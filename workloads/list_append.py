@@ -23,9 +23,15 @@ from harness.history.records import Complete, Invoke, MicroOp
 from harness.plan.plan import options as plan_options
 from harness.protocols.client import READ_WRITE, Tx, read_all
 from harness.protocols.workload import Workload, WorkloadSetting
-from workloads.keys import KeySpace, replaced
-from workloads.kinds import ORDINARY, ReadKinds, check_kinds, drawn_kind
-from workloads.turns import Turns
+from workloads.choices import (
+    ORDINARY,
+    KeySpace,
+    ReadKinds,
+    Turns,
+    check_kinds,
+    drawn_kind,
+    replaced,
+)
 
 APPEND = "append"
 READ = "r"

@@ -22,8 +22,7 @@ from harness.history.records import Complete, Invoke, MicroOp, OpType
 from harness.plan.plan import options as plan_options
 from harness.protocols.client import StoreError, Tx
 from harness.protocols.workload import Workload, WorkloadSetting
-from workloads.keys import replaced
-from workloads.turns import Turns
+from workloads.choices import Turns, replaced
 
 READ = "r"
 WRITE = "w"

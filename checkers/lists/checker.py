@@ -16,19 +16,44 @@ from checkers.engine.arrays import ints
 from checkers.engine.transactions import NOBODY
 from checkers.explain.attribution import explain_operations
 from checkers.explain.words import of_finding
-from checkers.lists.inference import INFERENCE
-from checkers.lists.snapshot_reads import SNAPSHOTS
+from checkers.lists.edges import edges, tails
+from checkers.lists.findings import findings, suspects
+from checkers.lists.lost import lost_writes
+from checkers.lists.ops import list_ops
+from checkers.lists.snapshot_reads import SNAPSHOTS, snapshots
+from checkers.lists.transactions import internal, lost_updates, own_operations
+from checkers.lists.versions import versions_of
 from checkers.lists.witness import WITNESSES
 from harness.outcome import Outcome
-from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
-
 NO_EVIDENCE = (
     "nothing to judge: no transaction read or overwrote what another wrote, so any order explains "
     "them"
 )
+
+
+def infer(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
+    """Return ``lists.findings``, ``.edges`` and ``.tails`` of the keys given, ``snapshots.seen``
+    and ``.written``, ``lost-write.lost`` and ``.counts``."""
+    ops = list_ops(tables, setting)
+    versions = versions_of(ops)
+    seen = suspects(ops, versions)
+    own = own_operations(ops)
+    found = [findings(ops, versions, seen), internal(ops, own), lost_updates(ops, versions, own)]
+    stale, of_snapshots = snapshots(ops, versions, tables, setting)
+    return {
+        "lists.findings": pa.concat_tables([*found, stale]),
+        "lists.edges": edges(ops, versions),
+        "lists.tails": tails(ops, versions),
+        **of_snapshots,
+        **lost_writes(ops, tables, setting),
+    }
+
+
+INFERENCE = Kernel(name="lists", exchange=Exchange.KEY, run=infer)
 
 
 @attrs.frozen

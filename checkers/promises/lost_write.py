@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from checkers.explain.attribution import attribute, explain
 from checkers.explain.resets import Cause, causes, columns
 from checkers.explain.words import of_lost_write
-from checkers.lists.inference import INFERENCE
+from checkers.lists.checker import INFERENCE
 from checkers.lists.lost import FINAL_READS
 from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 import attrs
 
 from clusters.ignite3 import rest
+from clusters.ignite3.options import ZONE
 from clusters.ignite3.waiting import is_out, most_told, unseen_nodes
-from clusters.ignite3.zone import ZONE
 from harness.errors import HarnessError
 from harness.protocols.cluster import Address, Cluster, Provider
 from harness.tasks import together

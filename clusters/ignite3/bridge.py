@@ -13,7 +13,7 @@ from asyncio.subprocess import PIPE, Process
 import attrs
 import msgspec
 
-from clusters.ignite3 import errors
+from clusters.ignite3 import error_table
 from harness.errors import InvariantError
 from harness.protocols.client import StoreError
 
@@ -120,7 +120,7 @@ class Bridge:
         """The result of ``op``. Raises ``StoreError`` with the store's code, or ``DRIVER-GONE``."""
         driver = await self._running()
         if driver.gone:
-            raise StoreError(errors.DRIVER_GONE, await driver.last_words())
+            raise StoreError(error_table.DRIVER_GONE, await driver.last_words())
         number = next(self._numbers)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answered
@@ -170,7 +170,7 @@ class Bridge:
                 words = await driver.last_words(why)
                 for waiting in left.values():
                     if not waiting.done():
-                        waiting.set_exception(StoreError(errors.CONNECTION_LOST, words))
+                        waiting.set_exception(StoreError(error_table.CONNECTION_LOST, words))
 
     async def _hand_out(self, answers: asyncio.StreamReader) -> None:
         decoder = msgspec.json.Decoder(Answer)
@@ -195,7 +195,7 @@ async def _started(command: tuple[str, ...]) -> _Driver:
         )
     except OSError as error:
         raise StoreError(
-            errors.DRIVER_GONE, f"the process of clients can't be started: {error}"
+            error_table.DRIVER_GONE, f"the process of clients can't be started: {error}"
         ) from error
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise InvariantError(f"{command[0]}: started with three pipes, and one is not there")

@@ -17,7 +17,7 @@ from typing import Literal
 import attrs
 import msgspec
 
-from clusters.ignite3 import errors
+from clusters.ignite3 import error_table
 from clusters.ignite3.bridge import Answer, Bridge, Field
 from harness.errors import HarnessBug
 from harness.protocols.client import READ_WRITE, Committed, StoreError, Tx
@@ -31,7 +31,12 @@ STALENESS_S = 1.5
 Access = Literal["key-value", "sql"]
 Stored = int | tuple[int, ...]
 # Codes that end a connection: its state is unknown after them.
-_ENDS = (errors.CONNECTION_LOST, errors.DRIVER_GONE, errors.MISUSE, errors.UNKNOWN)
+_ENDS = (
+    error_table.CONNECTION_LOST,
+    error_table.DRIVER_GONE,
+    error_table.MISUSE,
+    error_table.UNKNOWN,
+)
 _VERBS = {"key-value": ("get", "put"), "sql": ("sql-get", "sql-put")}
 _value: msgspec.json.Decoder[Stored] = msgspec.json.Decoder(Stored)
 
@@ -69,7 +74,7 @@ async def dial(
     can't be told which address to dial from.
     """
     if gone := unroutable(address):
-        raise StoreError(errors.CONNECTION_LOST, gone)
+        raise StoreError(error_table.CONNECTION_LOST, gone)
     client = IgniteClient(bridge, bridge.connection(), session or Session())
     limit_ms = max(1, int(limit_s * 1000))
     try:
@@ -139,7 +144,7 @@ class IgniteClient:
     async def ask(self, op: str, **fields: Field) -> Answer:
         """The result of ``op`` on this connection. Raises ``StoreError``."""
         if self._broken is not None:
-            raise StoreError(errors.BROKEN, self._broken)
+            raise StoreError(error_table.BROKEN, self._broken)
         self._broken = "a call did not come to its end"
         try:
             answer = await self._bridge.ask(op, self._number, **fields)
@@ -178,7 +183,7 @@ class IgniteTx:
         """Read the list, put it back with ``element`` at its end."""
         held = await self.read(key)
         if isinstance(held, int):
-            raise StoreError(errors.BAD_VALUE, f"key {key} holds {held}, not a list")
+            raise StoreError(error_table.BAD_VALUE, f"key {key} holds {held}, not a list")
         await self._client.ask(self._put, key=key, value=encode((*(held or ()), element)))
 
     async def commit(self) -> Committed:
@@ -186,7 +191,7 @@ class IgniteTx:
         try:
             await self._client.ask("commit")
         except StoreError as error:
-            raise errors.refined(error) from error
+            raise error_table.refined(error) from error
         self._client.heard()
         return Committed()
 
@@ -240,4 +245,6 @@ def decode(key: int, text: str | None) -> Stored | None:
     try:
         return _value.decode(text)
     except msgspec.DecodeError as error:
-        raise StoreError(errors.BAD_VALUE, f"key {key} holds {text[:64]!r}: {error}") from error
+        raise StoreError(
+            error_table.BAD_VALUE, f"key {key} holds {text[:64]!r}: {error}"
+        ) from error

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from clusters.ignite3 import artifacts, image, local
 from harness.errors import FiredrillError
-from harness.protocols.doctor import Finding
+from harness.protocols.cluster import Finding
 
 PREPARE = "scripts/prepare-ignite"
 

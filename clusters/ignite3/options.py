@@ -1,4 +1,6 @@
-"""The plan's ``[system]`` table for Apache Ignite 3, and the figures that follow from it."""
+"""The plan's ``[system]`` table for Apache Ignite 3, and what follows from it: figures, and the
+DDL of the zone and the table.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,9 @@ RELEASE_NAME: Final = r"[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z_.-]{1,40})?"
 _Count = Annotated[int, Meta(ge=1, le=64)]
 _Timer = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # seconds; the largest one is never
 _Mib = Annotated[int, Meta(ge=64, le=1 << 20)]
+ATTRIBUTE: Final = "holds"  # of the nodes that the zone's filter selects
+TABLE, ZONE = "ITEMS", "DRILL"
+_MODES = {"SC": "STRONG_CONSISTENCY", "HA": "HIGH_AVAILABILITY"}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,3 +83,18 @@ def serves_again_s(options: Options) -> float:
     """
     detected_s = 3 * options.ping_ms * options.suspicion / 1000
     return detected_s + options.lease_ms / 1000
+
+
+def statements(options: Options) -> tuple[str, ...]:
+    """The DDL of the zone and the table. The default zone goes: its 25 raft groups cost."""
+    down = "OFF" if options.scale_down_s is None else str(options.scale_down_s)
+    quorum = "" if options.quorum is None else f"QUORUM SIZE {options.quorum}, "
+    return (
+        f"CREATE ZONE {ZONE} (PARTITIONS {options.partitions}, REPLICAS {options.replicas}, "
+        f"{quorum}NODES FILTER '$[?(@.{ATTRIBUTE} == \"data\")]', "
+        f"CONSISTENCY MODE '{_MODES[options.mode]}', AUTO SCALE DOWN {down}) "
+        "STORAGE PROFILES ['default']",
+        f"ALTER ZONE {ZONE} SET DEFAULT",
+        'DROP ZONE "Default"',
+        f"CREATE TABLE {TABLE} (K BIGINT PRIMARY KEY, V VARCHAR) ZONE {ZONE}",
+    )

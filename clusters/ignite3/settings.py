@@ -7,8 +7,7 @@ that starves for a moment is thrown out, and stays out).
 
 from __future__ import annotations
 
-from clusters.ignite3.options import Options
-from clusters.ignite3.zone import ATTRIBUTE, statements
+from clusters.ignite3.options import ATTRIBUTE, Options, statements
 from harness.protocols.cluster import Address
 
 HOME = "/opt/ignite"  # in the node's image

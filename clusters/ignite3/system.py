@@ -25,12 +25,20 @@ from clusters.ignite3.client import (
     connect,
     dial,
 )
-from clusters.ignite3.errors import CONFLICTS, ERRORS
+from clusters.ignite3.error_table import CONFLICTS, ERRORS
 from clusters.ignite3.holders import roles_of
 from clusters.ignite3.journal import Journal
-from clusters.ignite3.options import Options, blocking, data_nodes, quorums, serves_again_s
+from clusters.ignite3.options import (
+    TABLE,
+    ZONE,
+    Options,
+    blocking,
+    data_nodes,
+    quorums,
+    serves_again_s,
+    statements,
+)
 from clusters.ignite3.waiting import Ends
-from clusters.ignite3.zone import TABLE, ZONE, statements
 from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent

@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 import attrs
 import msgspec
 
-from clusters.reference.errors import BAD_ANSWER, CONNECT_FAILED, CONNECTION_LOST
+from clusters.reference.error_table import BAD_ANSWER, CONNECT_FAILED, CONNECTION_LOST
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.frames import FrameError

@@ -13,7 +13,7 @@ import msgspec
 
 import clusters.reference.node as node_package
 from clusters.reference.client import ReferenceClient, connect, encode_key
-from clusters.reference.errors import ERRORS
+from clusters.reference.error_table import ERRORS
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask

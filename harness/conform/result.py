@@ -1,18 +1,12 @@
-"""A check, and its possible results."""
+"""The possible results of a check."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
-import attrs
 import msgspec
 
 from harness.errors import FiredrillError
-
-if TYPE_CHECKING:
-    from harness.conform.bench import Bench
 
 
 class CheckFailure(FiredrillError):
@@ -41,18 +35,3 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     mark: Mark
     text: str
-
-
-@attrs.frozen(kw_only=True)
-class Check:
-    """``run`` returns its observation, or raises ``CheckFailure`` or ``NotTried``. It leaves the
-    cluster whole where it returns. ``relies`` is the rule that the harness relies on, in a
-    sentence.
-
-    ``limit_s`` bounds the whole check, which fails past it.
-    """
-
-    name: str
-    relies: str
-    run: Callable[[Bench], Awaitable[str]]
-    limit_s: float = 120.0

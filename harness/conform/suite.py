@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
+
+import attrs
 
 from harness.conform import breaking, declared, hops, talking
 from harness.conform.bench import Bench, on_time
-from harness.conform.result import Check, CheckFailure, Mark, NotTried, Result
+from harness.conform.result import CheckFailure, Mark, NotTried, Result
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.tasks import Late, within
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """``run`` returns its observation, or raises ``CheckFailure`` or ``NotTried``. It leaves the
+    cluster whole where it returns. ``relies`` is the rule that the harness relies on, in a
+    sentence.
+
+    ``limit_s`` bounds the whole check, which fails past it.
+    """
+
+    name: str
+    relies: str
+    run: Callable[[Bench], Awaitable[str]]
+    limit_s: float = 120.0
+
 
 BEFORE = (
     Check(

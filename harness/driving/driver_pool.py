@@ -1,4 +1,5 @@
-"""Several driver processes, for a load that a single process can't drive.
+"""The clients of a run: one driver in this process, or several driver processes, for a load that a
+single one can't drive.
 
 Each process drives its share of the slots (slot modulo processes) with a generator and a stream of
 records of its own. Process numbers and appended values are made from slots, so they are unique in
@@ -17,15 +18,20 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from harness.clock import NS_PER_S, RunClock
 from harness.driving import protocol
+from harness.driving.driver import Driver
 from harness.driving.protocol import Order, Word
 from harness.errors import HarnessError
+from harness.generators import paced
 from harness.history.records import OpType
+from harness.plan.plan import Plan
 from harness.protocols.cluster import Cluster
+from harness.protocols.workload import Workload, whole
 from harness.run.controller_health import LoopStats
 from harness.run.stop import SETTLE_LIMIT_S, end
 from harness.tasks import together
@@ -35,8 +41,62 @@ LATE_LIMIT_S = 15.0  # after ``until_ns``, beyond the deadline of an operation
 HALT_LIMIT_S = SETTLE_LIMIT_S - 1.0  # the caller that ends a drive waits at most SETTLE_LIMIT_S
 LEAVE_LIMIT_S = 10.0
 _BLOCK_BYTES = 1 << 16
-
 Observe = Callable[[OpType, str | None], None]
+
+
+class Load(Protocol):
+    """The clients of a run, as its life cycle sees them."""
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """The reasons why the run is inconclusive, a sentence each."""
+
+    async def enlist(self) -> None:
+        """Start the driver processes, once and before ``drive``, so that the drive phase does not
+        wait some seconds for them.
+        """
+
+    async def drive(self, until_ns: int) -> None:
+        """Run the workload until the clock reads ``until_ns``, and wait for open operations."""
+
+    async def read_all(self, until_ns: int) -> bool:
+        """Read every key that was touched; whether that was done by ``until_ns``."""
+
+    def strain(self) -> LoopStats:
+        """The loop statistics, since the last call, of the processes that this load started."""
+
+    async def close(self) -> None:
+        """Close every connection, and end the started processes. Bounded."""
+
+
+class OwnLoad:
+    """One driver, on this process's loop."""
+
+    trouble: tuple[str, ...] = ()
+
+    def __init__(self, plan: Plan, workload: Workload, driver: Driver) -> None:
+        self._plan, self._workload, self._driver = plan, workload, driver
+
+    async def enlist(self) -> None:
+        """No other process is needed."""
+
+    async def drive(self, until_ns: int) -> None:
+        """See ``Load``."""
+        generator = paced(whole(self._workload), self._plan.drive.rate_per_s, self._plan.seed)
+        await self._driver.drive(generator, until_ns)
+
+    async def read_all(self, until_ns: int) -> bool:
+        """See ``Load``."""
+        final = self._workload.final(self._driver.touched_keys())
+        return await self._driver.drive(final, until_ns)
+
+    def strain(self) -> LoopStats:
+        """Empty: this load started no process."""
+        return LoopStats()
+
+    async def close(self) -> None:
+        """See ``Load``."""
+        await self._driver.close()
 
 
 class DriverLost(HarnessError):
@@ -130,7 +190,7 @@ class DriverProcess:
 
 
 class DriverPool:
-    """A ``harness.driving.load.Load`` of several processes."""
+    """A ``harness.driving.driver_pool.Load`` of several processes."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from harness.errors import (
     InvariantError,
     UsageError,
 )
-from harness.history import frames
+from harness.history import record_frames
 from harness.history.files import OUT_OF_ROOM, disk_failure, lock_directory, sync_directory
 from harness.history.records import Complete, Invoke, Record
 from harness.history.scan import Scan, TornChunk, scan
@@ -59,7 +59,7 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 class _Chunk:
     """One chunk file, open for appending. Methods raise ``OSError``."""
 
-    def __init__(self, path: Path, header: frames.Header) -> None:
+    def __init__(self, path: Path, header: record_frames.Header) -> None:
         self.path = path
         self.size = 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
@@ -152,13 +152,13 @@ class ChunkWriter:
         self._chunk_bytes, self._overgrown = chunk_bytes, overgrown
         self._writer = writer
         self._sequence = 0
-        self._chain = frames.first_chain(run_id)
+        self._chain = record_frames.first_chain(run_id)
         self._full = False
         self._syncer = executor or ThreadPoolExecutor(1, f"fsync-{writer}")
         self._syncing: Future[None] | None = None
         self._reserve = directory / f"reserve-{writer}"
         self._lock: int | None = None
-        first = directory / frames.chunk_name(writer, 0)
+        first = directory / record_frames.chunk_name(writer, 0)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = lock_directory(directory, shared=True)
@@ -230,8 +230,8 @@ class ChunkWriter:
         chain, content = self._chain, bytearray()
         for payload in payloads:
             length = len(payload)
-            chain = frames.frame_crc(length, payload, chain)
-            content += frames.FRAME.pack(length, chain)
+            chain = record_frames.frame_crc(length, payload, chain)
+            content += record_frames.FRAME.pack(length, chain)
             content += payload
         self._chunk.write(content)
         self._chain = chain
@@ -257,7 +257,7 @@ class ChunkWriter:
         """
         if self._lock is None:
             return
-        mark, _ = frames.pack_mark(frames.END, self._chain)
+        mark, _ = record_frames.pack_mark(record_frames.END, self._chain)
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._reserve.unlink()
@@ -288,7 +288,7 @@ class ChunkWriter:
         disk does not stop the clients of this loop.
         """
         self._await_sync()
-        mark, chain = frames.pack_mark(frames.MORE, self._chain)
+        mark, chain = record_frames.pack_mark(record_frames.MORE, self._chain)
         successor = self._open_chunk(self._sequence + 1, chain=chain)
         try:
             self._chunk.write(mark)
@@ -310,8 +310,8 @@ class ChunkWriter:
             raise DeadlineExceeded(f"fsync in {self._directory}", SYNC_LIMIT_S) from error
 
     def _open_chunk(self, sequence: int, *, chain: int) -> _Chunk:
-        header = frames.Header(frames.VERSION, self._writer, sequence, chain)
-        return _Chunk(self._directory / frames.chunk_name(self._writer, sequence), header)
+        header = record_frames.Header(record_frames.VERSION, self._writer, sequence, chain)
+        return _Chunk(self._directory / record_frames.chunk_name(self._writer, sequence), header)
 
     def _gave_up_reserve(self, error: OSError) -> bool:
         """Whether ``error`` is a full disk and there was a reserve to remove."""
@@ -346,13 +346,15 @@ def _encode(record: Record) -> bytes:
         _require_int64(record)
     try:
         try:
-            payload = frames.ENCODER.encode(record)
+            payload = record_frames.ENCODER.encode(record)
         except UnicodeEncodeError:
-            payload = frames.ENCODER.encode(_legible(record))
+            payload = record_frames.ENCODER.encode(_legible(record))
     except (OverflowError, UnicodeEncodeError, TypeError, msgspec.MsgspecError) as error:
         raise InvariantError(f"a record can't be written: {error}: {record!r:.500}") from error
-    if len(payload) > frames.MAX_RECORD_BYTES:
-        limit = f"a record may have at most {frames.MAX_RECORD_BYTES} bytes (got {len(payload)})"
+    if len(payload) > record_frames.MAX_RECORD_BYTES:
+        limit = (
+            f"a record may have at most {record_frames.MAX_RECORD_BYTES} bytes (got {len(payload)})"
+        )
         raise InvariantError(f"{limit}: {record!r:.500}")
     return payload
 

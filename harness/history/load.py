@@ -12,7 +12,6 @@ from harness.errors import MalformedHistory
 from harness.history import schema
 from harness.history.checksums import NodeLogs, require_checksums, require_logs
 from harness.history.files import regular
-from harness.history.footer import ROWS_PER_BYTE, require_plausible
 from harness.history.layout import (
     EVENTS,
     FAULTS,
@@ -24,6 +23,7 @@ from harness.history.layout import (
     table_schema,
 )
 from harness.history.manifest import RUNNING, read_manifest
+from harness.history.parquet import ROWS_PER_BYTE, require_plausible
 from harness.run.directory import Manifest, RunDirectory
 
 TRANSACTIONS_PER_BYTE = 4

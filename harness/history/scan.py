@@ -16,7 +16,7 @@ import attrs
 import msgspec
 
 from harness.errors import MalformedHistory
-from harness.history import frames
+from harness.history import record_frames
 from harness.history.files import open_regular
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
 
@@ -57,7 +57,7 @@ class Stream:
     def __init__(self, directory: Path, writer: int, chain: int = 0) -> None:
         """``chain`` is the crc with which the stream begins."""
         self.writer = writer
-        self.file = directory / frames.chunk_name(writer, 0)
+        self.file = directory / record_frames.chunk_name(writer, 0)
         self.offset = 0
         self.torn: TornChunk | None = None
         self.last_ns = 0
@@ -74,7 +74,7 @@ class Stream:
 
     def _chunk(self, sequence: int) -> Generator[Record, None, bool]:
         """The records of one chunk; returns whether the stream goes on."""
-        self.file = self._directory / frames.chunk_name(self.writer, sequence)
+        self.file = self._directory / record_frames.chunk_name(self.writer, sequence)
         self.offset = 0
         try:
             with open_regular(self.file, _BUFFER_BYTES) as source:
@@ -88,13 +88,13 @@ class Stream:
         return False
 
     def _header_is_good(self, source: BinaryIO, sequence: int) -> bool:
-        content = source.read(frames.HEADER.size)
-        header = frames.unpack_header(content)
+        content = source.read(record_frames.HEADER.size)
+        header = record_frames.unpack_header(content)
         if isinstance(header, str):
-            self._tear(header, cut_off=len(content) < frames.HEADER.size)
+            self._tear(header, cut_off=len(content) < record_frames.HEADER.size)
             return False
-        if header.version != frames.VERSION:
-            reason = f"expected chunk format {frames.VERSION}, found {header.version}"
+        if header.version != record_frames.VERSION:
+            reason = f"expected chunk format {record_frames.VERSION}, found {header.version}"
             raise MalformedHistory(str(self.file), "byte 8", reason)
         if (header.writer, header.sequence, header.chain) != (self.writer, sequence, self._chain):
             before = "the successor of the one before it" if sequence else "of this stream and run"
@@ -104,7 +104,11 @@ class Stream:
 
     def _frames(self, source: BinaryIO) -> Generator[Record, None, bool]:
         # A run has a million frames, so attribute lookups stand before the loop.
-        offset, head_size, unpack = frames.HEADER.size, frames.FRAME.size, frames.FRAME.unpack
+        offset, head_size, unpack = (
+            record_frames.HEADER.size,
+            record_frames.FRAME.size,
+            record_frames.FRAME.unpack,
+        )
         while True:
             self.offset = offset
             head = source.read(head_size)
@@ -112,7 +116,7 @@ class Stream:
                 self._tear("the stream stops without a mark of its end", cut_off=True)
                 return False
             length, crc = unpack(head)
-            if length >= frames.MORE:
+            if length >= record_frames.MORE:
                 return self._mark(source, length, crc)
             record = self._record(source, length, crc)
             if record is None:
@@ -130,20 +134,20 @@ class Stream:
 
     def _record(self, source: BinaryIO, length: int, crc: int) -> Record | None:
         """The record of a frame, or ``None`` after tearing the stream."""
-        if length > frames.MAX_RECORD_BYTES:
-            self._tear(f"a record claims {length} bytes (at most {frames.MAX_RECORD_BYTES})")
+        if length > record_frames.MAX_RECORD_BYTES:
+            self._tear(f"a record claims {length} bytes (at most {record_frames.MAX_RECORD_BYTES})")
             return None
         payload = source.read(length)
         if len(payload) < length:
             reason = f"a record is cut off: expected {length} bytes, found {len(payload)}"
             self._tear(reason, cut_off=True)
             return None
-        if frames.frame_crc(length, payload, self._chain) != crc:
+        if record_frames.frame_crc(length, payload, self._chain) != crc:
             self._tear("a record's checksum does not match")
             return None
         self._chain = crc
         try:
-            record: Record = frames.DECODER.decode(payload)
+            record: Record = record_frames.DECODER.decode(payload)
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             self._tear(f"a record does not decode: {error}")
             return None
@@ -151,18 +155,18 @@ class Stream:
 
     def _mark(self, source: BinaryIO, mark: int, crc: int) -> bool:
         """Whether the stream continues after a mark."""
-        if frames.frame_crc(mark, b"", self._chain) != crc:
+        if record_frames.frame_crc(mark, b"", self._chain) != crc:
             self._tear("a mark's checksum does not match")
             return False
         self._chain = crc
         if source.read(1):
-            self.offset += frames.FRAME.size
+            self.offset += record_frames.FRAME.size
             self._tear("there are bytes after the mark of the end")
             return False
-        return mark == frames.MORE
+        return mark == record_frames.MORE
 
     def _tear(self, reason: str, *, cut_off: bool = False) -> None:
-        first = self.file.name == frames.chunk_name(self.writer, 0)
+        first = self.file.name == record_frames.chunk_name(self.writer, 0)
         self.torn = TornChunk(self.file, self.offset, reason, cut_off, first)
 
 
@@ -232,8 +236,8 @@ def scan(directory: Path, *, count: int | None = None, run_id: str = "") -> Scan
     if count is None:
         return Scan(tuple(Stream(directory, writer) for writer in sorted(writers)))
     if strangers := sorted(writers - set(range(count))):
-        name = frames.chunk_name(strangers[0], 0)
+        name = record_frames.chunk_name(strangers[0], 0)
         reason = f"expected chunks of {count} writers, found those of writer {strangers[0]}"
         raise MalformedHistory(str(directory / name), "", reason)
-    chain = frames.first_chain(run_id)
+    chain = record_frames.first_chain(run_id)
     return Scan(tuple(Stream(directory, writer, chain) for writer in range(count)), counted=True)

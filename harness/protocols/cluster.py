@@ -400,3 +400,15 @@ class ReadsLogs(Protocol):
         """Return up to ``limit_bytes`` of the log of ``node`` from byte ``offset`` on. Raises
         ``HarnessError`` where the machine can't be asked now.
         """
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One checked requirement: ``found`` describes its present state, ``remedy`` how to satisfy it.
+
+    ``remedy`` is empty where ``ok`` is true or there is no remedy.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from harness.clock import NS_PER_S, RunClock, resident_bytes
 from harness.history.checksums import require_checksum
 from harness.history.files import disk_failure, regular, sha256
-from harness.history.footer import require_plausible
+from harness.history.parquet import require_plausible
 from harness.run.directory import RunDirectory
 
 BEAT_S = 0.05

@@ -20,8 +20,7 @@ import msgspec
 
 from harness.clock import NS_PER_S, RunClock, cpu_s
 from harness.driving.driver import Driver
-from harness.driving.driver_pool import DriverPool
-from harness.driving.load import Load, OwnLoad
+from harness.driving.driver_pool import DriverPool, Load, OwnLoad
 from harness.errors import FiredrillError, HarnessError
 from harness.history.chunks import ChunkWriter, OpenHistory
 from harness.history.files import sha256, write_atomically

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from harness.clock import RunClock
 from harness.history.checksums import require_checksum
 from harness.history.files import disk_failure, regular, sha256
-from harness.history.footer import require_plausible
+from harness.history.parquet import require_plausible
 from harness.protocols.cluster import Cluster
 from harness.protocols.states import ReplicaState, TellsStates
 from harness.run.directory import RunDirectory

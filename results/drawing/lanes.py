@@ -13,7 +13,7 @@ import attrs
 from markupsafe import Markup
 
 from harness.history.records import OpType
-from harness.importers.jepsen.tables import UNKNOWN_NODE
+from harness.importers.jepsen.imported_tables import UNKNOWN_NODE
 from results.drawing.axis import Axis, Scale, Segment, axis_of
 from results.drawing.svg import clipped, hatching, path, picture, tag, text, width_px
 from results.report.steps import Telling

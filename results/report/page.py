@@ -20,9 +20,9 @@ from harness.run.directory import Origin
 from harness.text import inert
 from results.drawing import plots, series
 from results.drawing.roles import RolesOverTime, roles_over_time
-from results.report import cards, event_context, faults, harness_actions, sections, tabulate
+from results.report import cards, event_context, fault_rows, harness_actions, sections, tabulate
 from results.report.cards import Card, Event
-from results.report.faults import FaultRow
+from results.report.fault_rows import FaultRow
 from results.report.harness_actions import HarnessActions
 from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
@@ -122,8 +122,8 @@ def page(material: RunData) -> Page:
         picture=picture,
         picture_notes=notes,
         latency=_latency(material),
-        faults=faults.rows(material),
-        faults_more=max(0, len(material.faults) - faults.FAULTS_MAX),
+        faults=fault_rows.rows(material),
+        faults_more=max(0, len(material.faults) - fault_rows.FAULTS_MAX),
         doings=harness_actions.harness_actions(material),
         coverage=sections.coverage(verdict),
         availability=sections.grids(verdict.availability) if verdict else (),

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history.files import regular, sha256
-from harness.history.footer import require_plausible
-from harness.importers.jepsen.importing import KEYS_FILE
+from harness.history.parquet import require_plausible
+from harness.importers.jepsen.imported_history import KEYS_FILE
 from harness.run.directory import Manifest, RunDirectory
 
 SHORT = 4  # micro-operations that are shown whole

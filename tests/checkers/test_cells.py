@@ -10,7 +10,7 @@ from checker_histories import setting, source
 from checkers.engine.arrays import cells
 from checkers.engine.output import apply, merge
 from checkers.engine.transactions import PREPARED, prepared
-from checkers.lists.inference import INFERENCE
+from checkers.lists.checker import INFERENCE
 from harness.protocols.checker import KEY_COLUMNS, Tables
 
 

@@ -14,7 +14,7 @@ from checkers.cycles.graph import dependencies_of, tails_of
 from checkers.cycles.stretches import core_by_stretches, readers_before
 from checkers.engine import output
 from checkers.engine.transactions import transactions_of
-from checkers.lists.inference import INFERENCE
+from checkers.lists.checker import INFERENCE
 from checkers.lists.witness import WITNESSES
 from harness.protocols.checker import Tables
 

@@ -335,10 +335,10 @@ def test_a_report_that_fails_is_a_harness_error_unless_a_violation_is_proven(
     break_in_child(
         tmp_path,
         monkeypatch,
-        "import results.report.report\n"
+        "import results.report.render\n"
         "def broken(_run):\n"
         "    raise OSError('no paper')\n"
-        "results.report.report.write_report = broken\n",
+        "results.report.render.write_report = broken\n",
     )
     run = recorded(tmp_path / "run", appended(20))
 

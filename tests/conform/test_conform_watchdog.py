@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from harness.conform.watchdog import Blocked, watched
+from harness.conform.loop_watch import Blocked, watched
 
 
 def test_what_holds_the_loop_up_is_broken_off_where_it_waits() -> None:

@@ -11,7 +11,7 @@ import docker
 import pytest
 from docker_runs import named, owned
 
-from clusters.providers.docker import attach
+from clusters.providers.docker import container_shell
 from clusters.providers.docker.cleanup import cleanup, kept_runs
 from harness.errors import UsageError
 
@@ -66,12 +66,12 @@ def test_the_daemon_lets_a_person_in_without_a_key(
 ) -> None:
     with open("/dev/null") as nothing, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", nothing)
-        code = attach.shell(left, "n1", ["sh", "-c", "hostname; echo no >&2; exit 7"])
+        code = container_shell.shell(left, "n1", ["sh", "-c", "hostname; echo no >&2; exit 7"])
 
     assert code == 7
     assert capfdbinary.readouterr() == (b"n1\n", b"no\n")
-    assert b"".join(attach.log(left, "n1", follow=False)) is not None
-    assert attach.running(left, "n1")
-    assert not attach.running(left, "n2")
+    assert b"".join(container_shell.log(left, "n1", follow=False)) is not None
+    assert container_shell.running(left, "n1")
+    assert not container_shell.running(left, "n2")
     with pytest.raises(UsageError, match=r"its container .*-n2 does not run"):
-        attach.shell(left, "n2", [])
+        container_shell.shell(left, "n2", [])

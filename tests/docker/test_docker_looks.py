@@ -8,7 +8,7 @@ import attrs
 import pytest
 from docker.errors import APIError
 
-from clusters.providers.docker import tasks
+from clusters.providers.docker import daemon_tasks
 from clusters.providers.docker.container import Limits
 from clusters.providers.docker.machines import FREEZE_TRIES, Machines, MachineState
 from clusters.providers.remote.program import Process
@@ -35,7 +35,7 @@ class Machine:
 
 def look(code: int, output: bytes) -> NodeStatus:
     machines: Any = Machine(code, output)
-    return tasks.look(machines, "n1", PROGRAM, None)
+    return daemon_tasks.look(machines, "n1", PROGRAM, None)
 
 
 def test_a_program_is_gone_only_where_the_machine_says_so() -> None:
@@ -97,4 +97,4 @@ def test_a_machine_that_once_shows_nothing_is_looked_at_again() -> None:
 
     given = iter([(0, b""), (-1, b""), (0, STAT)])
     machines: Any = Absent(0, b"")
-    assert tasks.look(machines, "n1", PROGRAM, None).running
+    assert daemon_tasks.look(machines, "n1", PROGRAM, None).running

@@ -13,13 +13,13 @@ from docker_runs import NODES, PORTS, Run, named, owned, running
 
 from clusters.ignite3 import rest
 from clusters.ignite3.client import unroutable
-from clusters.providers.docker.attach import log
 from clusters.providers.docker.cleanup import cleanup
 from clusters.providers.docker.container import CAPABILITIES, Limits
+from clusters.providers.docker.container_shell import log
 from clusters.providers.docker.doctor import _netem, _statistic
 from clusters.providers.docker.provider import build
 from clusters.providers.remote import program
-from clusters.providers.remote.session import Unreachable
+from clusters.providers.remote.ssh_session import Unreachable
 from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.runtime.real import TcpNetwork
 from harness.errors import HarnessError, PlanError, UsageError

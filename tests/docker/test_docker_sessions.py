@@ -17,9 +17,9 @@ from clusters.providers.docker import subnets
 from clusters.providers.docker.container import Limits
 from clusters.providers.docker.images import ensure_base
 from clusters.providers.docker.machines import Machines
-from clusters.providers.remote import keys
-from clusters.providers.remote.lanes import Lane, together
-from clusters.providers.remote.session import (
+from clusters.providers.remote import ssh_session
+from clusters.providers.remote.node_threads import Lane, together
+from clusters.providers.remote.ssh_session import (
     GRACE_S,
     Endpoint,
     RemoteError,
@@ -35,7 +35,7 @@ RUN_ID = named("session")
 def endpoint(docker_daemon: docker.APIClient) -> Iterator[Endpoint]:
     """A real sshd, in a container."""
     machines = Machines(docker_daemon, RUN_ID, ensure_base(docker_daemon), Limits())
-    key, host_key = keys.generate(), keys.generate()
+    key, host_key = ssh_session.generate_key(), ssh_session.generate_key()
     try:
         address = subnets.addresses(machines.make_network(), ("n1",))["n1"]
         files = {
@@ -83,11 +83,15 @@ def server(behave) -> Iterator[int]:
 
 
 def local(port: int) -> Session:
-    host_key = keys.generate().public_line
+    host_key = ssh_session.generate_key().public_line
     return Session(
         "n1",
         Endpoint(
-            host="127.0.0.1", port=port, user="root", key=keys.generate(), host_key_line=host_key
+            host="127.0.0.1",
+            port=port,
+            user="root",
+            key=ssh_session.generate_key(),
+            host_key_line=host_key,
         ),
     )
 
@@ -133,7 +137,7 @@ def test_input_of_megabytes_arrives_whole(session: Session) -> None:
 
 @pytest.mark.docker
 def test_a_machine_with_another_host_key_is_refused_at_once(endpoint: Endpoint) -> None:
-    stranger = attrs.evolve(endpoint, host_key_line=keys.generate().public_line)
+    stranger = attrs.evolve(endpoint, host_key_line=ssh_session.generate_key().public_line)
 
     with pytest.raises(Unreachable, match="does not match"):
         Session("n1", stranger).connect(20)
@@ -142,7 +146,7 @@ def test_a_machine_with_another_host_key_is_refused_at_once(endpoint: Endpoint) 
 @pytest.mark.docker
 def test_another_key_does_not_get_in(endpoint: Endpoint) -> None:
     with pytest.raises(Unreachable, match="Authentication failed"):
-        Session("n1", attrs.evolve(endpoint, key=keys.generate())).connect(20)
+        Session("n1", attrs.evolve(endpoint, key=ssh_session.generate_key())).connect(20)
 
 
 @pytest.mark.docker

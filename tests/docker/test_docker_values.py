@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from clusters.providers.docker import images, subnets, tasks
+from clusters.providers.docker import daemon_tasks, images, subnets
 from clusters.providers.docker.daemon import NoDaemon, connect
 from clusters.providers.docker.doctor import diagnose
 from clusters.providers.docker.provider import build
-from clusters.providers.remote import delays, install, keys, links, program, rules
+from clusters.providers.remote import delays, install, links, program, rules, ssh_session
 from clusters.providers.remote.requirements import Interpreter
 from harness.errors import PlanError, UsageError
 from harness.protocols.cluster import LinkShape, PortSpec, PythonTree
@@ -179,7 +179,7 @@ def test_a_tree_is_importable_by_its_name_and_leaves_caches_behind(tmp_path: Pat
     ],
 )
 def test_of_a_log_the_last_line_that_says_something_is_told(log: bytes, said: str) -> None:
-    assert tasks.last_words(log) == said
+    assert daemon_tasks.last_words(log) == said
 
 
 @pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a/../../b", ""])
@@ -202,11 +202,11 @@ def test_wheels_are_chosen_for_the_machine_and_not_for_the_controller() -> None:
 
 
 def test_a_key_never_shows_in_a_text() -> None:
-    key = keys.generate()
+    key = ssh_session.generate_key()
 
     assert key.private_text not in repr(key)
     assert key.public_line.startswith("ssh-ed25519 ")
-    assert keys.generate() != key
+    assert ssh_session.generate_key() != key
 
 
 def test_an_option_that_is_not_known_is_refused_by_name() -> None:

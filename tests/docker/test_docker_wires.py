@@ -10,8 +10,8 @@ import pytest
 
 from clusters.providers.docker.container import Node
 from clusters.providers.docker.wires import Wires
-from clusters.providers.remote.lanes import Lane
-from clusters.providers.remote.session import Session
+from clusters.providers.remote.node_threads import Lane
+from clusters.providers.remote.ssh_session import Session
 from harness.protocols.cluster import LinkShape
 
 LIMIT_S = 10.0

@@ -14,7 +14,7 @@ from capabilities import small_disk
 from history_parts import append, complete, invoke, read, small_history
 
 from harness.errors import HarnessError, InvariantError, MalformedHistory, UsageError
-from harness.history import chunks, frames
+from harness.history import chunks, record_frames
 from harness.history.chunks import ChunkWriter, scan
 from harness.history.records import Complete, Invoke, MicroOp, Note, Record
 
@@ -103,8 +103,8 @@ def test_frames_that_change_places_or_repeat_break_the_chain(tmp_path: Path) -> 
     written: list[Record] = [Note(at_ns=n, text="same size") for n in range(3)]
     (path,) = chunked(tmp_path / "chunks", written, chunk_bytes=1 << 20)
     whole = path.read_bytes()
-    head, tail = whole[: frames.HEADER.size], whole[-frames.FRAME.size :]
-    body = whole[frames.HEADER.size : -frames.FRAME.size]
+    head, tail = whole[: record_frames.HEADER.size], whole[-record_frames.FRAME.size :]
+    body = whole[record_frames.HEADER.size : -record_frames.FRAME.size]
     size = len(body) // 3
     first, second, third = body[:size], body[size : 2 * size], body[2 * size :]
 
@@ -154,8 +154,8 @@ def test_bytes_after_the_end_are_noticed(tmp_path: Path) -> None:
 
 def test_a_later_format_is_refused_by_its_number(tmp_path: Path) -> None:
     (path,) = chunked(tmp_path / "chunks", [], chunk_bytes=1 << 20)
-    later = frames.Header(frames.VERSION + 1, 0, 0, 0).pack()
-    path.write_bytes(later + path.read_bytes()[frames.HEADER.size :])
+    later = record_frames.Header(record_frames.VERSION + 1, 0, 0, 0).pack()
+    path.write_bytes(later + path.read_bytes()[record_frames.HEADER.size :])
 
     with pytest.raises(MalformedHistory, match="expected chunk format 1, found 2"):
         list(scan(tmp_path / "chunks"))
@@ -163,12 +163,12 @@ def test_a_later_format_is_refused_by_its_number(tmp_path: Path) -> None:
 
 def test_a_record_that_claims_to_be_huge_is_not_read(tmp_path: Path) -> None:
     (path,) = chunked(tmp_path / "chunks", small_history(), chunk_bytes=1 << 20)
-    huge = frames.FRAME.pack(frames.MAX_RECORD_BYTES + 1, 0)
-    path.write_bytes(path.read_bytes()[: frames.HEADER.size] + huge)
+    huge = record_frames.FRAME.pack(record_frames.MAX_RECORD_BYTES + 1, 0)
+    path.write_bytes(path.read_bytes()[: record_frames.HEADER.size] + huge)
     found = scan(tmp_path / "chunks")
 
     assert list(found) == []
-    assert f"claims {frames.MAX_RECORD_BYTES + 1} bytes" in str(found.torn[0])
+    assert f"claims {record_frames.MAX_RECORD_BYTES + 1} bytes" in str(found.torn[0])
 
 
 def test_several_writers_are_merged_by_time(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_what_no_table_can_hold_is_refused_when_it_is_appended(tmp_path: Path, o
 
 def test_the_limit_of_a_record_is_exact(tmp_path: Path) -> None:
     writer = ChunkWriter(tmp_path / "chunks", reserve_bytes=0)
-    around = len(frames.ENCODER.encode(Note(at_ns=1, text="x" * 70_000))) - 70_000
-    fits = Note(at_ns=1, text="x" * (frames.MAX_RECORD_BYTES - around))
+    around = len(record_frames.ENCODER.encode(Note(at_ns=1, text="x" * 70_000))) - 70_000
+    fits = Note(at_ns=1, text="x" * (record_frames.MAX_RECORD_BYTES - around))
     writer.append(fits)
     with pytest.raises(InvariantError, match="may have at most"):
         writer.append(Note(at_ns=1, text=fits.text + "x"))

@@ -17,9 +17,9 @@ from history_parts import append, complete, invoke, new_run, read, small_history
 from harness.errors import MalformedHistory, UsageError
 from harness.history.chunks import ChunkWriter
 from harness.history.files import sha256
-from harness.history.frames import FRAME, HEADER
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.record_frames import FRAME, HEADER
 from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Record
 from harness.history.seal import recover, seal
 from harness.run.directory import RunDirectory
@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from history_parts import append, complete, invoke
 from harness.history.chunks import ChunkWriter
-from harness.history.frames import HEADER
+from harness.history.record_frames import HEADER
 from harness.run.directory import RunDirectory
 
 writer = ChunkWriter(RunDirectory(Path(sys.argv[1])).chunks, 1 << 14)

@@ -64,7 +64,7 @@ def test_no_room_imports_another_room() -> None:
         ("harness/plan/plan.py", "import nemesis.node_faults"),
         ("harness/plan/plan.py", "def f():\n    from checkers import analyze"),
         ("harness/run/lifecycle.py", "from cli import wiring"),
-        ("results/report/report.py", "from checkers.promises.lost_write import CHECKER"),
+        ("results/report/render.py", "from checkers.promises.lost_write import CHECKER"),
         ("nemesis/node_faults.py", "from cli.main import main"),
         ("workloads/bank.py", "import cli.main"),
     ],

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from clusters.providers.sim import guard
+from clusters.providers.sim import seams
 
 ROOT = Path(__file__).resolve().parents[2]
 # The two places where the seam touches the machine.
 ALLOWED = ("harness/clock.py", "clusters/reference/node/runtime/real.py")
 WATCHED = ("harness", "workloads", "nemesis", "clusters/reference", "clusters/providers/sim")
 BANNED = {
-    "time": guard.CLOCKS,
-    "os": guard.ENTROPY,
-    "uuid": guard.IDENTIFIERS,
+    "time": seams.CLOCKS,
+    "os": seams.ENTROPY,
+    "uuid": seams.IDENTIFIERS,
     "datetime.datetime": {"now", "utcnow", "today"},
     "datetime.date": {"today"},
-    "random": guard.DRAWS | {"SystemRandom"},
+    "random": seams.DRAWS | {"SystemRandom"},
 }
 BANNED_MODULES = {"secrets"}
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from ignite3_thin import needs_java
 
-from clusters.ignite3 import errors
+from clusters.ignite3 import error_table
 from clusters.ignite3.artifacts import Artifacts
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import (
@@ -23,7 +23,7 @@ from clusters.ignite3.client import (
     decode,
     dial,
 )
-from clusters.ignite3.errors import ERRORS, MISMATCH_ABORTED
+from clusters.ignite3.error_table import ERRORS, MISMATCH_ABORTED
 from clusters.ignite3.system import build
 from harness.errors import HarnessBug
 from harness.protocols.client import READ_WRITE, Certainty, StoreError, read_all
@@ -109,7 +109,7 @@ def test_a_call_that_was_given_up_ends_its_connection() -> None:
                 await tx.read(13)
         with pytest.raises(StoreError) as caught:
             await client.begin(READ_WRITE, later())
-        assert caught.value.code == errors.BROKEN
+        assert caught.value.code == error_table.BROKEN
 
     served(work)
 
@@ -121,7 +121,7 @@ def test_a_connection_of_a_driver_that_ended_is_over_though_there_is_a_new_drive
             await tx.read(15)
         with pytest.raises(StoreError) as caught:
             await client.begin(READ_WRITE, later())
-        assert caught.value.code == errors.BROKEN
+        assert caught.value.code == error_table.BROKEN
         again = await dial(client._bridge, NOWHERE, 5.0)
         await again.begin(READ_WRITE, later())
 
@@ -132,10 +132,10 @@ def test_a_driver_that_does_not_know_the_connection_ends_it() -> None:
     async def work(client: IgniteClient) -> None:
         with pytest.raises(StoreError) as refused:
             await client.ask("get", key=16)
-        assert refused.value.code == errors.MISUSE
+        assert refused.value.code == error_table.MISUSE
         with pytest.raises(StoreError) as caught:
             await client.begin(READ_WRITE, later())
-        assert caught.value.code == errors.BROKEN
+        assert caught.value.code == error_table.BROKEN
 
     served(work)
 
@@ -145,7 +145,7 @@ def test_calls_that_wait_learn_of_the_end_of_the_driver() -> None:
         tx = await client.begin(READ_WRITE, later())
         with pytest.raises(StoreError) as caught:
             await tx.read(15)
-        assert caught.value.code == errors.CONNECTION_LOST
+        assert caught.value.code == error_table.CONNECTION_LOST
 
     served(work)
 
@@ -238,7 +238,7 @@ def test_the_driver_builds_and_tells_a_closed_port_from_a_request_that_can_not_b
                     await bridge.ask("get", bridge.connection(), key=1)
         return dialed.value.code, asked.value.code
 
-    assert asyncio.run(run()) == (errors.CONNECTION_LOST, "DRIVER-MISUSE")
+    assert asyncio.run(run()) == (error_table.CONNECTION_LOST, "DRIVER-MISUSE")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ignite3_thin import Thin, needs_java, thin
 
-from clusters.ignite3 import errors
+from clusters.ignite3 import error_table
 from clusters.ignite3.artifacts import Artifacts
 from clusters.ignite3.bridge import Bridge
 from clusters.ignite3.client import dial
@@ -44,7 +44,7 @@ def played(script: str) -> StoreError:
 def test_what_a_driver_said_last_and_its_exit_code_are_in_the_error() -> None:
     lost = played("import sys; input(); sys.exit('java.lang.OutOfMemoryError: Java heap space')")
 
-    assert lost.code == errors.CONNECTION_LOST
+    assert lost.code == error_table.CONNECTION_LOST
     assert lost.message.endswith("exit code 1: java.lang.OutOfMemoryError: Java heap space")
 
 
@@ -72,7 +72,7 @@ def test_an_answer_that_can_not_be_read_is_named_as_the_reason() -> None:
 def test_a_driver_that_can_not_be_started_is_an_error_of_the_store_and_definite() -> None:
     gone = said("/nowhere/java")
 
-    assert gone.code == errors.DRIVER_GONE
+    assert gone.code == error_table.DRIVER_GONE
     assert "can't be started" in gone.message
     assert "/nowhere/java" in gone.message
 
@@ -98,7 +98,7 @@ def held(bridge: Bridge) -> tuple[int, int]:
 async def failing(bridge: Bridge, address: Address, limit_s: float) -> None:
     with pytest.raises(StoreError) as caught:
         await dial(bridge, address, limit_s)
-    assert caught.value.code == errors.CONNECTION_LOST
+    assert caught.value.code == error_table.CONNECTION_LOST
 
 
 @pytest.mark.slow
@@ -175,12 +175,12 @@ def test_what_the_library_throws_without_a_code_is_not_called_a_wrong_request() 
         client = await dial(bridge, node.address, 20.0)
         with pytest.raises(StoreError, match="no table is open") as caught:
             await bridge.ask("get", client._number, key=1)
-        assert caught.value.code == errors.MISUSE
+        assert caught.value.code == error_table.MISUSE
         with pytest.raises(StoreError, match="IllegalArgumentException") as caught:
             await client.ask("begin", limit_ms=-1, read_only=0)
-        assert caught.value.code == errors.UNKNOWN
+        assert caught.value.code == error_table.UNKNOWN
         with pytest.raises(StoreError, match="IllegalArgumentException") as caught:
             await client.begin(READ_WRITE, asyncio.get_running_loop().time() + 20)
-        assert caught.value.code == errors.BROKEN
+        assert caught.value.code == error_table.BROKEN
 
     driven(work)

@@ -12,10 +12,9 @@ import msgspec
 import pytest
 
 from cli.main import execute
-from clusters.ignite3 import errors, rest, settings, system, waiting
+from clusters.ignite3 import error_table, rest, settings, system, waiting
 from clusters.ignite3.artifacts import Artifacts, NotPrepared, driver_digest
-from clusters.ignite3.options import RELEASE, Options, blocking, data_nodes, quorums
-from clusters.ignite3.zone import statements
+from clusters.ignite3.options import RELEASE, Options, blocking, data_nodes, quorums, statements
 from harness.errors import HarnessError, PlanError
 from harness.history.records import OpType
 from harness.outcome import EXIT_USAGE
@@ -256,13 +255,13 @@ def test_the_system_takes_back_whom_it_threw_out() -> None:
 
 
 def test_a_lock_that_was_not_granted_is_definite_and_a_lost_connection_is_not() -> None:
-    assert classify("commit", "TX-4", errors.ERRORS) is OpType.FAIL
-    assert classify("commit", errors.CONNECTION_LOST, errors.ERRORS) is OpType.INFO
-    assert classify("step", errors.CONNECTION_LOST, errors.ERRORS) is OpType.FAIL
+    assert classify("commit", "TX-4", error_table.ERRORS) is OpType.FAIL
+    assert classify("commit", error_table.CONNECTION_LOST, error_table.ERRORS) is OpType.INFO
+    assert classify("step", error_table.CONNECTION_LOST, error_table.ERRORS) is OpType.FAIL
 
 
 def test_a_code_in_no_row_is_indefinite_at_commit() -> None:
-    assert classify("commit", "TX-99", errors.ERRORS) is OpType.INFO
+    assert classify("commit", "TX-99", error_table.ERRORS) is OpType.INFO
 
 
 def test_a_node_that_nobody_reaches_tells_nothing() -> None:

@@ -10,7 +10,7 @@ from jepsen_files import Op, json_lines, register, timed
 
 from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory, UsageError
-from harness.importers.jepsen.importing import import_run, read_jepsen
+from harness.importers.jepsen.imported_history import import_run, read_jepsen
 from harness.protocols.verdict import Verdict, encode
 from harness.run.directory import BankRules, RunDirectory
 

@@ -21,7 +21,7 @@ from jepsen_files import LAYOUTS, edn_lines, generated, json_array, json_lines, 
 
 from harness.errors import MalformedHistory
 from harness.importers.jepsen import limits
-from harness.importers.jepsen.importing import read_jepsen
+from harness.importers.jepsen.imported_history import read_jepsen
 
 EDN_OP = "{:type :invoke, :f :txn, :process 0, :value [[:append 1 %s]]}\n"
 JSON_OP = '{"type":"invoke","f":"txn","process":0,"value":[["append",1,%s]]}\n'
@@ -57,7 +57,7 @@ MEASURED = """
 import json, sys, time
 from pathlib import Path
 from harness.errors import MalformedHistory
-from harness.importers.jepsen.importing import read_jepsen
+from harness.importers.jepsen.imported_history import read_jepsen
 for path in sys.argv[1:]:
     begun = time.process_time()
     try:

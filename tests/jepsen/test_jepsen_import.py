@@ -22,7 +22,7 @@ from jepsen_files import (
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import schema
-from harness.importers.jepsen.importing import ImportedHistory, import_run, read_jepsen
+from harness.importers.jepsen.imported_history import ImportedHistory, import_run, read_jepsen
 from harness.run.directory import RunDirectory
 
 

@@ -11,7 +11,7 @@ import pytest
 from jepsen_files import edn_lines, txn, write
 
 from harness.history.records import FaultState
-from harness.importers.jepsen.importing import read_jepsen
+from harness.importers.jepsen.imported_history import read_jepsen
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemesis.shrink import fewest, least
+from nemesis.delta_debugging import fewest, least
 
 Part = tuple[int, ...]
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from reference_kit import loopback_cluster
 
-from clusters.reference import errors
+from clusters.reference import error_table
 from clusters.reference.client import encode_key
 from clusters.reference.node import events
 from clusters.reference.node.config import Config, ConfigError, loads
@@ -287,22 +287,22 @@ def strings_of(module: object) -> set[str]:
 
 
 def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
-    own = {errors.CONNECT_FAILED, errors.CONNECTION_LOST, errors.BAD_ANSWER}
-    assert strings_of(codes) | own == set(errors.ERRORS)
-    doubtful = {c for c, row in errors.ERRORS.items() if row.at_commit is Certainty.INDEFINITE}
+    own = {error_table.CONNECT_FAILED, error_table.CONNECTION_LOST, error_table.BAD_ANSWER}
+    assert strings_of(codes) | own == set(error_table.ERRORS)
+    doubtful = {c for c, row in error_table.ERRORS.items() if row.at_commit is Certainty.INDEFINITE}
     assert doubtful == {
         codes.LEASE_LOST, codes.LEADER_LOST, codes.PEER_LOST, codes.COMMIT_TIMEOUT,
-        errors.CONNECTION_LOST, errors.BAD_ANSWER,
+        error_table.CONNECTION_LOST, error_table.BAD_ANSWER,
     }  # fmt: skip
-    assert all(len(meaning.reason) > 20 for meaning in errors.ERRORS.values())
+    assert all(len(meaning.reason) > 20 for meaning in error_table.ERRORS.values())
     assert strings_of(events) <= {str(kind) for kind in EventKind}
 
 
 def test_only_what_was_certainly_not_proposed_is_a_failure_at_commit() -> None:
-    definite = {c for c, m in errors.ERRORS.items() if m.at_commit is Certainty.DEFINITE}
+    definite = {c for c, m in error_table.ERRORS.items() if m.at_commit is Certainty.DEFINITE}
 
     assert not definite & {"LEADER-LOST", "PEER-LOST", "COMMIT-TIMEOUT", "CONNECTION-LOST"}
-    assert classify("commit", "TX-CONFLICT", errors.ERRORS) is OpType.FAIL
-    assert classify("commit", "PEER-LOST", errors.ERRORS) is OpType.INFO
-    assert classify("commit", "never heard of", errors.ERRORS) is OpType.INFO
-    assert classify("step", "PEER-LOST", errors.ERRORS) is OpType.FAIL
+    assert classify("commit", "TX-CONFLICT", error_table.ERRORS) is OpType.FAIL
+    assert classify("commit", "PEER-LOST", error_table.ERRORS) is OpType.INFO
+    assert classify("commit", "never heard of", error_table.ERRORS) is OpType.INFO
+    assert classify("step", "PEER-LOST", error_table.ERRORS) is OpType.FAIL

@@ -16,7 +16,7 @@ import pytest
 from checkers.engine.analyze import checkers_named, judge
 from checkers.engine.source import Source
 from harness.history.schema import EVENTS, FAULTS
-from harness.importers.jepsen.importing import read_jepsen
+from harness.importers.jepsen.imported_history import read_jepsen
 from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from process_programs import PORTS, bring_up
 
-from clusters.providers.process import attach
+from clusters.providers.process import process_shell
 from clusters.providers.process.cleanup import cleanup, kept
 from clusters.providers.process.ports import Claims
 from clusters.providers.process.provider import build
@@ -61,14 +61,14 @@ def test_a_person_works_where_the_node_does_with_what_it_sees(
 ) -> None:
     root, _ = left
 
-    code = attach.shell(root / "undo", "n2", ["sh", "-c", 'pwd; echo "$NODE"; exit 7'])
+    code = process_shell.shell(root / "undo", "n2", ["sh", "-c", 'pwd; echo "$NODE"; exit 7'])
 
     assert code == 7
     assert capfd.readouterr().out == f"{root.resolve()}/nodes/n2/work\nn2\n"
     with pytest.raises(UsageError, match="node 'n3': nothing of it runs"):
-        attach.shell(root / "undo", "n3", [])
+        process_shell.shell(root / "undo", "n3", [])
     with pytest.raises(UsageError, match="can't run 'no-such-command'"):
-        attach.shell(root / "undo", "n1", ["no-such-command"])
+        process_shell.shell(root / "undo", "n1", ["no-such-command"])
 
 
 def test_runs_side_by_side_never_share_a_port_though_no_node_uses_it_yet(tmp_path: Path) -> None:

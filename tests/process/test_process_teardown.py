@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from process_programs import PORTS, Echo, bring_up
 
-from clusters.providers.process.layout import cut_log
+from clusters.providers.process.node_files import cut_log
 from clusters.providers.process.provider import build
 from harness.errors import HarnessError
 

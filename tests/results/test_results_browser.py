@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from synthetic_run import BREAKS, build, violation, write_verdict
 
-from results.report.report import write_report
+from results.report.render import write_report
 
 LIMIT_S = 60
 SIZE = "1200,3000"

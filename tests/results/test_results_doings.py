@@ -12,10 +12,10 @@ from harness.history.chunks import ChunkWriter
 from harness.history.records import Complete, Invoke, MicroOp, Note, OpType, Record
 from harness.history.seal import seal
 from harness.run.directory import RunDirectory
-from results.report import faults, harness_actions
+from results.report import fault_rows, harness_actions
 from results.report.harness_actions import MET_MAX, OWN_MAX
 from results.report.page import page
-from results.report.report import write_report
+from results.report.render import write_report
 from results.report.run_data import gather
 
 NS = 1_000_000_000
@@ -52,7 +52,7 @@ def run(tmp_path: Path) -> RunDirectory:
 def test_that_firedrill_restarted_a_node_stands_beside_the_fault_it_mended(
     run: RunDirectory,
 ) -> None:
-    (fault,) = faults.rows(gather(run))
+    (fault,) = fault_rows.rows(gather(run))
 
     assert fault.proofs[-1] == (
         "firedrill noted",

@@ -32,7 +32,7 @@ from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
-from results.report.report import LIMIT_BYTES, write_report
+from results.report.render import LIMIT_BYTES, write_report
 
 ACTIVE = (
     '</pre></script><script>document.title="owned"</script>"><img src=x onerror=alert(1)>'
@@ -224,7 +224,7 @@ def test_a_page_that_is_too_large_loses_rows_before_drawings_and_drawings_before
     run = synthetic_run.build(tmp_path / "run", duration_s=10.0, rate_per_s=20.0, breaks=())
     write_verdict(run, valid())
     whole = write_report(run).stat().st_size
-    monkeypatch.setattr("results.report.report.LIMIT_BYTES", whole - 1)
+    monkeypatch.setattr("results.report.render.LIMIT_BYTES", whole - 1)
 
     page = write_report(run)
 

@@ -9,10 +9,10 @@ from test_results_report import Elements, assert_inert
 
 from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory
-from harness.importers.jepsen.importing import import_run
+from harness.importers.jepsen.imported_history import import_run
 from harness.protocols.verdict import encode
 from harness.run.directory import RunDirectory
-from results.report.report import write_report
+from results.report.render import write_report
 
 HISTORY = """\
 {:type :invoke, :f :txn, :value [[:append KEY 1]], :process 0TIME12, :index 0}

@@ -30,9 +30,9 @@ from harness.history.seal import recover, seal
 from harness.outcome import Outcome
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
-from results.report import faults
+from results.report import fault_rows
 from results.report import page as pages
-from results.report.report import LEAN_LINES, write_report
+from results.report.render import LEAN_LINES, write_report
 from results.report.run_data import gather
 
 HOSTILE = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>\x1b[31m\u202e\0'
@@ -261,7 +261,7 @@ def test_what_each_fault_met_and_who_took_over_stands_beside_it(tmp_path: Path) 
     assert "leader of partitions 3, 6 by n4 after at most 0.812 s" in page.text
     assert "metastorage leader by n5 after 1.290 s" in page.text
     assert "leader of partition 3 by nobody while it was in force" in page.text
-    rows = faults.rows(gather(RunDirectory(tmp_path / "run")))
+    rows = fault_rows.rows(gather(RunDirectory(tmp_path / "run")))
     assert [(row.met, row.taken_over) for row in rows] == [("9", "1.290"), ("0", "nobody")]
 
 
@@ -434,7 +434,7 @@ def test_lists_that_are_too_long_by_themselves_go_last_and_the_page_says_so(
     seal(run, partition_of=None)
     report(run, valid())
     limit = run.report.stat().st_size // 2
-    monkeypatch.setattr("results.report.report.LIMIT_BYTES", limit)
+    monkeypatch.setattr("results.report.render.LIMIT_BYTES", limit)
 
     page = report(run)
 

@@ -13,10 +13,9 @@ import pytest
 
 import clusters.reference.node as node_package
 from clusters.providers.sim.disk import SECTOR_BYTES, Platter, SimDisk
-from clusters.providers.sim.fabric import Fabric, Weather
 from clusters.providers.sim.loop import SimLoop, simulate
 from clusters.providers.sim.machine import Chance, Machine, track_tasks
-from clusters.providers.sim.network import HostNetwork
+from clusters.providers.sim.network import Fabric, HostNetwork, Weather
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.node.runtime import (
     POINTS,

@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from clusters.providers.sim import fabric as sim_fabric
+from clusters.providers.sim import network as sim_fabric
 from clusters.providers.sim import network as sim_network
 from clusters.providers.sim.disk import Platter, SimDisk
-from clusters.providers.sim.fabric import Fabric, Weather
 from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.machine import Machine, track_tasks
-from clusters.providers.sim.network import HostNetwork, SimConnection
+from clusters.providers.sim.network import Fabric, HostNetwork, SimConnection, Weather
 from clusters.reference.node.runtime import Connection, ConnectionLost, DiskError, Runtime
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, FrameError
 from harness.protocols.cluster import Program

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from clusters.providers.sim import trace as traces
-from clusters.providers.sim.fabric import Fabric
 from clusters.providers.sim.loop import simulate
-from clusters.providers.sim.network import HostNetwork
+from clusters.providers.sim.network import Fabric, HostNetwork
 from clusters.providers.sim.trace import Row, Trace
 from clusters.reference.node.runtime import Connection
 

@@ -36,7 +36,7 @@ from stranger_kit import (
 )
 
 from clusters.providers.process import procfs
-from harness.history import frames
+from harness.history import record_frames
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.run.directory import RunDirectory
 
@@ -162,20 +162,20 @@ def chunk(content: bytes) -> Attack:
 
     def spoil(chunks: Path) -> None:
         (path,) = chunks.glob("w0-*.chunk")
-        path.write_bytes(path.read_bytes()[: frames.HEADER.size] + content)
+        path.write_bytes(path.read_bytes()[: record_frames.HEADER.size] + content)
 
     return unsealed(spoil)
 
 
 def frame(payload: bytes) -> bytes:
-    crc = frames.frame_crc(len(payload), payload, 0)
-    return frames.FRAME.pack(len(payload), crc) + payload
+    crc = record_frames.frame_crc(len(payload), payload, 0)
+    return record_frames.FRAME.pack(len(payload), crc) + payload
 
 
 def streams(count: int) -> Attack:
     def spoil(chunks: Path) -> None:
         for number in range(1, count):
-            (chunks / frames.chunk_name(number, 0)).write_bytes(b"")
+            (chunks / record_frames.chunk_name(number, 0)).write_bytes(b"")
 
     return unsealed(spoil)
 
@@ -446,7 +446,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     "a table of 3 GB": (sparse("events.parquet", 3 << 30), REFUSED),
     # chunks of a run that nobody sealed
     "a chunk of nothing": (chunk(b""), EITHER),
-    "a chunk that claims 4 GB": (chunk(frames.FRAME.pack(0xF0000000, 0)), EITHER),
+    "a chunk that claims 4 GB": (chunk(record_frames.FRAME.pack(0xF0000000, 0)), EITHER),
     "a chunk of zeros": (chunk(b"\0" * (1 << 20)), EITHER),
     "a deep record": (chunk(frame(b"\x91" * 200_000)), EITHER),
     "a record of 2^32 elements": (chunk(frame(b"\xdd\xff\xff\xff\xff")), EITHER),

@@ -11,12 +11,8 @@ import pytest
 from stranger_kit import forge, sound_run
 
 from harness.errors import MalformedHistory
-from harness.history.footer import (
-    UNCOMPRESSED_ALWAYS_BYTES,
-    VALUES_ALWAYS,
-    require_plausible,
-)
 from harness.history.load import load
+from harness.history.parquet import UNCOMPRESSED_ALWAYS_BYTES, VALUES_ALWAYS, require_plausible
 
 
 def list_of(count: int) -> pa.Array:

@@ -17,7 +17,7 @@ from clusters.providers.docker import images
 from clusters.providers.docker.daemon import NoDaemon, connect, doing
 from clusters.providers.docker.images import MAKE_COMMAND, obstacles, present
 from harness.errors import HarnessError
-from harness.protocols.doctor import Finding
+from harness.protocols.cluster import Finding
 
 ASK_LIMIT_S = 10
 NODES_USUAL = 5

@@ -11,20 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from clusters.providers.docker import contents, images, subnets, tasks
+from clusters.providers.docker import contents, daemon_tasks, images, subnets
 from clusters.providers.docker.container import CONTROL_PORT, Limits, Node
 from clusters.providers.docker.daemon import connect
 from clusters.providers.docker.machines import Machines
 from clusters.providers.docker.wires import Wires
-from clusters.providers.remote import (
-    install,
-    keys,
-    program,
-    requirements,
-    watchdog,
-)
-from clusters.providers.remote.lanes import Lane, together
-from clusters.providers.remote.session import Endpoint, Session
+from clusters.providers.remote import install, program, requirements, ssh_session, watchdog
+from clusters.providers.remote.node_threads import Lane, together
+from clusters.providers.remote.ssh_session import Endpoint, Session
 from harness.errors import HarnessBug, HarnessError, PlanError, UsageError
 from harness.protocols.cluster import (
     Capability,
@@ -105,7 +99,7 @@ class DockerProvider:
         """
         machines = await self._ready()
         return await self._daemon.call(
-            "trying faults", CREATE_LIMIT_S, tasks.try_capabilities, machines
+            "trying faults", CREATE_LIMIT_S, daemon_tasks.try_capabilities, machines
         )
 
     def versions(self) -> dict[str, str]:
@@ -123,8 +117,8 @@ class DockerProvider:
         machines = await self._ready()
         subnet = await self._daemon.call("making the network", LOOK_LIMIT_S, machines.make_network)
         source = subnets.source_in(subnet, subnets.is_own)
-        key = keys.generate()
-        host_keys = {node: keys.generate() for node in nodes}
+        key = ssh_session.generate_key()
+        host_keys = {node: ssh_session.generate_key() for node in nodes}
         for node, address in subnets.addresses(subnet, nodes).items():
             endpoint = Endpoint(
                 host=address,
@@ -149,7 +143,7 @@ class DockerProvider:
         return subnets.cluster_at(addresses, ports, PLACES.work, source)
 
     async def _bring_up(
-        self, machines: Machines, node: Node, key: keys.Key, host_key: keys.Key
+        self, machines: Machines, node: Node, key: ssh_session.Key, host_key: ssh_session.Key
     ) -> None:
         files = {
             "authorized_keys": key.public_line.encode("ascii"),
@@ -194,7 +188,7 @@ class DockerProvider:
         return await self.probe(node)
 
     def _start(self, at: Node, launch: program.Launch) -> None:
-        if not tasks.look(self._ours, at.name, at.process, launch, at.lost).running:
+        if not daemon_tasks.look(self._ours, at.name, at.process, launch, at.lost).running:
             at.process = program.start(at.session, launch)
 
     async def stop(self, node: str) -> NodeStatus:
@@ -288,7 +282,7 @@ class DockerProvider:
         return await at.lane.call(
             "looking at it",
             LOOK_LIMIT_S,
-            tasks.look,
+            daemon_tasks.look,
             self._ours,
             node,
             at.process,
@@ -312,7 +306,7 @@ class DockerProvider:
         await at.lane.call(
             "collecting logs",
             COLLECT_LIMIT_S,
-            tasks.collect,
+            daemon_tasks.collect,
             self._ours,
             node,
             at.launch,

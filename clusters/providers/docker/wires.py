@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from clusters.providers.docker.container import CONTROL_PORT, Node
 from clusters.providers.remote import delays, links, measure, rules
-from clusters.providers.remote.lanes import together
+from clusters.providers.remote.node_threads import together
 from harness.protocols.cluster import Grudge, Link, LinkQuality, LinkShape
 
 CUT_LIMIT_S = rules.APPLY_LIMIT_S + 10.0

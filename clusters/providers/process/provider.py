@@ -19,10 +19,11 @@ import msgspec
 
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
+from clusters.providers.process.capability_trials import found_capabilities
 from clusters.providers.process.child import Child, spawn
 from clusters.providers.process.cleanup import Ledger, end_marked
 from clusters.providers.process.keeper import keep_links
-from clusters.providers.process.layout import (
+from clusters.providers.process.node_files import (
     Layout,
     argument_vector,
     copy_log,
@@ -32,7 +33,6 @@ from clusters.providers.process.layout import (
     read_piece,
 )
 from clusters.providers.process.proxy import LOOPBACK, Mesh
-from clusters.providers.process.trials import found_capabilities
 from harness.errors import HarnessBug, HarnessError, MissingCapability, PlanError, UsageError
 from harness.protocols.cluster import (
     Address,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clusters.providers.remote.session import Session
+from clusters.providers.remote.ssh_session import Session
 from harness.protocols.cluster import LinkShape
 
 APPLY_LIMIT_S = 10.0

@@ -11,7 +11,7 @@ import attrs
 
 from clusters.providers.remote import requirements
 from clusters.providers.remote.program import Launch
-from clusters.providers.remote.session import Session
+from clusters.providers.remote.ssh_session import Session
 from harness.errors import UsageError
 from harness.protocols.cluster import Program, PythonTree
 

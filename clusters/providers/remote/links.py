@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from clusters.providers.remote.lanes import Lane, together
-from clusters.providers.remote.session import Running, Session
+from clusters.providers.remote.node_threads import Lane, together
+from clusters.providers.remote.ssh_session import Running, Session
 from harness.errors import HarnessError
 from harness.protocols.cluster import Link, LinkShape
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from clusters.providers.remote.lanes import together
 from clusters.providers.remote.links import STEP_LIMIT_S, Listener, Station
+from clusters.providers.remote.node_threads import together
 from harness.errors import HarnessError
 from harness.protocols.cluster import Link, LinkQuality
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from clusters.providers.remote.session import OUTPUT_LIMIT_BYTES, Session
+from clusters.providers.remote.ssh_session import OUTPUT_LIMIT_BYTES, Session
 from harness.errors import HarnessError
 from harness.protocols.cluster import LogPiece, NodeStatus
 

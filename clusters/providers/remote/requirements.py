@@ -17,7 +17,7 @@ from pathlib import Path
 
 import attrs
 
-from clusters.providers.remote.session import Session
+from clusters.providers.remote.ssh_session import Session
 from harness.errors import HarnessError, UsageError
 
 FETCH_LIMIT_S = 300.0

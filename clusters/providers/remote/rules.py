@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from clusters.providers.remote.session import Session
+from clusters.providers.remote.ssh_session import Session
 from harness.protocols.cluster import Grudge, LinkShape
 
 CHAIN = "FIREDRILL"

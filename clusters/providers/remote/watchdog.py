@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 
 from clusters.providers.remote.rules import CHAIN
-from clusters.providers.remote.session import Attached, Session
+from clusters.providers.remote.ssh_session import Attached, Session
 from harness.errors import HarnessError
 
 RENEW_S = 2.0

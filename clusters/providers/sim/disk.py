@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from clusters.providers.sim.fabric import true_loop
+from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.trace import Row, Trace, Verb
 from clusters.reference.node.runtime import DiskError
 from harness.protocols.hardware import DiskLook, DiskTrouble

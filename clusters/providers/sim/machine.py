@@ -9,9 +9,8 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from clusters.providers.sim.disk import Platter, SimDisk
-from clusters.providers.sim.fabric import Fabric, true_loop
 from clusters.providers.sim.loop import Timeline, live_by
-from clusters.providers.sim.network import HostNetwork
+from clusters.providers.sim.network import Fabric, HostNetwork, true_loop
 from clusters.reference.node.runtime import Disk, Network, Rare, Runtime, never
 from harness.clock import NS_PER_S, substream
 from harness.errors import UsageError

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Meta
 
 from clusters.providers.sim.disk import SimDisk
-from clusters.providers.sim.fabric import Fabric, Weather, true_loop
 from clusters.providers.sim.loop import SimLoop
 from clusters.providers.sim.machine import (
     Body,
@@ -26,7 +25,7 @@ from clusters.providers.sim.machine import (
     track_tasks,
     wall_ns,
 )
-from clusters.providers.sim.network import HostNetwork
+from clusters.providers.sim.network import Fabric, HostNetwork, Weather, true_loop
 from clusters.providers.sim.trace import Trace, describe, repeatable
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import POINTS, Runtime

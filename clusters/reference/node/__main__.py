@@ -20,7 +20,7 @@ from clusters.reference.node.raft import InvariantBroken
 from clusters.reference.node.runtime import DiskError
 from clusters.reference.node.runtime.real import RealRuntime
 from clusters.reference.node.server import Node
-from clusters.reference.node.storage.records import CorruptLog
+from clusters.reference.node.storage.log_records import CorruptLog
 from clusters.reference.node.topology.bootstrap import NodeFailure
 
 EXIT_FAILURE, EXIT_CONFIG, EXIT_STORAGE, EXIT_PORT = 1, 2, 3, 4

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
-from clusters.reference.node.runtime.clock import COUNTER_BITS, TICK
+from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, TICK
 from clusters.reference.node.wire.messages import BadMessage, ClientRequest, Codec, decode, encode
 from clusters.reference.node.wire.reports import (
     AdminBody,

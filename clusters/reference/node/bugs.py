@@ -15,7 +15,7 @@ from collections.abc import Iterable
 KNOWN = {
     "ack-before-quorum": "a leader acknowledges a commit once its own log holds it "
     "(groups/host.py)",
-    "clock-not-advanced": "the clock does not follow what messages carry (runtime/clock.py)",
+    "clock-not-advanced": "the clock does not follow what messages carry (runtime/hybrid_clock.py)",
     "commit-before-quorum": "a leader commits what its own disk holds (raft/core.py)",
     "commit-retried": "a coordinator asks home again when an answer is lost, and takes the second "
     "one for the outcome (tx/coordinator.py)",
@@ -57,7 +57,7 @@ KNOWN = {
     "(raft/core.py)",
     "term-not-persisted": "term and vote are written only together with entries (groups/host.py)",
     "torn-tail-accepted": "damage anywhere in the log is taken for a torn tail "
-    "(storage/records.py)",
+    "(storage/log_records.py)",
     "upgrade-unchecked": "a shared lock becomes exclusive though others share it (tx/locks.py)",
     "versions-collected-early": "versions go that an open snapshot still reads (tx/partition.py)",
     "vote-ignores-log": "a vote is given to a member that lacks entries (raft/core.py)",

@@ -9,9 +9,9 @@ from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import ChunkQueue, Restorable
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
+from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metastorage
 from clusters.reference.node.metastorage.metastorage_client import MetastorageClient
 from clusters.reference.node.metastorage.metastorage_service import MetastorageService
-from clusters.reference.node.metastorage.store import METASTORAGE, Metastorage
 from clusters.reference.node.node_report import Reporter
 from clusters.reference.node.placement.assignments import Assignment, Zone
 from clusters.reference.node.placement.lease_manager import LeaseManager
@@ -24,7 +24,7 @@ from clusters.reference.node.rpc.peers import Peers
 from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import Disk, Runtime
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.storage.identity import Identity, member_of
 from clusters.reference.node.storage.shared_log import SharedLog

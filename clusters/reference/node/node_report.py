@@ -12,14 +12,14 @@ from clusters.reference.node.config import Config
 from clusters.reference.node.events import EventLog
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
-from clusters.reference.node.metastorage.store import Metastorage
+from clusters.reference.node.metastorage.metastorage import Metastorage
 from clusters.reference.node.placement.assignments import Assignment, partition_of
 from clusters.reference.node.placement.lease_table import LeaseTable
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.rpc.link import Links
 from clusters.reference.node.runtime import Runtime
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.storage.identity import Identity, names_of
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import Version

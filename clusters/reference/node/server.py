@@ -8,12 +8,12 @@ import logging
 from clusters.reference.node import bugs, events
 from clusters.reference.node.composition import Components
 from clusters.reference.node.config import Config, check
-from clusters.reference.node.metastorage.store import METASTORAGE, Change
+from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change
 from clusters.reference.node.placement.assignments import ZONE, assignments
 from clusters.reference.node.placement.lease_table import RENEW_S
 from clusters.reference.node.runtime import DiskError, Listener, Runtime
-from clusters.reference.node.runtime.clock import Hlc
-from clusters.reference.node.runtime.files import VolatileDisk
+from clusters.reference.node.runtime.disks import VolatileDisk
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.storage.identity import load
 from clusters.reference.node.storage.shared_log import SharedLog

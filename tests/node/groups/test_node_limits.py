@@ -18,11 +18,11 @@ from clusters.reference.node import events
 from clusters.reference.node.groups import host as groups
 from clusters.reference.node.groups.group import ChunkQueue
 from clusters.reference.node.groups.host import RaftHost
-from clusters.reference.node.metastorage.store import Metastorage
+from clusters.reference.node.metastorage.metastorage import Metastorage
 from clusters.reference.node.rpc import sessions
 from clusters.reference.node.rpc.sessions import Sessions
 from clusters.reference.node.runtime import ConnectionLost
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx.primary_client import PrimaryClient

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_kit import restore
 
-from clusters.reference.node.metastorage import store as metastorage_store
-from clusters.reference.node.metastorage.store import (
+from clusters.reference.node.metastorage import metastorage as metastorage_store
+from clusters.reference.node.metastorage.metastorage import (
     Change,
     Compacted,
     Condition,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_kit import restore
 
-from clusters.reference.node.metastorage.store import (
+from clusters.reference.node.metastorage.metastorage import (
     Change,
     Condition,
     Invoke,

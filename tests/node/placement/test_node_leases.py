@@ -11,13 +11,13 @@ from reference_kit import restore
 
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.events import EventLog
-from clusters.reference.node.metastorage.metastorage_service import MetastorageService
-from clusters.reference.node.metastorage.store import (
+from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     Metastorage,
     Operation,
     encode_invoke,
 )
+from clusters.reference.node.metastorage.metastorage_service import MetastorageService
 from clusters.reference.node.placement.lease_manager import LeaseManager
 from clusters.reference.node.placement.lease_table import (
     CEILING_S,
@@ -32,7 +32,7 @@ from clusters.reference.node.placement.lease_table import (
     origin_of,
 )
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.outcomes import OutcomeSender
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary

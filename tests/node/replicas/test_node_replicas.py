@@ -11,7 +11,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.providers.sim.provider import SimProvider
 from clusters.reference.node.composition import Components
 from clusters.reference.node.config import loads
-from clusters.reference.node.metastorage.store import (
+from clusters.reference.node.metastorage.metastorage import (
     METASTORAGE,
     Condition,
     Invoke,

@@ -15,7 +15,7 @@ from clusters.reference.node.rpc.heartbeats import Heartbeats
 from clusters.reference.node.rpc.link import FRAME_BYTES, Link, Links, in_frames
 from clusters.reference.node.rpc.peers import Peers
 from clusters.reference.node.runtime import Connection, ConnectionLost, real
-from clusters.reference.node.runtime.clock import Hlc, span
+from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
 from clusters.reference.node.storage.identity import member_of
 from clusters.reference.node.wire import codes, frames

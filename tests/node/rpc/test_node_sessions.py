@@ -13,7 +13,7 @@ from primary_scene import KEY, now_s
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.rpc.sessions import READ_WRITE, SNAPSHOT, Sessions
 from clusters.reference.node.runtime import ConnectionLost
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from clusters.reference.node import bugs
-from clusters.reference.node.runtime.clock import COUNTER_BITS, MAX_AHEAD_S, Hlc, span
+from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, MAX_AHEAD_S, Hlc, span
 
 NS_PER_MS = 1_000_000
 WALL_MS = 1_700_000_000_000

@@ -12,9 +12,9 @@ import pytest
 
 from clusters.reference.node.raft.types import Entry, HardState
 from clusters.reference.node.runtime import DiskError
-from clusters.reference.node.runtime.files import FileDisk
+from clusters.reference.node.runtime.disks import FileDisk
 from clusters.reference.node.storage import shared_log
-from clusters.reference.node.storage.records import SEGMENT_HEADER_BYTES, CorruptLog, Update
+from clusters.reference.node.storage.log_records import SEGMENT_HEADER_BYTES, CorruptLog, Update
 from clusters.reference.node.storage.shared_log import SharedLog, segment_name
 
 FIRST = segment_name(1)

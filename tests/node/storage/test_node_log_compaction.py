@@ -12,9 +12,9 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import DiskError
-from clusters.reference.node.runtime.files import VolatileDisk
+from clusters.reference.node.runtime.disks import VolatileDisk
 from clusters.reference.node.storage import shared_log
-from clusters.reference.node.storage.records import Compaction, CorruptLog, SnapshotFile, Update
+from clusters.reference.node.storage.log_records import Compaction, CorruptLog, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.storage.snapshot_files import SnapshotFiles
 from clusters.reference.node.tx.limits import MAX_TX_BYTES

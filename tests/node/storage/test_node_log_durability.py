@@ -9,7 +9,7 @@ from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
 from clusters.reference.node.raft.types import Entry, HardState
 from clusters.reference.node.storage.identity import load
-from clusters.reference.node.storage.records import Update
+from clusters.reference.node.storage.log_records import Update
 from clusters.reference.node.storage.shared_log import SharedLog
 
 SEEDS = range(20)

@@ -23,7 +23,7 @@ from clusters.reference.node import bugs
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import DiskError
 from clusters.reference.node.storage import shared_log
-from clusters.reference.node.storage.records import Compaction, CorruptLog, Update
+from clusters.reference.node.storage.log_records import Compaction, CorruptLog, Update
 from clusters.reference.node.storage.shared_log import SharedLog
 
 GROUPS = ("p0", "p1", "p2")

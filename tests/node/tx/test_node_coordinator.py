@@ -9,9 +9,9 @@ import pytest
 from primary_scene import OLD, now_s
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.errors import CONNECT_FAILED, ERRORS
+from clusters.reference.error_table import CONNECT_FAILED, ERRORS
 from clusters.reference.node.placement.assignments import partition_of
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.coordinator import Transaction
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.primary_client import PrimaryClient

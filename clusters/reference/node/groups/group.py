@@ -10,7 +10,7 @@ import msgspec
 
 from clusters.reference.node.raft import Chunk, Entry, Message, Raft, Ready, Role
 from clusters.reference.node.storage.identity import name_of
-from clusters.reference.node.storage.records import SnapshotFile, Update
+from clusters.reference.node.storage.log_records import SnapshotFile, Update
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed
 from clusters.reference.node.wire.reports import GroupStatus, Recovered

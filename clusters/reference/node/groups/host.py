@@ -45,7 +45,7 @@ from clusters.reference.node.raft import (
 from clusters.reference.node.runtime import Rare, never
 from clusters.reference.node.runtime.tasks import Failure, together
 from clusters.reference.node.storage.identity import name_of
-from clusters.reference.node.storage.records import Compaction, SnapshotFile, Update
+from clusters.reference.node.storage.log_records import Compaction, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import GroupState, SharedLog
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from clusters.reference.node.metastorage.store import (
+from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     Metastorage,
     Versioned,

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from clusters.reference.node.metastorage.store import (
+from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     InvokeResult,
     Operation,

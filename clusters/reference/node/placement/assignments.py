@@ -13,7 +13,12 @@ from hashlib import blake2b
 
 import msgspec
 
-from clusters.reference.node.metastorage.store import Condition, Invoke, Metastorage, Operation
+from clusters.reference.node.metastorage.metastorage import (
+    Condition,
+    Invoke,
+    Metastorage,
+    Operation,
+)
 from clusters.reference.node.storage.identity import replaced
 
 ZONE = "zone"

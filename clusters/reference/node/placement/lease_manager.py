@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from clusters.reference.node import events
-from clusters.reference.node.metastorage.store import Condition, Invoke, Operation
+from clusters.reference.node.metastorage.metastorage import Condition, Invoke, Operation
 from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, LeaseTable, encode
 from clusters.reference.node.runtime.tasks import Spawn, all_of
 from clusters.reference.node.tx.primary import Primary

@@ -22,8 +22,8 @@ from collections.abc import Callable
 import msgspec
 
 from clusters.reference.node.bugs import planted
-from clusters.reference.node.metastorage.store import Change, Versioned
-from clusters.reference.node.runtime.clock import Hlc, span
+from clusters.reference.node.metastorage.metastorage import Change, Versioned
+from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 
 LEASE = "lease/"
 PRIMARY = "primary/"

@@ -14,7 +14,7 @@ from clusters.reference.node.replicas.replica import (
     PartitionReplication,
     Replica,
 )
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Tasks
 from clusters.reference.node.tx.finisher import Finisher
 from clusters.reference.node.tx.outcomes import OutcomeSender

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.rpc.heartbeats import Sender
 from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import within
 from clusters.reference.node.storage.identity import member_of, name_of
 from clusters.reference.node.wire import codes

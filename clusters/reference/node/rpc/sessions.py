@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from clusters.reference.node.runtime import Connection
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.primary_client import PrimaryClient

@@ -22,7 +22,7 @@ from clusters.reference.node.runtime import (
     Rare,
     never,
 )
-from clusters.reference.node.runtime.files import FileDisk
+from clusters.reference.node.runtime.disks import FileDisk
 from clusters.reference.node.wire.frames import MAX_PAYLOAD_BYTES, Decoder, FrameError, encode
 
 # Room for two frames of the largest size; a peer that is further behind is gone for us.

@@ -16,7 +16,7 @@ import msgspec
 
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import Disk
-from clusters.reference.node.storage.records import (
+from clusters.reference.node.storage.log_records import (
     Compaction,
     CorruptLog,
     SnapshotFile,

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Collection, Iterable
 
 from clusters.reference.node.raft.types import Mark
 from clusters.reference.node.runtime import Disk
-from clusters.reference.node.storage.records import CorruptLog, SnapshotFile
+from clusters.reference.node.storage.log_records import CorruptLog, SnapshotFile
 
 PREFIX = "snap-"
 PIECE_BYTES = 256 * 1024  # read, sent or written at once: small beside a frame and a tick

@@ -13,7 +13,7 @@ import logging
 import msgspec
 
 from clusters.reference.node.groups.host import RaftHost
-from clusters.reference.node.metastorage.store import METASTORAGE, Metastorage, encode_invoke
+from clusters.reference.node.metastorage.metastorage import METASTORAGE, Metastorage, encode_invoke
 from clusters.reference.node.placement.assignments import (
     ZONE,
     Zone,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from clusters.reference.node import events
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
-from clusters.reference.node.metastorage.store import METASTORAGE, encode_invoke
+from clusters.reference.node.metastorage.metastorage import METASTORAGE, encode_invoke
 from clusters.reference.node.placement.assignments import Assignment, reassigned
 from clusters.reference.node.replicas.manager import ReplicaManager
 from clusters.reference.node.storage.identity import name_of, replaced

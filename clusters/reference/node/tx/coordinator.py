@@ -28,7 +28,7 @@ from collections.abc import Iterable
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.placement.assignments import partition_of
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import all_of
 from clusters.reference.node.tx.limits import (
     ROUTING_TIMEOUT_S,

@@ -18,7 +18,7 @@ import msgspec
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.settings import InvariantBroken
 from clusters.reference.node.raft.types import Entry
-from clusters.reference.node.runtime.clock import span
+from clusters.reference.node.runtime.hybrid_clock import span
 from clusters.reference.node.storage.memory_storage import MemoryStorage
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover

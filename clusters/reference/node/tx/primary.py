@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.placement.lease_table import LeaseTable
-from clusters.reference.node.runtime.clock import Hlc
+from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Command
 from clusters.reference.node.tx.group_commit import LazyProposals

@@ -1,5 +1,5 @@
 """The store's error codes, as they travel, and which of them are definite for a commit. The reason
-of each is in the adapter's table (``clusters/reference/errors.py``).
+of each is in the adapter's table (``clusters/reference/error_table.py``).
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="fine"):
 
 
 class InvokeReply(msgspec.Struct, frozen=True, array_like=True, tag="invoked"):
-    """The outcome of an invoke: see ``metastorage.store.InvokeResult``."""
+    """The outcome of an invoke: see ``metastorage.InvokeResult``."""
 
     success: bool
     revision: int = 0

@@ -26,7 +26,7 @@ from harness.history.manifest import SEALED, write_manifest
 from harness.history.parquet import ParquetSink
 from harness.history.seal import SPLITS
 from harness.history.tables import BATCH_ROWS
-from harness.importers.jepsen import nemesis, tables
+from harness.importers.jepsen import imported_tables, nemesis
 from harness.importers.jepsen.operations import Names
 from harness.importers.jepsen.pairing import BANKS, LISTS, REGISTERS, Pairing
 from harness.importers.jepsen.reader import Clock, batches
@@ -122,10 +122,10 @@ def read_jepsen(
     if bank is not None and pairing.kind != BANKS:
         found = pairing.kind or "operations without values"
         raise UsageError(f"{file}: a bank's total was given; expected {BANKS}, found {found}")
-    axis = tables.axis(pairing)
-    transactions = tables.transactions(pairing, axis.at_ns)
+    axis = imported_tables.axis(pairing)
+    transactions = imported_tables.transactions(pairing, axis.at_ns)
     try:
-        micro_ops, keys = tables.micro_ops(pairing, names, splits, file)
+        micro_ops, keys = imported_tables.micro_ops(pairing, names, splits, file)
     except pa.ArrowException as error:
         # Only by count: lists of more than 2**31 elements in all have no place in one column.
         raise MalformedHistory(file, "", f"it is too large for the tables: {error}") from error
@@ -149,7 +149,7 @@ def read_jepsen(
         real_time=axis.real,
         transactions=transactions,
         micro_ops=micro_ops,
-        notes=tables.notes(pairing.remarks, axis.at_ns),
+        notes=imported_tables.notes(pairing.remarks, axis.at_ns),
         faults=nemesis.faults(pairing.remarks, axis.at_ns),
     )
 

@@ -1,16 +1,26 @@
-"""The sets of keys that may share a transaction, and the source of fresh keys."""
+"""Choices that workloads share: whose turn it is, sets of keys that may share a transaction, the
+kind of a read-only transaction.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from random import Random
+from typing import Annotated, Any
 
 import attrs
+import msgspec
+from msgspec import Meta
 
-from harness.errors import HarnessError
+from harness.clock import substream
+from harness.errors import HarnessError, PlanError
+from harness.generators import Context, next_process
+from harness.protocols.client import READ_WRITE
 from harness.protocols.workload import WorkloadSetting
 
 MAX_KEY_SEARCH = 1_000_000  # keys tried for one of a partition; a hash that needs more is broken
+ReadKinds = Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)]
+ORDINARY: ReadKinds = (READ_WRITE,)
 
 
 @attrs.frozen(kw_only=True)
@@ -76,3 +86,53 @@ def _one_pool(_key: int) -> int:
 def replaced(values: tuple[Any, ...], position: int, value: object) -> tuple[Any, ...]:
     """Return ``values`` with ``value`` at ``position``."""
     return values[:position] + (value,) + values[position + 1 :]  # noqa: RUF005 (half the time)
+
+
+def check_kinds(kinds: ReadKinds, setting: WorkloadSetting) -> None:
+    """Raise ``PlanError`` for a kind that the store does not have."""
+    for kind in kinds:
+        if kind not in setting.kinds:
+            known = ", ".join(setting.kinds)
+            raise PlanError(
+                "workload.read_kinds", f"expected kinds of this store: {known} (got {kind!r})"
+            )
+
+
+def drawn_kind(kinds: ReadKinds, draw: Random) -> str:
+    """Draw one of ``kinds``, each as often as it is listed; a single kind uses no draw."""
+    return kinds[0] if len(kinds) == 1 else draw.choice(kinds)
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``count``-th operation of ``slot``, by ``process``; ``draw`` is for it alone."""
+
+    process: int
+    slot: int
+    count: int
+    draw: Random
+
+
+class Turns(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations begun so far, by slot. Draws are keyed by (slot, the slot's own count), so that
+    one slot's draws do not depend on the others' progress.
+    """
+
+    seed: int
+    begun: tuple[int, ...]
+    last_slot: int = -1
+
+    @staticmethod
+    def of(seed: int, concurrency: int) -> Turns:
+        """Return the turns before the first operation."""
+        return Turns(seed=seed, begun=(0,) * concurrency)
+
+    def next(self, context: Context) -> tuple[Turn, Turns]:
+        """Return the next turn among the idle processes, and the turns after it."""
+        process = next_process(context, self.last_slot)
+        slot = process % context.concurrency
+        count = self.begun[slot]
+        turn = Turn(
+            process=process, slot=slot, count=count, draw=substream(self.seed, "ops", slot, count)
+        )
+        after = Turns(seed=self.seed, begun=replaced(self.begun, slot, count + 1), last_slot=slot)
+        return turn, after

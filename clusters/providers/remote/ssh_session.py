@@ -8,6 +8,7 @@ runs under ``timeout``, so that a command that the controller gave up ends there
 from __future__ import annotations
 
 import base64
+import io
 import logging
 import shlex
 import socket
@@ -17,8 +18,9 @@ from collections.abc import Sequence
 
 import attrs
 import paramiko
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from clusters.providers.remote.keys import Key
 from harness.errors import DeadlineExceeded, HarnessError
 
 STEP_LIMIT_S = 5.0  # one step of connecting: TCP, banner, authentication, channel
@@ -352,3 +354,27 @@ def _refused(error: BaseException) -> bool:
 
 def _decode(encoded: str) -> bytes:
     return base64.b64decode(encoded, validate=True)
+
+
+@attrs.frozen
+class Key:
+    """A key pair. Its text never shows in a ``repr``, so that it can't reach a log."""
+
+    private_text: str = attrs.field(repr=False)
+
+    @property
+    def pair(self) -> paramiko.Ed25519Key:
+        """The pair as paramiko uses it."""
+        return paramiko.Ed25519Key.from_private_key(io.StringIO(self.private_text))
+
+    @property
+    def public_line(self) -> str:
+        """The public half as a line of ``authorized_keys``."""
+        return f"{self.pair.get_name()} {self.pair.get_base64()}\n"
+
+
+def generate_key() -> Key:
+    """A new key, without a passphrase."""
+    made = Ed25519PrivateKey.generate()
+    text = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return Key(text.decode("ascii"))
