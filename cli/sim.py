@@ -6,7 +6,7 @@ import contextlib
 import math
 import shlex
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger, sweep
-from harness.campaigns.pool import in_turn
+from harness.campaigns.pool import Pool, in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.clock import substream
 from harness.errors import PlanError
@@ -132,22 +132,16 @@ def sim(
     cells = [Cell(plan=plan, limit_s=limit_s) for plan in plans]
     path, code = store.root / RESULTS_FILE, code_digest()
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
-    known = [cell for cell in cells if cell.key in ledger.known]
-    left = [cell for cell in cells if cell.key not in ledger.known]
-    if known:
-        say(f"{len(known)} of {seeds} seeds are known from {path}")
-    done = [ledger.known[cell.key] for cell in known]
-    for result in done:
-        _announce(result)
-    kept = {result.run for result in ledger.known.values()}
-    if gone := sweep(store.root, {cell.plan.name for cell in left}, kept):
+    left = {cell.plan.name for cell in cells if cell.key not in ledger.known}
+    if len(left) < seeds:
+        say(f"{seeds - len(left)} of {seeds} seeds are known from {path}")
+    if gone := sweep(store.root, left, {result.run for result in ledger.known.values()}):
         say(f"removed {gone} runs that were broken off")
+    cells.sort(key=lambda cell: cell.key not in ledger.known)  # no time budget leaves these out
     began_s = time.monotonic()
     end_s = math.inf if budget_s is None else began_s + budget_s
-    work = simulation(store.root, keep=keep_runs, jobs=jobs).results(
-        in_turn(left), ledger, begin_until_s=end_s
-    )
-    finished = _simulate(work, done, left, ledger)
+    pool = simulation(store.root, keep=keep_runs, jobs=jobs)
+    done, finished = _simulate(pool, cells, ledger, end_s)
     if finished and len(done) < seeds:
         click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")
     with contextlib.suppress(OSError):  # a name for convenience
@@ -221,29 +215,26 @@ def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> d
 
 
 def _simulate(
-    work: Generator[CellResult, None, None],
-    done: list[CellResult],
-    left: Sequence[Cell],
-    ledger: Ledger,
-) -> bool:
-    """Collect the results of ``left`` in ``done``; return false where the user interrupted."""
-    noted_s, fresh = time.monotonic(), 0
+    pool: Pool, cells: Sequence[Cell], ledger: Ledger, end_s: float
+) -> tuple[list[CellResult], bool]:
+    """Announce the results of ``cells`` and return them; false where the user interrupted."""
+    done: list[CellResult] = []
+    noted_s, known = time.monotonic(), sum(cell.key in ledger.known for cell in cells)
     try:
-        with closing(work):
-            for fresh, result in enumerate(work, start=1):
+        with closing(pool.results(in_turn(cells), ledger, begin_until_s=end_s)) as work:
+            for result in work:
                 done.append(result)
                 _announce(result)
                 if time.monotonic() - noted_s >= NOTE_EVERY_S:
                     noted_s = time.monotonic()
-                    say(f"{fresh} of {len(left)} seeds simulated")
+                    say(f"{len(done) - known} of {len(cells) - known} seeds simulated")
     except KeyboardInterrupt:
         # Those that ended behind a seed that went on: a violation among them is proven.
-        for cell in left[fresh:]:
-            if cell.key in ledger.known:
-                done.append(ledger.known[cell.key])
-                _announce(done[-1])
-        return False
-    return True
+        late = [ledger.known[c.key] for c in cells[len(done) :] if c.key in ledger.known]
+        for result in late:
+            _announce(result)
+        return done + late, False
+    return done, True
 
 
 def _announce(result: CellResult) -> None:

@@ -170,14 +170,19 @@ class Pool:
         ledger = Ledger() if ledger is None else ledger
         ordered: deque[Cell] = deque()  # chosen, and not yet delivered
         waiting: deque[Cell] = deque()  # of these, not yet begun
+        asking = True
         gc.collect()
         gc.freeze()  # a collection in a worker would copy the pages of this process's objects
         with _Running(self) as running:
             while True:
-                while len(ordered) < self.ahead and (cell := choose()) is not None:
-                    if cell.key not in ledger.known and all(cell.key != o.key for o in ordered):
-                        waiting.append(cell)
-                    ordered.append(cell)
+                while asking and len(ordered) < self.ahead:
+                    # After ``None`` not before the next delivery: else the number of questions
+                    # would depend on which worker ends first.
+                    cell = choose()
+                    if asking := cell is not None:
+                        if cell.key not in ledger.known and all(cell.key != o.key for o in ordered):
+                            waiting.append(cell)
+                        ordered.append(cell)
                 while waiting and running.free and machine_s() < begin_until_s:
                     running.begin(waiting.popleft())
                 if waiting and running.free:
@@ -191,6 +196,7 @@ class Pool:
                 for result in running.ended(wait=not known):
                     ledger.add(result)
                 if known:
+                    asking = True
                     yield ledger.known[ordered.popleft().key]
 
 
@@ -316,9 +322,12 @@ def _live(pool: Pool, cell: Cell, parent: int, reply: int, errors: int) -> NoRet
         if pool.memory_bytes is not None:
             # Not the address space, much of which is only reserved.
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            resource.setrlimit(resource.RLIMIT_DATA, (pool.memory_bytes, hard))
+            limit = pool.memory_bytes if hard < 0 else min(hard, pool.memory_bytes)
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
         _send(reply, _Said(result=_worked(pool, cell, reply)))
         code = 0
+    except BaseException as error:  # an exit, too: it is the worker's last words
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(code)
 

@@ -110,12 +110,35 @@ def test_a_search_that_chooses_from_results_chooses_the_same_whatever_the_number
     assert heard == [seed for seed, _ in chosen]
 
 
-def test_a_search_without_an_idea_is_asked_again_after_the_next_result() -> None:
-    ideas = [cell(1), None, cell(2), cell(3)]
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_search_without_an_idea_is_asked_again_after_the_next_result_and_not_before(
+    workers: int, tmp_path: Path
+) -> None:
+    ideas = [cell(1), cell(2), None, cell(3), None, None, cell(4)]
     answers = itertools.chain(ideas, itertools.repeat(None))
-    pool = Pool(work=valid, workers=2)
+    asked: list[int] = []
+    heard: list[int] = []
 
-    assert seeds_of(pool.results(lambda: next(answers))) == [1, 2, 3]
+    def choose() -> Cell | None:
+        asked.append(len(heard))
+        return next(answers)
+
+    def backwards(given: Cell, begun: Begun) -> CellResult:
+        if workers > 1 and given.plan.seed == 1:
+            wait_for(tmp_path / "2")
+        return valid(given, begun)
+
+    class Watched(Ledger):
+        def add(self, result: CellResult) -> None:
+            (tmp_path / str(result.seed)).touch()
+            super().add(result)
+
+    pool = Pool(work=backwards, workers=workers)
+    for result in pool.results(choose, Watched()):
+        heard.append(result.seed)
+
+    assert heard == [1, 2, 3, 4]
+    assert asked == [0, 0, 0, 1, 1, 2, 3, 3, 4]
 
 
 def test_what_is_in_the_ledger_is_not_run_and_what_is_chosen_twice_is_run_once(
@@ -168,15 +191,17 @@ def dying(given: Cell, begun: Begun) -> CellResult:
             return result_of(given, Outcome.VALID, coverage=bytes(RESULT_MAX_BYTES))
         case 7:
             bytearray(1 << 40)
+        case 8:
+            sys.exit("of its own will")
     return result_of(given, Outcome.VALID)
 
 
 def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_words() -> None:
     pool = Pool(work=dying, workers=3, memory_bytes=1 << 30)
-    given = [cell(seed, limit_s=1.0 if seed == 2 else LIMIT_S) for seed in range(1, 9)]
+    given = [cell(seed, limit_s=1.0 if seed == 2 else LIMIT_S) for seed in range(1, 10)]
     found = {result.seed: result for result in pool.results(in_turn(given))}
 
-    assert found.pop(8).outcome is Outcome.VALID
+    assert found.pop(9).outcome is Outcome.VALID
     assert {result.outcome for result in found.values()} == {Outcome.HARNESS_ERROR}
     assert not any(result.judged for result in found.values())
     said = {seed: result.reasons[0] for seed, result in found.items()}
@@ -188,6 +213,7 @@ def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_wor
         5: "it died (signal 9): out of luck",
         6: f"its result has more than {RESULT_MAX_BYTES} bytes",
         7: "it needs more memory than the 1024 MiB of a worker",
+        8: "it died (exit code 1): SystemExit: of its own will",
     }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from cli.replay import clipped, compared, faults_compared
 from cli.sim import _given, _simulate, seed_plans
 from harness.campaigns.cell import Cell, CellResult, RunStats, result_of
 from harness.campaigns.ledger import Ledger
-from harness.campaigns.pool import in_turn
+from harness.campaigns.pool import Begun, Pool, in_turn
 from harness.campaigns.summary import overall, totals
 from harness.errors import PlanError
 from harness.history.manifest import read_manifest
@@ -251,17 +252,21 @@ def test_what_would_refuse_every_seed_is_told_before_any(tmp_path: Path) -> None
 def test_what_ended_behind_a_seed_that_goes_on_is_told_when_the_user_interrupts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    left = [Cell(plan=small(seed)) for seed in range(4)]
-    ledger = Ledger()
+    def work(cell: Cell, _begun: Begun) -> CellResult:
+        if cell.plan.seed == 1:
+            select.select([], [], [], 60)
+        return result_of(cell, Outcome.VIOLATION, ("why",))
 
-    def work() -> Generator[CellResult, None, None]:
-        for place in (0, 2):
-            ledger.add(result_of(left[place], Outcome.VIOLATION, ("why",)))
-        yield ledger.known[left[0].key]
-        raise KeyboardInterrupt
+    class Interrupting(Ledger):
+        def add(self, result: CellResult) -> None:
+            super().add(result)
+            if result.seed == 2:
+                raise KeyboardInterrupt
 
-    done: list[CellResult] = []
-    assert not _simulate(work(), done, left, ledger)
+    cells = [Cell(plan=small(seed)) for seed in range(4)]
+    done, finished = _simulate(Pool(work=work, workers=2), cells, Interrupting(), math.inf)
+
+    assert not finished
     assert [result.seed for result in done] == [0, 2]
     assert capsys.readouterr().out.count("VIOLATION: why") == 2
 
