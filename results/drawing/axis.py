@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 import attrs
 
@@ -24,25 +25,50 @@ TICKS_PX = 110.0  # between ticks, about
 _STEPS = (1.0, 2.0, 5.0)
 _UNITS = (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000), ("ns", 1))
 PLACE = "index"
+N = TypeVar("N", int, float)
 COARSE = 10  # units that a span must hold at least, or the next finer unit is taken
 
 
 @attrs.frozen(kw_only=True)
-class Segment:
+class Segment(Generic[N]):
     """Positions from ``start`` to ``end`` drawn from ``left`` to ``right``; ``cut`` where idle."""
 
-    start: int
-    end: int
+    start: N
+    end: N
     left: float
     right: float
-    cut: bool
+    cut: bool = False
+
+    def x(self, position: float) -> float:
+        """Return the place of a position; outside of the segment for one outside of it."""
+        share = (position - self.start) / (self.end - self.start or 1)
+        return self.left + share * (self.right - self.left)
+
+    def clipped(self, position: float) -> float:
+        """Return ``x``, no further than the segment's ends."""
+        return min(max(self.x(position), self.left), self.right)
+
+    def touches(self, start: float, end: float) -> bool:
+        """Tell whether any part of that stretch is within."""
+        return start <= self.end and end >= self.start
+
+    def ticks(self) -> Iterator[tuple[float, str]]:
+        """Yield round positions, and their labels."""
+        wanted = (self.end - self.start) * TICKS_PX / (self.right - self.left)
+        power = 10.0 ** math.floor(math.log10(wanted))
+        step = next((s * power for s in _STEPS if s * power >= wanted), 10 * power)
+        digits = max(0, -math.floor(math.log10(step)))
+        number = math.ceil(self.start / step)
+        while number * step <= self.end:
+            yield number * step, f"{number * step:.{digits}f}"
+            number += 1
 
 
 @attrs.frozen
 class Axis:
     """Segments one after the other, without gaps between them."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment[int], ...]
 
     @property
     def start(self) -> int:
@@ -60,9 +86,7 @@ class Axis:
         """
         for segment in self.segments:
             if position <= segment.end:
-                length = max(1, segment.end - segment.start)
-                share = max(0, position - segment.start) / length
-                return segment.left + share * (segment.right - segment.left)
+                return segment.clipped(position)
         return self.segments[-1].right
 
 
@@ -70,114 +94,73 @@ def axis_of(busy: Iterable[tuple[int, int]], left: float, right: float) -> Axis:
     """Return an axis from ``left`` to ``right`` for the stretches ``busy``, of which there is one
     at least.
     """
-    merged = _merged(busy)
-    total = sum(end - start for start, end in merged) or max(1, merged[-1][1] - merged[0][0])
-    merged = _joined(merged, total)
-    total = max(1, sum(end - start for start, end in merged))
+    found = merged(busy, 1)
+    total = sum(end - start for start, end in found) or max(1, found[-1][1] - found[0][0])
+    found = merged(found, _longest_joined(found, total) + 1)
+    total = max(1, sum(end - start for start, end in found))
     margin = max(1, int(total * MARGIN_SHARE))
-    merged = _merged((start - margin, end + margin) for start, end in merged)
-    return Axis(_segments(merged, left, right))
+    found = merged(((start - margin, end + margin) for start, end in found), 1)
+    return Axis(_segments(found, left, right))
 
 
-def _segments(merged: Sequence[tuple[int, int]], left: float, right: float) -> tuple[Segment, ...]:
-    cuts = len(merged) - 1
-    total = sum(end - start for start, end in merged)
-    free = right - left - CUT_PX * cuts - SEGMENT_MIN_PX * len(merged)
-    found: list[Segment] = []
+def _segments(
+    stretches: Sequence[tuple[int, int]], left: float, right: float
+) -> tuple[Segment[int], ...]:
+    cuts = len(stretches) - 1
+    total = sum(end - start for start, end in stretches)
+    free = right - left - CUT_PX * cuts - SEGMENT_MIN_PX * len(stretches)
+    found: list[Segment[int]] = []
     x = left
-    for place, (start, end) in enumerate(merged):
+    for place, (start, end) in enumerate(stretches):
         if place:
             before = found[-1].end
             found.append(Segment(start=before, end=start, left=x, right=x + CUT_PX, cut=True))
             x += CUT_PX
         width = SEGMENT_MIN_PX + free * (end - start) / total
-        found.append(Segment(start=start, end=end, left=x, right=x + width, cut=False))
+        found.append(Segment(start=start, end=end, left=x, right=x + width))
         x += width
     return tuple(found)
 
 
-def _merged(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for start, end in sorted(stretches):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
-
-
-def _joined(merged: list[tuple[int, int]], total: int) -> list[tuple[int, int]]:
-    """Return the same stretches, joined where the idle stretch between is short, or shorter than
-    the longest few.
+def _longest_joined(stretches: Sequence[tuple[int, int]], total: int) -> int:
+    """Return the longest idle stretch that is drawn: a short one, or shorter than the longest
+    few.
     """
-    gaps = sorted((b[0] - a[1] for a, b in pairwise(merged)), reverse=True)
-    least = max(int(total * CUT_SHARE), gaps[CUTS_MAX] if len(gaps) > CUTS_MAX else 0)
-    found = merged[:1]
-    for start, end in merged[1:]:
-        if start - found[-1][1] <= least:
-            found[-1] = (found[-1][0], end)
+    gaps = sorted((b[0] - a[1] for a, b in pairwise(stretches)), reverse=True)
+    return max(int(total * CUT_SHARE), gaps[CUTS_MAX] if len(gaps) > CUTS_MAX else 0)
+
+
+def merged(stretches: Iterable[tuple[N, N]], closer_than: N) -> list[tuple[N, N]]:
+    """Return ``stretches`` in order, those that overlap or nearly touch as one."""
+    found: list[tuple[N, N]] = []
+    for start, end in sorted(stretches):
+        if found and start - found[-1][1] < closer_than:
+            found[-1] = found[-1][0], max(found[-1][1], end)
         else:
             found.append((start, end))
     return found
 
 
-@attrs.frozen
-class Span:
-    """From ``start_s`` to ``end_s``, drawn from ``left`` on, ``width`` wide."""
-
-    start_s: float
-    end_s: float
-    left: float
-    width: float
-
-    @property
-    def right(self) -> float:
-        """The right end."""
-        return self.left + self.width
-
-    def x(self, at_s: float) -> float:
-        """Return the place of a moment; outside of the span for a moment outside of it."""
-        share = (at_s - self.start_s) / (self.end_s - self.start_s)
-        return round(self.left + share * self.width, 1)
-
-    def clipped(self, at_s: float) -> float:
-        """Return ``x``, no further than the span's ends."""
-        return min(max(self.x(at_s), self.left), self.right)
-
-    def touches(self, start_s: float, end_s: float) -> bool:
-        """Tell whether any part of that time is within."""
-        return start_s <= self.end_s and end_s >= self.start_s
-
-    def ticks(self) -> Iterator[tuple[float, str]]:
-        """Yield round moments, and their labels."""
-        length_s = self.end_s - self.start_s
-        wanted_s = length_s * TICKS_PX / self.width
-        power = 10.0 ** math.floor(math.log10(wanted_s))
-        step_s = next((s * power for s in _STEPS if s * power >= wanted_s), 10 * power)
-        digits = max(0, -math.floor(math.log10(step_s)))
-        number = math.ceil(self.start_s / step_s)
-        while number * step_s <= self.end_s:
-            yield number * step_s, f"{number * step_s:.{digits}f}"
-            number += 1
-
-
-def merged(
-    stretches: Iterable[tuple[float, float]], closer_than_s: float
-) -> list[tuple[float, float]]:
-    """Return ``stretches`` in order, those that overlap or nearly touch as one."""
-    found: list[tuple[float, float]] = []
-    for start_s, end_s in sorted(stretches):
-        if found and start_s - found[-1][1] < closer_than_s:
-            found[-1] = found[-1][0], max(found[-1][1], end_s)
-        else:
-            found.append((start_s, end_s))
-    return found
+def in_lanes(stretches: Iterable[tuple[float, float]], most: int) -> list[int]:
+    """Return for each of ``stretches`` the lowest lane that is free when it starts; the last of
+    ``most`` lanes takes the rest.
+    """
+    free: list[float] = []
+    chosen = []
+    for start, end in stretches:
+        lane = next((i for i, over in enumerate(free) if over <= start), len(free))
+        lane = min(lane, most - 1)
+        if lane == len(free):
+            free.append(end)
+        free[lane] = max(free[lane], end)
+        chosen.append(lane)
+    return chosen
 
 
 def laid_out(
     stretches: Iterable[tuple[float, float]], left: float, width: float
-) -> tuple[Span, ...]:
-    """Return spans for ``stretches`` (in order, apart) side by side: a longer one is wider, but
+) -> tuple[Segment[float], ...]:
+    """Return segments for ``stretches`` (in order, apart) side by side: a longer one is wider, but
     less than in proportion.
     """
     given = tuple(stretches)
@@ -188,7 +171,7 @@ def laid_out(
     spans = []
     for (start_s, end_s), weight in zip(given, weights, strict=True):
         share = room * weight / sum(weights)
-        spans.append(Span(start_s, end_s, round(left, 1), round(share, 1)))
+        spans.append(Segment(start=start_s, end=end_s, left=left, right=left + share))
         left += share + GAP_PX
     return tuple(spans)
 

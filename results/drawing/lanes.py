@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from harness.history.records import OpType
 from harness.importers.jepsen.imported_tables import UNKNOWN_NODE
-from results.drawing.axis import Axis, Scale, Segment, axis_of
+from results.drawing.axis import Axis, Scale, Segment, axis_of, in_lanes
 from results.drawing.svg import clipped, hatching, path, picture, tag, text, width_px
 from results.report.steps import Telling
 
@@ -121,18 +121,10 @@ def _busy(stage: Stage) -> Iterator[tuple[int, int]]:
 
 def _in_force(stage: Stage, axis: Axis) -> list[tuple[Window, int]]:
     """Return the faults within the axis, each with its lane above the operations."""
-    free: list[int] = []
-    found: list[tuple[Window, int]] = []
-    for fault in stage.faults:
-        if fault.end < axis.start or fault.start > axis.end or len(found) == FAULTS_MAX:
-            continue
-        lane = next((i for i, end in enumerate(free) if end <= fault.start), len(free))
-        lane = min(lane, FAULT_LANES_MAX - 1)
-        if lane == len(free):
-            free.append(fault.end)
-        free[lane] = max(free[lane], fault.end)
-        found.append((fault, lane))
-    return found
+    within = [f for f in stage.faults if f.end >= axis.start and f.start <= axis.end][:FAULTS_MAX]
+    return list(
+        zip(within, in_lanes([(f.start, f.end) for f in within], FAULT_LANES_MAX), strict=True)
+    )
 
 
 def _lanes(stage: Stage, axis: Axis) -> list[tuple[Row, list[list[Bar]]]]:
@@ -294,7 +286,7 @@ def _drawn_axis(axis: Axis, scale: Scale, bottom: float) -> Iterator[Markup]:
             yield from _segment_ticks(segment, scale, bottom)
 
 
-def _segment_ticks(segment: Segment, scale: Scale, bottom: float) -> Iterator[Markup]:
+def _segment_ticks(segment: Segment[int], scale: Scale, bottom: float) -> Iterator[Markup]:
     """Yield the begin of a stretch, then steps from there, as many as there is room for."""
     begin = f"{scale.at(segment.start)}{f' {scale.unit}' if scale.timed else ''}"
     yield path([(segment.left, bottom), (segment.left, bottom + 4)], "g-axis")

@@ -15,7 +15,7 @@ import numpy as np
 from harness.history.records import OpType
 from harness.text import inert
 from results.drawing import role_lanes, series
-from results.drawing.axis import SECONDS, Scale
+from results.drawing.axis import SECONDS, Scale, in_lanes
 from results.drawing.roles import RolesOverTime
 from results.drawing.series import Outcomes
 from results.drawing.svg import inline
@@ -107,7 +107,7 @@ def draw(scene: Scene) -> Picture:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    lanes = _lanes(scene.faults)
+    lanes = in_lanes([(f.start_s, f.end_s) for f in scene.faults], LANES_MAX)
     strip_in = 0.2 + 0.2 * max(1, max(lanes, default=0) + 1)
     with matplotlib.rc_context(_style()):
         heights = [strip_in, 3.2, 2.0]
@@ -185,22 +185,6 @@ def _shade(axes: Axes, faults: Sequence[FaultWindow]) -> None:
             zorder=0,
             rasterized=len(faults) > FAULTS_VECTOR_MAX,
         )
-
-
-def _lanes(faults: Sequence[FaultWindow]) -> list[int]:
-    """Return for each fault the lowest lane that is free when it starts; the last lane takes the
-    rest.
-    """
-    free_s: list[float] = []
-    chosen = []
-    for fault in faults:
-        lane = next((i for i, end_s in enumerate(free_s) if end_s <= fault.start_s), len(free_s))
-        lane = min(lane, LANES_MAX - 1)
-        if lane == len(free_s):
-            free_s.append(fault.end_s)
-        free_s[lane] = max(free_s[lane], fault.end_s)
-        chosen.append(lane)
-    return chosen
 
 
 def _unsure(

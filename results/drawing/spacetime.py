@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from xml.sax.saxutils import escape
 
 import attrs
+from markupsafe import Markup
 
 from harness.text import inert
-from results.drawing.axis import GAP_PX, Span, laid_out
+from results.drawing.axis import GAP_PX, Segment, laid_out
+from results.drawing.svg import Value, tag
 
 Row = Mapping[str, Any]
 """A row of a trace: ``at_s``, ``from_s``, ``node``, ``did``, ``what``, ``to``, ``error``."""
@@ -32,13 +33,9 @@ LABEL_CHARS, TITLE_CHARS, OPERATION_CHARS = 160, 175, 60
 CHAR_PX = 5.4  # of a label's font, about: where another one has room
 LOST_SHARE = 0.3  # of the way, drawn of a message that never came
 _LOST, _SYNC, _ERROR, _FAULT, _PROOF = "#cc0000", "#3b4046", "#cc0000", "#f6d5c3", "#fff3b0"
-_UNSURE = (
-    '<pattern id="unsure" width="6" height="6" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><rect width="3" height="6" fill="white"/></pattern>'
-)
 CLIENTS = "clients"
 # Arrows must not make words unreadable.
-_HALO = ' paint-order="stroke" stroke="white" stroke-width="3"'
+_HALO: dict[str, Value] = {"paint_order": "stroke", "stroke": "white", "stroke_width": 3}
 
 
 @attrs.frozen
@@ -127,7 +124,7 @@ class Story:
 class _Figure:
     """The geometry of the figure. ``taken`` are the places of labels: x, y, width."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[Segment[float], ...]
     lanes: tuple[str, ...]
     story: Story
     taken: list[tuple[float, float, float]] = attrs.field(factory=list)
@@ -178,7 +175,7 @@ def draw(
         *(part for span in spans for part in _operations(figure, span)),
         *(part for span in spans for part in _fault_names(figure, span)),
         *_lanes(figure),
-        *(part for span in spans for part in _rows(figure, span, shown[:MAX_DRAWN])),
+        *(_rows(figure, span, shown[:MAX_DRAWN]) for span in spans),
         *(part for span in spans for part in _happenings(figure, span)),
         *_legend(figure, show, hidden),
     ]
@@ -190,41 +187,61 @@ def _on_lanes(figure: _Figure, row: Row) -> bool:
     return all(figure.lane(host) in figure.lanes for host in hosts)
 
 
-def _document(figure: _Figure, parts: Iterable[str]) -> str:
+def _document(figure: _Figure, parts: Iterable[Markup]) -> str:
     width, height = LEFT_PX + WIDTH_PX + RIGHT_PX, round(figure.bottom + FOOT_PX)
-    clips = "".join(
-        f'<clipPath id="span{number}"><rect x="{span.left}" y="{TOP_PX - 20}" '
-        f'width="{span.width}" height="{figure.bottom - TOP_PX + 20}"/></clipPath>'
+    high = figure.bottom - TOP_PX + 20
+    clips = (
+        tag(
+            "clipPath",
+            _box(span.left, TOP_PX - 20, span.right - span.left, high),
+            id=f"span{number}",
+        )
         for number, span in enumerate(figure.spans)
     )
-    heads = "".join(_arrow_head(family) for family in FAMILIES)
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" font-family="Helvetica, Arial, sans-serif" '
-            'font-size="11">',
-            f"<defs>{clips}{heads}{_UNSURE}</defs>"
-            f'<rect width="{width}" height="{height}" fill="white"/>',
-            *parts,
-            "</svg>\n",
-        ]
-    )
+    unsure = tag(
+        "pattern", _box(0, 0, 3, 6, "white"), id="unsure", width=6, height=6,
+        patternUnits="userSpaceOnUse", patternTransform="rotate(45)",
+    )  # fmt: skip
+    whole = tag(
+        "svg",
+        tag("defs", *clips, *map(_arrow_head, FAMILIES), unsure),
+        _box(0, 0, width, height, "white"),
+        *(Markup("\n") + part for part in parts),
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}",
+        width=width, height=height, font_family="Helvetica, Arial, sans-serif", font_size=11,
+    )  # fmt: skip
+    return f"{whole}\n"
 
 
-def _arrow_head(family: Family) -> str:
-    return (
-        f'<marker id="to-{family.name}" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="6" '
-        f'markerHeight="6" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{family.colour}"/>'
-        "</marker>"
-    )
+def _arrow_head(family: Family) -> Markup:
+    return tag(
+        "marker", tag("path", d="M0,0 L8,4 L0,8 z", fill=family.colour), id=f"to-{family.name}",
+        viewBox="0 0 8 8", refX=8, refY=4, markerWidth=6, markerHeight=6, orient="auto",
+    )  # fmt: skip
+
+
+def _box(
+    x: float, y: float, width: float, height: float, fill: str = "black", title: str = "",
+    **more: Value,
+) -> Markup:  # fmt: skip
+    told = (_title(title),) if title else ()
+    return tag("rect", *told, x=x, y=y, width=width, height=height, fill=fill, **more)
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, stroke: str, **more: Value) -> Markup:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=stroke, **more)
+
+
+def _title(content: str) -> Markup:
+    """The words that a pointer over an element shows."""
+    return tag("title", Markup.escape(_cut(content, LABEL_CHARS)))
 
 
 def _text(
-    x: float, y: float, text: str, most: int = LABEL_CHARS, *, halo: bool = False, **more: str
-) -> str:
-    given = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in more.items())
-    given += _HALO if halo else ""
-    return f'<text x="{x}" y="{y}"{given}>{escape(_cut(text, most))}</text>'
+    x: float, y: float, text: str, most: int = LABEL_CHARS, *, halo: bool = False, **more: Value
+) -> Markup:
+    drawn = more | (_HALO if halo else {})
+    return tag("text", Markup.escape(_cut(text, most)), x=x, y=y, **drawn)
 
 
 def _cut(text: str, most: int) -> str:
@@ -233,7 +250,7 @@ def _cut(text: str, most: int) -> str:
     return whole if len(whole) <= most else f"{whole[: most - 1].rstrip()}…"
 
 
-def _ground(figure: _Figure) -> Iterator[str]:
+def _ground(figure: _Figure) -> Iterator[Markup]:
     """Draw title, ticks, and the breaks of the axis."""
     for number, line in enumerate(figure.story.title[:3]):
         weight = "bold" if number == 0 else "normal"
@@ -241,54 +258,43 @@ def _ground(figure: _Figure) -> Iterator[str]:
     for before, span in zip((None, *figure.spans), figure.spans, strict=False):
         for at_s, text in span.ticks():
             x = span.x(at_s)
-            yield (f'<line x1="{x}" y1="{TOP_PX}" x2="{x}" y2="{figure.bottom}" stroke="#eceef0"/>')
+            yield _line(x, TOP_PX, x, figure.bottom, "#eceef0")
             if span.left + 12 <= x <= span.right - 12:
                 yield _text(x, TOP_PX - 26, f"{text} s", text_anchor="middle", fill="#57606a")
         if before is not None:
             x = before.right + GAP_PX / 2
-            skipped_s = span.start_s - before.end_s
+            skipped_s = span.start - before.end
             yield _text(x, TOP_PX - 8, f"{skipped_s:.3g} s", text_anchor="middle", fill="#8c959f",
                         font_size="9")  # fmt: skip
             for side in (-3, 3):
-                top, low = TOP_PX, figure.bottom
-                yield (
-                    f'<line x1="{x + side}" y1="{top}" x2="{x + side}" y2="{low}" '
-                    'stroke="#b1bac4" stroke-dasharray="3 3"/>'
+                yield _line(
+                    x + side, TOP_PX, x + side, figure.bottom, "#b1bac4", stroke_dasharray="3 3"
                 )
 
 
-def _lanes(figure: _Figure) -> Iterator[str]:
+def _lanes(figure: _Figure) -> Iterator[Markup]:
     for node in figure.lanes:
         y = figure.y(node)
         yield _text(10, y + 4, node, 16, font_size="13", font_weight="bold")
         for span in figure.spans:
-            yield (
-                f'<line x1="{span.left}" y1="{y}" x2="{span.right}" y2="{y}" stroke="#57606a" '
-                'stroke-width="1.2"/>'
-            )
+            yield _line(span.left, y, span.right, y, "#57606a", stroke_width=1.2)
 
 
-def _faults(figure: _Figure, span: Span) -> Iterator[str]:
+def _faults(figure: _Figure, span: Segment[float]) -> Iterator[Markup]:
     """Shade the faults on their nodes for the time in force."""
     for fault, node, left, right in _in_force(figure, span):
         top = figure.y(node) - 0.56 * LANE_PX
-        yield (
-            f'<rect x="{left}" y="{top:.1f}" width="{max(1.0, right - left):.1f}" '
-            f'height="{LANE_PX - 8}" fill="{_FAULT}"><title>{_escaped(fault.text)}</title></rect>'
-        )
+        yield _box(left, top, max(1.0, right - left), LANE_PX - 8, _FAULT, fault.text)
         for start_s, end_s in fault.unsure:
             if span.touches(start_s, end_s):
                 left, right = span.clipped(start_s), span.clipped(end_s)
-                yield (
-                    f'<rect x="{left}" y="{top:.1f}" width="{max(1.0, right - left):.1f}" '
-                    f'height="{LANE_PX - 8}" fill="url(#unsure)"/>'
-                )
+                yield _box(left, top, max(1.0, right - left), LANE_PX - 8, "url(#unsure)")
 
 
-def _fault_names(figure: _Figure, span: Span) -> Iterator[str]:
+def _fault_names(figure: _Figure, span: Segment[float]) -> Iterator[Markup]:
     """Name the shaded faults below the lane; in brackets where they began before."""
     for fault, node, left, right in _in_force(figure, span):
-        begins = span.start_s <= fault.start_s <= span.end_s
+        begins = span.start <= fault.start_s <= span.end
         fits = int((right - left) / CHAR_PX)
         text = _cut(fault.text if begins else f"({fault.text})", fits)
         y = figure.y(node) + 0.44 * LANE_PX - 14
@@ -296,7 +302,7 @@ def _fault_names(figure: _Figure, span: Span) -> Iterator[str]:
             yield _text(left + 3, y, text, fill="#9a3412")
 
 
-def _in_force(figure: _Figure, span: Span) -> Iterator[tuple[Stretch, str, float, float]]:
+def _in_force(figure: _Figure, span: Segment[float]) -> Iterator[tuple[Stretch, str, float, float]]:
     for fault in figure.story.faults:
         if span.touches(fault.start_s, fault.end_s):
             for node in fault.nodes:
@@ -305,119 +311,105 @@ def _in_force(figure: _Figure, span: Span) -> Iterator[tuple[Stretch, str, float
                     yield fault, node, left, right
 
 
-def _operations(figure: _Figure, span: Span) -> Iterator[str]:
+def _operations(figure: _Figure, span: Segment[float]) -> Iterator[Markup]:
     """Draw the operations that prove the failure: a bar on the clients' lane, a band over all."""
     for operation in figure.story.operations:
         if not span.touches(operation.start_s, operation.end_s):
             continue
         left, right = span.clipped(operation.start_s), span.clipped(operation.end_s)
         width, y = max(3.0, right - left), figure.y(CLIENTS)
-        title = f"<title>{_escaped(operation.text)}</title>"
-        yield (
-            f'<rect x="{left}" y="{TOP_PX}" width="{width:.1f}" '
-            f'height="{figure.bottom - TOP_PX}" fill="{_PROOF}" fill-opacity="0.6">'
-            f"{title}</rect>"
-        )
-        yield (
-            f'<rect x="{left}" y="{y - 5:.1f}" width="{width:.1f}" height="10" rx="3" '
-            f'fill="#111111">{title}</rect>'
-        )
+        height = figure.bottom - TOP_PX
+        yield _box(left, TOP_PX, width, height, _PROOF, operation.text, fill_opacity=0.6)
+        yield _box(left, y - 5, width, 10, "#111111", operation.text, rx=3)
         for level in range(3):
             at = y - 14 - 12 * level
             text = _cut(operation.text, OPERATION_CHARS)
             x = min(left, LEFT_PX + WIDTH_PX - len(text) * CHAR_PX * 1.1)
             if figure.room(x, at, text):
-                yield _text(round(x, 1), at, text, font_weight="bold", halo=True)
+                yield _text(x, at, text, font_weight="bold", halo=True)
                 break
 
 
-def _happenings(figure: _Figure, span: Span) -> Iterator[str]:
+def _happenings(figure: _Figure, span: Segment[float]) -> Iterator[Markup]:
     """Draw flags above the lane, each with its words where there is room."""
     for happening in figure.story.happenings:
         if not span.touches(happening.at_s, happening.at_s) or happening.node not in figure.lanes:
             continue
         x, y = span.x(happening.at_s), figure.y(happening.node)
-        yield (
-            f'<path d="M{x},{y} L{x - 4},{y - 8} L{x + 4},{y - 8} z" fill="#6f42c1">'
-            f"<title>{_escaped(f'{happening.at_s:.4f} s: {happening.text}')}</title></path>"
+        yield tag(
+            "path",
+            _title(f"{happening.at_s:.4f} s: {happening.text}"),
+            d=f"M{x:.1f},{y:.1f} L{x - 4:.1f},{y - 8:.1f} L{x + 4:.1f},{y - 8:.1f} z",
+            fill="#6f42c1",
         )
         text = _cut(happening.text, OPERATION_CHARS)
         left = min(x + 6, LEFT_PX + WIDTH_PX - len(text) * CHAR_PX)
         for level in range(4):
             at = y - 9 - 11 * level
             if figure.room(left, at, text):
-                yield _text(round(left, 1), at, text, fill="#6f42c1", font_size="10", halo=True)
+                yield _text(left, at, text, fill="#6f42c1", font_size="10", halo=True)
                 break
 
 
-def _rows(figure: _Figure, span: Span, rows: Sequence[Row]) -> Iterator[str]:
+def _rows(figure: _Figure, span: Segment[float], rows: Sequence[Row]) -> Markup:
     inside = [row for row in rows if span.touches(row["from_s"], row["at_s"])]
     few = sum(bool(row.get("to")) for row in inside) <= LABELLED_MAX
-    yield f'<g clip-path="url(#span{figure.spans.index(span)})">'
+    drawn: list[Markup] = []
     for row in inside:
-        yield from _message(figure, span, row, few) if row.get("to") else _disk(figure, span, row)
-    yield "</g>"
+        if row.get("to"):
+            drawn += _message(figure, span, row, few)
+        else:
+            drawn.append(_disk(figure, span, row))
+    return tag("g", *drawn, clip_path=f"url(#span{figure.spans.index(span)})")
 
 
-def _message(figure: _Figure, span: Span, row: Row, few: bool) -> Iterator[str]:
+def _message(figure: _Figure, span: Segment[float], row: Row, few: bool) -> Iterator[Markup]:
     family, lost = family_of(row), row["did"] not in ("message", "copy")
     x1, y1 = span.x(row["from_s"]), figure.y(row["node"])
     x2, y2 = span.x(row["at_s"]), figure.y(row["to"])
-    colour, head = family.colour, f' marker-end="url(#to-{family.name})"'
-    if lost:  # a lost message: a piece of the way, and a cross
+    title = _title(_said(row))
+    drawn: dict[str, Value] = {"stroke": family.colour, "stroke_width": 1.3}
+    if lost:  # a piece of the way, and a cross
         x2, y2 = x1 + 14, y1 + (y2 - y1) * LOST_SHARE
-        colour, head = _LOST, ' stroke-dasharray="3 2"'
-    title = f"<title>{_escaped(_said(row))}</title>"
-    yield (
-        f'<line x1="{x1}" y1="{y1:.1f}" x2="{x2}" y2="{y2:.1f}" stroke="{colour}" '
-        f'stroke-width="1.3"{head}>{title}</line>'
-    )
+        drawn |= {"stroke": _LOST, "stroke_dasharray": "3 2"}
+    else:
+        drawn["marker_end"] = f"url(#to-{family.name})"
+    yield tag("line", title, x1=x1, y1=y1, x2=x2, y2=y2, **drawn)
     if lost:
-        yield (
-            f'<path d="M{x2 - 3},{y2 - 3:.1f} l6,6 m0,-6 l-6,6" stroke="{_LOST}" '
-            f'stroke-width="1.5">{title}</path>'
-        )
+        cross = f"M{x2 - 3:.1f},{y2 - 3:.1f} l6,6 m0,-6 l-6,6"
+        yield tag("path", title, d=cross, stroke=_LOST, stroke_width=1.5)
     name = _short(row.get("what") or row["did"])  # a reset carries nothing
     x, y = round((x1 + x2) / 2 + 3, 1), round((y1 + y2) / 2, 1)
     if (few or family.named) and span.left <= x <= span.right and figure.room(x, y, name):
-        yield _text(x, y, name, fill=colour, font_size="9", halo=True)
+        yield _text(x, y, name, fill=_LOST if lost else family.colour, font_size="9", halo=True)
 
 
-def _disk(figure: _Figure, span: Span, row: Row) -> Iterator[str]:
+def _disk(figure: _Figure, span: Segment[float], row: Row) -> Markup:
     x, y = span.x(row["from_s"]), figure.y(row["node"])
-    width = max(1.5, span.x(row["at_s"]) - x)
+    width, height = max(1.5, span.x(row["at_s"]) - x), 8 if row["did"] == "sync" else 4
     colour = _ERROR if row.get("error") else _SYNC
-    height = 8 if row["did"] == "sync" else 4
-    yield (
-        f'<rect x="{x}" y="{y - height / 2}" width="{width:.1f}" height="{height}" '
-        f'fill="{colour}" opacity="0.75"><title>{_escaped(_said(row))}</title></rect>'
-    )
+    return _box(x, y - height / 2, width, height, colour, _said(row), opacity=0.75)
 
 
-def _legend(figure: _Figure, show: Sequence[str], hidden: Mapping[str, int]) -> Iterator[str]:
+def _legend(figure: _Figure, show: Sequence[str], hidden: Mapping[str, int]) -> Iterator[Markup]:
     x, y = float(LEFT_PX), figure.bottom + 24
     for family in FAMILIES:
         if family.name in show:
-            yield (
-                f'<line x1="{x}" y1="{y - 4}" x2="{x + 26}" y2="{y - 4}" '
-                f'stroke="{family.colour}" stroke-width="1.5" marker-end="url(#to-{family.name})"/>'
-            )
+            arrow: dict[str, Value] = {"marker_end": f"url(#to-{family.name})"}
+            yield _line(x, y - 4, x + 26, y - 4, family.colour, stroke_width=1.5, **arrow)
             yield _text(x + 32, y, family.name)
             x += 46 + 6.5 * len(family.name)
+    fault = _box(0, -6, 16, 12, _FAULT)
     marks = (
-        (f'<line x1="0" y1="0" x2="22" y2="0" stroke="{_LOST}" stroke-dasharray="3 2"/>', "lost"),
-        (f'<rect y="-4" width="10" height="8" fill="{_SYNC}" opacity="0.75"/>', "disk, synced"),
-        (f'<rect y="-6" width="16" height="12" fill="{_FAULT}"/>', "fault in force"),
-        (
-            f'<rect y="-6" width="16" height="12" fill="{_FAULT}"/>'
-            '<rect y="-6" width="16" height="12" fill="url(#unsure)"/>',
-            "not proven yet",
-        ),
-        (f'<rect y="-6" width="16" height="12" fill="{_PROOF}"/>', "operation that proves it"),
-        ('<path d="M5,4 L1,-4 L9,-4 z" fill="#6f42c1"/>', "what the store said"),
+        (_line(0, 0, 22, 0, _LOST, stroke_dasharray="3 2"), "lost"),
+        (_box(0, -4, 10, 8, _SYNC, opacity=0.75), "disk, synced"),
+        (fault, "fault in force"),
+        (fault + _box(0, -6, 16, 12, "url(#unsure)"), "not proven yet"),
+        (_box(0, -6, 16, 12, _PROOF), "operation that proves it"),
+        (tag("path", d="M5,4 L1,-4 L9,-4 z", fill="#6f42c1"), "what the store said"),
     )
     for mark, text in marks:
-        yield f'<g transform="translate({x:.0f},{y - 4:.0f})">{mark}</g>'
+        yield tag("g", mark, transform=f"translate({x:.0f},{y - 4:.0f})")
         yield _text(round(x + 28), y, text)
         x += 42 + 6.2 * len(text)
     told = ", ".join(f"{count} of {name}" for name, count in sorted(hidden.items()))
@@ -430,10 +422,6 @@ def _short(what: str) -> str:
     for start in ("client ", "PeerRequest ", "PeerReply "):
         what = what.removeprefix(start)
     return _cut(what, 24)
-
-
-def _escaped(text: str) -> str:
-    return escape(_cut(text, LABEL_CHARS))
 
 
 def _said(row: Row) -> str:

@@ -129,9 +129,9 @@ def test_stretches_lie_side_by_side_in_order_and_within_the_width(
     assert all(low.right < high.left for low, high in pairwise(spans))
     assert spans[-1].right <= 1591
     for span in spans:
-        assert span.x(span.start_s) == span.left
-        assert abs(span.x(span.end_s) - span.right) < 0.2
+        assert span.x(span.start) == span.left
+        assert abs(span.x(span.end) - span.right) < 0.2
         ticks = list(span.ticks())
-        assert all(span.start_s - 1e-9 <= at_s <= span.end_s + 1e-9 for at_s, _ in ticks)
+        assert all(span.start - 1e-9 <= at_s <= span.end + 1e-9 for at_s, _ in ticks)
         assert len({text for _, text in ticks}) == len(ticks)
         assert all(re.fullmatch(r"\d+(\.\d+)?", text) for _, text in ticks)
