@@ -20,15 +20,15 @@ from pathlib import Path
 import click
 from calibrator import calibrate
 
-from cli.cells import code_digest, drive
-from cli.selftest import naming
+from cli.cells import code_digest, run_on_nodes
+from cli.selftest import anomalies_naming
 from cli.wiring import machine
 from clusters.reference.hunts import overrides
 from clusters.reference.node.bugs import KNOWN
 from harness.campaigns.cell import Cell, CellResult
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import Pool, in_turn
-from harness.campaigns.summary import counted
+from harness.campaigns.summary import outcome_counts
 from harness.plan.plan import Plan, load
 
 BUGS = (
@@ -84,13 +84,13 @@ def plan_of(bug: str, seed: int, provider: str) -> Plan:
 
 def row(bug: str, results: list[CellResult]) -> str:
     """One line of the table."""
-    named = [naming(bug, result) for result in results]
+    named = [anomalies_naming(bug, result) for result in results]
     names: dict[str, int] = {}
     for name in sorted(name for each in named for name in each):
         names[name] = names.get(name, 0) + 1
     told = " ".join(f"{name}({count})" for name, count in names.items())
     missed = [result for result, each in zip(results, named, strict=True) if not each]
-    others = ", ".join(counted(missed))
+    others = ", ".join(outcome_counts(missed))
     found = len(results) - len(missed)
     return f"{bug:<24} {found}/{len(results)}  {told or '-'}" + (f"  [{others}]" if others else "")
 
@@ -106,7 +106,7 @@ def main(provider: str, tries: int, bugs: tuple[str, ...], out: Path | None) -> 
     print(f"machine: {about}; {about['cores']} cores, calibrator {loop_s} s")
     ledger = Ledger.read(out, code_digest()) if out else Ledger()
     with tempfile.TemporaryDirectory(prefix="firedrill-planted-") as scratch:
-        pool = Pool(work=partial(drive, runs_dir=Path(scratch)), workers=1)
+        pool = Pool(work=partial(run_on_nodes, runs_dir=Path(scratch)), workers=1)
         for bug in bugs or BUGS:
             plans = (plan_of(bug, seed, provider) for seed in range(1, tries + 1))
             cells = in_turn(Cell(plan=plan, limit_s=RUN_LIMIT_S) for plan in plans)

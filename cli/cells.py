@@ -14,7 +14,7 @@ import msgspec
 
 import harness
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
-from harness.campaigns.pool import Begun, Pool
+from harness.campaigns.pool import Pool, RunStarted
 from harness.errors import FiredrillError, UsageError
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
@@ -37,7 +37,7 @@ _PRELOADED = (
 )
 
 
-def simulation(runs_dir: Path, *, keep: bool = False, jobs: int | None = None) -> Pool:
+def simulation_pool(runs_dir: Path, *, keep: bool = False, jobs: int | None = None) -> Pool:
     """Return the pool that simulates cells into ``runs_dir`` with ``simulate``, ``jobs`` at once;
     on all cores by default.
     """
@@ -51,7 +51,7 @@ def simulation(runs_dir: Path, *, keep: bool = False, jobs: int | None = None) -
     return attrs.evolve(pool, workers=workers, memory_bytes=max(MEMORY_BASE_BYTES, share))
 
 
-def simulate(cell: Cell, begun: Begun, *, runs_dir: Path, keep: bool) -> CellResult:
+def simulate(cell: Cell, run_started: RunStarted, *, runs_dir: Path, keep: bool) -> CellResult:
     """Simulate ``cell`` into a new directory of ``runs_dir``, judge it in this process, and return
     its result. The directory stays where ``keep`` says so, and wherever the run is not valid.
 
@@ -62,7 +62,7 @@ def simulate(cell: Cell, begun: Begun, *, runs_dir: Path, keep: bool) -> CellRes
     from results.store.store import RunStore
 
     began_s = time.monotonic()
-    run = run_plan(cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: begun(run.root))
+    run = run_plan(cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: run_started(run.root))
     result = _judged(cell, run, began_s)
     if result.outcome is Outcome.VALID and not keep:
         RunStore(runs_dir).remove(run)
@@ -79,12 +79,12 @@ def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
         verdict = analyze(run, executor="local")
     except FiredrillError as error:
         return failed(cell, str(error), run=str(run.root), wall_s=time.monotonic() - began_s)
-    write_atomically(run.verdict, encode(verdict))
+    write_atomically(run.verdict, encode(verdict))  # a replay and a shrinking start from it
     figures = {"digest": digest(run), "stats": run_stats(run)}
     return _result(cell, run, verdict, began_s, **figures, cpu_s=round(time.process_time(), 3))
 
 
-def drive(cell: Cell, begun: Begun, *, runs_dir: Path) -> CellResult:
+def run_on_nodes(cell: Cell, run_started: RunStarted, *, runs_dir: Path) -> CellResult:
     """Run ``cell`` on real nodes, into a new directory of ``runs_dir``, and have it judged. A run
     that the environment broke is a harness error. Raises ``UsageError``.
     """
@@ -93,7 +93,9 @@ def drive(cell: Cell, begun: Begun, *, runs_dir: Path) -> CellResult:
 
     began_s = time.monotonic()
     try:
-        run = run_plan(cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: begun(run.root))
+        run = run_plan(
+            cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: run_started(run.root)
+        )
         verdict = judging.judge(run, None, report=False).verdict
     except UsageError:
         raise
@@ -135,7 +137,7 @@ def code_digest() -> str:
     """Return a digest of the code that a simulated run executes: its sources, byte for byte."""
     root = Path(harness.__file__ or "").resolve().parents[1]
     whole = hashlib.sha256()
-    for package in PACKAGES:
+    for package in PACKAGES:  # not of the command line: it changes no history
         for path in sorted((root / package).rglob("*.py")):
             content = path.read_bytes()
             whole.update(f"{path.relative_to(root)} {len(content)}\n".encode())

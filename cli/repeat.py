@@ -12,9 +12,9 @@ from cli.drill import Budget, RunOptions, one
 from cli.duration import words
 from cli.session import Session, say
 from harness.campaigns.cell import Cell, CellResult, result_of
-from harness.campaigns.pool import Begun, in_this_process
+from harness.campaigns.pool import RunStarted, in_this_process
 from harness.campaigns.statistics import METHOD, between
-from harness.campaigns.summary import counted
+from harness.campaigns.summary import outcome_counts
 from harness.clock import substream
 from harness.errors import FiredrillError, HarnessBug, Interrupted, UsageError
 from harness.outcome import EXIT_INTERRUPTED, FAILED, Outcome, exit_code, worst
@@ -59,7 +59,7 @@ def series(
         say(f"run {number} of at most {bounds.runs}, seed {seed}")
         return Cell(plan=msgspec.structs.replace(plan, seed=seed), repetition=number)
 
-    def work(cell: Cell, _begun: Begun) -> CellResult:
+    def work(cell: Cell, _run_started: RunStarted) -> CellResult:
         nonlocal kept
         result, kept = _run(session, cell, store, wishes, bounds.budget)
         return result
@@ -139,7 +139,9 @@ def series_code(rows: list[CellResult]) -> int:
     interruption.
     """
     interrupted = any(row.interrupted for row in rows)
-    return exit_code(worst(row.outcome for row in rows), interrupted=interrupted, standing=FAILED)
+    return exit_code(
+        worst(row.outcome for row in rows), interrupted=interrupted, outweighed_by=FAILED
+    )
 
 
 def rate(rows: list[CellResult]) -> str:
@@ -151,7 +153,7 @@ def rate(rows: list[CellResult]) -> str:
     judged = [row for row in rows if row.judged]
     if len(judged) < 2:
         return ""
-    found = counted(judged).get(Outcome.VIOLATION, 0)
+    found = outcome_counts(judged).get(Outcome.VIOLATION, 0)
     share = f"{between(found, len(judged))} of such runs end in one ({METHOD})"
     return f"violations in {found} of {len(judged)} runs, {found / len(judged):.0%}: {share}"
 
@@ -162,6 +164,6 @@ def _show(rows: list[CellResult], why: str) -> None:
         said = "interrupted" if row.interrupted else row.outcome.value
         took, where = words(row.wall_s), row.run or "nothing was recorded"
         click.echo(f"{number:>4}  {row.seed:<19}  {said:<13}  {took:>8}  {where}")
-    tally = ", ".join(f"{count} {outcome.value}" for outcome, count in counted(rows).items())
+    tally = ", ".join(f"{count} {outcome.value}" for outcome, count in outcome_counts(rows).items())
     runs = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
     click.echo(f"{runs}: {tally}; {why}")

@@ -15,12 +15,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from cli.cells import simulation
+from cli.cells import simulation_pool
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CRASHES, LIVENESS, Cell, CellResult
 from harness.campaigns.pool import in_turn
 from harness.campaigns.statistics import cells_per_finding, until_found
-from harness.campaigns.summary import counted, overall
+from harness.campaigns.summary import outcome_counts, overall
 from harness.errors import UsageError
 from harness.history.files import disk_failure, write_atomically
 from harness.outcome import FAILED, Outcome
@@ -135,12 +135,12 @@ def summed(bug: str, work: Iterable[CellResult], rounds: int, max_seeds: int) ->
     """Sum the findings among the results, in the order of their seeds, that the hunt needs."""
 
     def hit(result: CellResult) -> bool:
-        return bool(naming(bug, result))
+        return bool(anomalies_naming(bug, result))
 
     results = list(until_found(work, hit, rounds, max_seeds))
     hits = [result for result in results if hit(result)]
-    names = Counter(name for result in hits for name in naming(bug, result))
-    counts = counted(results)
+    names = Counter(name for result in hits for name in anomalies_naming(bug, result))
+    counts = outcome_counts(results)
     return BugResult(
         bug=bug,
         seeds=len(results),
@@ -152,7 +152,7 @@ def summed(bug: str, work: Iterable[CellResult], rounds: int, max_seeds: int) ->
     )
 
 
-def naming(bug: str, result: CellResult) -> tuple[str, ...]:
+def anomalies_naming(bug: str, result: CellResult) -> tuple[str, ...]:
     """Return the anomalies that name ``bug``."""
     from clusters.reference.node.bugs import STALLING
 
@@ -218,7 +218,7 @@ def _with_clean(
             if result.anomalies or result.outcome in FAILED:
                 kept = _kept(result.run, root)
                 say(f"the sound node: {result.name}: {'; '.join(result.reasons)}: {kept}")
-    counts = counted(results)
+    counts = outcome_counts(results)
     return Summary(
         bugs=tuple(found),
         clean_seeds=len(results),
@@ -262,7 +262,7 @@ def drilled(
 ) -> Iterator[Iterator[CellResult]]:
     """Yield the results in the order of ``plans``; leaving the block ends the workers."""
     cells = (Cell(plan=plan) for plan in plans)
-    with closing(simulation(root, keep=keep, jobs=jobs).results(in_turn(cells))) as work:
+    with closing(simulation_pool(root, keep=keep, jobs=jobs).results(in_turn(cells))) as work:
         yield work
 
 

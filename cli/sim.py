@@ -14,7 +14,7 @@ import click
 from msgspec.structs import replace
 
 from cli import duration
-from cli.cells import code_digest, simulation
+from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
@@ -140,7 +140,7 @@ def sim(
     cells.sort(key=lambda cell: cell.key not in ledger.known)  # no time budget leaves these out
     began_s = time.monotonic()
     end_s = math.inf if budget_s is None else began_s + budget_s
-    pool = simulation(store.root, keep=keep_runs, jobs=jobs)
+    pool = simulation_pool(store.root, keep=keep_runs, jobs=jobs)
     done, finished = _simulate(pool, cells, ledger, end_s)
     if finished and len(done) < seeds:
         click.echo(f"the time is over: {seeds - len(done)} of {seeds} seeds were not simulated")

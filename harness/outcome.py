@@ -53,9 +53,12 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def exit_code(
-    outcome: Outcome, *, interrupted: bool, standing: Collection[Outcome] = (Outcome.VIOLATION,)
+    outcome: Outcome,
+    *,
+    interrupted: bool,
+    outweighed_by: Collection[Outcome] = (Outcome.VIOLATION,),
 ) -> int:
     """The exit code of a command that came to ``outcome``, and perhaps not to its end: an
-    interruption outweighs every outcome that is not ``standing``.
+    interruption outweighs every outcome but ``outweighed_by``.
     """
-    return EXIT_INTERRUPTED if interrupted and outcome not in standing else outcome.exit_code
+    return EXIT_INTERRUPTED if interrupted and outcome not in outweighed_by else outcome.exit_code

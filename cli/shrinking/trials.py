@@ -14,7 +14,7 @@ from functools import partial
 import attrs
 import msgspec
 
-from cli.cells import drive, simulation
+from cli.cells import run_on_nodes, simulation_pool
 from cli.environment import SIMULATED
 from cli.session import say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
@@ -66,13 +66,14 @@ class Trials:
     def times(self, plan: Plan, times: int) -> int:
         """Return how often ``plan`` fails in so many runs; known results don't count."""
         cells = [Cell(plan=plan, repetition=number) for number in range(1, times + 1)]
+        # The budget is for finding the plan: how often it fails is told in any case.
         fresh = attrs.evolve(self, ends_s=float("inf"), ledger=Ledger())
-        return sum(fresh._fails(result) for result in fresh._tried(cells))
+        return sum(fresh._fails(result) for result in fresh._run_cells(cells))
 
     def _first_failing(self, plans: Sequence[Plan]) -> int | None:
         if time.monotonic() >= self.ends_s:
             raise OutOfTime
-        with closing(self._tried(self._cells(plans))) as results:
+        with closing(self._run_cells(self._cells(plans))) as results:
             for place, result in enumerate(results, start=1):
                 if self._fails(result):
                     return place - 1
@@ -86,17 +87,17 @@ class Trials:
         return [
             Cell(plan=plan, limit_s=min(CELL_LIMIT_S, limit_s))
             if plan.cluster.provider == SIMULATED
-            else Cell(plan=plan, repetition=made + number)
+            else Cell(plan=plan, repetition=made + number)  # no two of its runs are the same
             for number, plan in enumerate(plans)
         ]
 
-    def _tried(self, cells: Sequence[Cell]) -> Generator[CellResult, None, None]:
+    def _run_cells(self, cells: Sequence[Cell]) -> Generator[CellResult, None, None]:
         """Yield the results of ``cells``; raises ``OutOfTime`` for one that had too little time."""
-        told = frozenset(self.ledger.known)
+        reported = frozenset(self.ledger.known)  # a known result comes again with each question
         simulated = cells[0].plan.cluster.provider == SIMULATED
         with closing(self._results(in_turn(cells), simulated)) as results:
             for result in results:
-                if result.outcome is Outcome.HARNESS_ERROR and result.key not in told:
+                if result.outcome is Outcome.HARNESS_ERROR and result.key not in reported:
                     if time.monotonic() >= self.ends_s:
                         raise OutOfTime
                     say(f"a trial came to nothing: {'; '.join(result.reasons)}")
@@ -104,8 +105,8 @@ class Trials:
 
     def _results(self, choose: Choose, simulated: bool) -> Generator[CellResult, None, None]:
         if simulated:
-            return simulation(self.store.root, jobs=self.jobs).results(choose, self.ledger)
-        return in_this_process(partial(drive, runs_dir=self.store.root), choose, self.ledger)
+            return simulation_pool(self.store.root, jobs=self.jobs).results(choose, self.ledger)
+        return in_this_process(partial(run_on_nodes, runs_dir=self.store.root), choose, self.ledger)
 
     def _fails(self, result: CellResult) -> bool:
         return not self.names.isdisjoint(result.anomalies)

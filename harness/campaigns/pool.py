@@ -48,9 +48,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Choose = Callable[[], Cell | None]
 """Returns the next cell; ``None`` where there is none until another result is delivered."""
-Begun = Callable[[Path], None]
+RunStarted = Callable[[Path], None]
 """A callback about the directory of a run, as soon as there is one."""
-Work = Callable[[Cell, Begun], CellResult]
+Work = Callable[[Cell, RunStarted], CellResult]
 """Runs and judges one cell. What it raises is the result of a failed cell."""
 
 
@@ -60,8 +60,8 @@ def in_turn(cells: Iterable[Cell]) -> Choose:
     return lambda: next(waiting, None)
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line from a worker."""
+class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a worker's reply."""
 
     run: str = ""
     result: CellResult | None = None
@@ -72,9 +72,9 @@ class _Worker:
     cell: Cell
     pid: int
     reply: int
-    errors: int  # its standard error
+    stderr: int
     began_s: float
-    said: bytearray = attrs.field(factory=bytearray)
+    reply_bytes: bytearray = attrs.field(factory=bytearray)
     last_words: bytearray = attrs.field(factory=bytearray)
 
     @property
@@ -82,25 +82,25 @@ class _Worker:
         return self.began_s + self.cell.limit_s
 
     @property
-    def talks_too_much(self) -> bool:
-        return len(self.said) > RESULT_MAX_BYTES
+    def reply_too_long(self) -> bool:
+        return len(self.reply_bytes) > RESULT_MAX_BYTES
 
-    def hear(self) -> bool:
+    def read_reply(self) -> bool:
         """Read a part of the reply; return false where no more is to come, or to be read."""
         block = os.read(self.reply, _CHUNK_BYTES)
-        self.said.extend(block)
-        return bool(block) and not self.talks_too_much
+        self.reply_bytes.extend(block)
+        return bool(block) and not self.reply_too_long
 
-    def overhear(self) -> bool:
+    def forward_stderr(self) -> bool:
         """Pass on a part of its standard error, and remember the last; return false at its end."""
-        block = os.read(self.errors, _CHUNK_BYTES)
+        block = os.read(self.stderr, _CHUNK_BYTES)
         with contextlib.suppress(OSError):  # a closed stderr ends no work
             os.write(2, block)
         self.last_words.extend(block)
         del self.last_words[:-LAST_WORDS_BYTES]
         return bool(block)
 
-    def end(self, within_s: float = GRACE_S) -> str:
+    def reap(self, within_s: float = GRACE_S) -> str:
         """Make sure that the process has ended, by force if it has not by itself within that time,
         and return how.
         """
@@ -109,37 +109,37 @@ class _Worker:
             signal.pidfd_send_signal(process, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         # Up to what is there now: a process that it started may hold the other end for ever.
-        while _readable(self.errors) and self.overhear():
+        while _readable(self.stderr) and self.forward_stderr():
             continue
-        for handle in (process, self.reply, self.errors):
+        for handle in (process, self.reply, self.stderr):
             os.close(handle)
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         """Send the signal after which a run on real nodes heals and leaves."""
         os.kill(self.pid, signal.SIGTERM)
 
     def result(self, *, late: bool) -> CellResult:
         """End the process, and return its cell's result, or what is known in place of it."""
         wall_s = machine_s() - self.began_s
-        if late or self.talks_too_much:
-            self.ask_to_end()
-        how, run = self.end(), ""
-        for line in self.said.splitlines():
+        if late or self.reply_too_long:
+            self.terminate()
+        how, run = self.reap(), ""
+        for line in self.reply_bytes.splitlines():
             with contextlib.suppress(msgspec.DecodeError):  # it died in the middle of the line
-                said = msgspec.json.decode(line, type=_Said)
-                if said.result is not None:
-                    return said.result
-                run = said.run
+                message = msgspec.json.decode(line, type=_Message)
+                if message.result is not None:
+                    return message.result
+                run = message.run
         if late:
             reason = f"no end within {self.cell.limit_s:g} s"
-        elif self.talks_too_much:
+        elif self.reply_too_long:
             reason = f"its result has more than {RESULT_MAX_BYTES} bytes"
         else:
-            reason = f"it died ({how}){self._told()}"
+            reason = f"it died ({how}){self._last_words()}"
         return failed(self.cell, reason, run=run if Path(run).is_dir() else "", wall_s=wall_s)
 
-    def _told(self) -> str:
+    def _last_words(self) -> str:
         text = self.last_words.decode(errors="replace").strip()
         fatal = text.rfind(_FATAL)  # what comes after it is a long stack
         text = text[fatal:] if fatal >= 0 else text[-LAST_WORDS_CHARS:]
@@ -173,7 +173,7 @@ class Pool:
         asking = True
         gc.collect()
         gc.freeze()  # a collection in a worker would copy the pages of this process's objects
-        with _Running(self) as running:
+        with _Workers(self) as workers:
             while True:
                 while asking and len(ordered) < self.ahead:
                     # After ``None`` not before the next delivery: else the number of questions
@@ -183,9 +183,9 @@ class Pool:
                         if cell.key not in ledger.known and all(cell.key != o.key for o in ordered):
                             waiting.append(cell)
                         ordered.append(cell)
-                while waiting and running.free and machine_s() < begin_until_s:
-                    running.begin(waiting.popleft())
-                if waiting and running.free:
+                while waiting and workers.free and machine_s() < begin_until_s:
+                    workers.start(waiting.popleft())
+                if waiting and workers.free:
                     late = {cell.key for cell in waiting}
                     ordered = deque(cell for cell in ordered if cell.key not in late)
                     waiting.clear()
@@ -193,7 +193,7 @@ class Pool:
                 if not ordered:
                     return
                 known = ordered[0].key in ledger.known
-                for result in running.ended(wait=not known):
+                for result in workers.collect(wait=not known):
                     ledger.add(result)
                 if known:
                     asking = True
@@ -213,7 +213,7 @@ def in_this_process(
         yield ledger.known[cell.key]
 
 
-class _Running:
+class _Workers:
     """The workers at work. Leaving the context ends them."""
 
     def __init__(self, pool: Pool) -> None:
@@ -221,16 +221,16 @@ class _Running:
         self._workers: list[_Worker] = []
         self._pipes = selectors.DefaultSelector()
 
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> _Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _undisturbed():
+        with _signals_blocked():
             for worker in self._workers:
-                worker.ask_to_end()
+                worker.terminate()
             ends_s = machine_s() + GRACE_S  # for all together
             for worker in self._workers:
-                worker.end(max(0.0, ends_s - machine_s()))
+                worker.reap(max(0.0, ends_s - machine_s()))
             self._workers.clear()
             self._pipes.close()
 
@@ -239,25 +239,27 @@ class _Running:
         """Whether a worker may begin."""
         return len(self._workers) < self._pool.workers
 
-    def begin(self, cell: Cell) -> None:
+    def start(self, cell: Cell) -> None:
         """Fork a worker for ``cell``."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # else the worker has the rest of the buffer, too
-        reply, errors = os.pipe(), os.pipe()
+        reply, stderr = os.pipe(), os.pipe()
         # Between fork and the worker's own handlers a signal would unwind this stack in both.
-        with _undisturbed():
+        with _signals_blocked():
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
-                _live(self._pool, cell, parent, reply[1], errors[1])
+                _run_worker(self._pool, cell, parent, reply[1], stderr[1])
             os.close(reply[1])
-            os.close(errors[1])
-            worker = _Worker(cell, pid, reply[0], errors[0], machine_s())
+            os.close(stderr[1])
+            worker = _Worker(cell, pid, reply[0], stderr[0], machine_s())
             self._workers.append(worker)
-            self._pipes.register(worker.reply, selectors.EVENT_READ, (worker, worker.hear))
-            self._pipes.register(worker.errors, selectors.EVENT_READ, (worker, worker.overhear))
+            self._pipes.register(worker.reply, selectors.EVENT_READ, (worker, worker.read_reply))
+            self._pipes.register(
+                worker.stderr, selectors.EVENT_READ, (worker, worker.forward_stderr)
+            )
 
-    def ended(self, *, wait: bool) -> list[CellResult]:
+    def collect(self, *, wait: bool) -> list[CellResult]:
         """Return the results of the workers that are done, or have used up their time; with
         ``wait`` there is at least one.
         """
@@ -275,14 +277,14 @@ class _Running:
                     done.append(worker)
             if done or late or not wait:
                 return [
-                    *(self._end(worker, late=False) for worker in done),
-                    *(self._end(worker, late=True) for worker in late),
+                    *(self._collect(worker, late=False) for worker in done),
+                    *(self._collect(worker, late=True) for worker in late),
                 ]
         return []
 
-    def _end(self, worker: _Worker, *, late: bool) -> CellResult:
-        with _undisturbed():
-            for handle in (worker.reply, worker.errors):
+    def _collect(self, worker: _Worker, *, late: bool) -> CellResult:
+        with _signals_blocked():
+            for handle in (worker.reply, worker.stderr):
                 if handle in self._pipes.get_map():
                     self._pipes.unregister(handle)
             result = worker.result(late=late)
@@ -299,7 +301,7 @@ def _readable(handle: int, limit_s: float = 0.0) -> bool:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _signals_blocked() -> Iterator[None]:
     """Hold signals back that would end this process, until the block is left."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -308,14 +310,14 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _live(pool: Pool, cell: Cell, parent: int, reply: int, errors: int) -> NoReturn:
+def _run_worker(pool: Pool, cell: Cell, parent: int, reply: int, stderr: int) -> NoReturn:
     """Run the whole life of a worker."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        os.dup2(errors, 2)
+        os.dup2(stderr, 2)
         faulthandler.enable(2)
         _die_with_parent(parent)
         signal.alarm(math.ceil(cell.limit_s + GRACE_S))  # where the parent's death goes unnoticed
@@ -324,7 +326,7 @@ def _live(pool: Pool, cell: Cell, parent: int, reply: int, errors: int) -> NoRet
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
             limit = pool.memory_bytes if hard < 0 else min(hard, pool.memory_bytes)
             resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-        _send(reply, _Said(result=_worked(pool, cell, reply)))
+        _send(reply, _Message(result=_run_cell(pool, cell, reply)))
         code = 0
     except BaseException as error:  # an exit, too: it is the worker's last words
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
@@ -332,15 +334,15 @@ def _live(pool: Pool, cell: Cell, parent: int, reply: int, errors: int) -> NoRet
         os._exit(code)
 
 
-def _worked(pool: Pool, cell: Cell, reply: int) -> CellResult:
+def _run_cell(pool: Pool, cell: Cell, reply: int) -> CellResult:
     began_s, runs = machine_s(), [""]
 
-    def begun(run: Path) -> None:
+    def run_started(run: Path) -> None:
         runs.append(str(run))
-        _send(reply, _Said(run=str(run)))
+        _send(reply, _Message(run=str(run)))
 
     try:
-        return pool.work(cell, begun)
+        return pool.work(cell, run_started)
     except MemoryError:
         reason = f"it needs more memory than the {(pool.memory_bytes or 0) >> 20} MiB of a worker"
     except Exception as error:
@@ -349,8 +351,8 @@ def _worked(pool: Pool, cell: Cell, reply: int) -> CellResult:
     return failed(cell, reason, run=run, wall_s=machine_s() - began_s)
 
 
-def _send(handle: int, said: _Said) -> None:
-    content = memoryview(msgspec.json.encode(said) + b"\n")
+def _send(handle: int, message: _Message) -> None:
+    content = memoryview(msgspec.json.encode(message) + b"\n")
     while content:
         content = content[os.write(handle, content) :]
 

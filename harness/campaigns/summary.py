@@ -14,7 +14,7 @@ from harness.protocols.roles import COVERED
 MAX_UNKNOWN_SHARE = 0.02
 
 
-def counted(results: Iterable[CellResult]) -> dict[Outcome, int]:
+def outcome_counts(results: Iterable[CellResult]) -> dict[Outcome, int]:
     """Return the number of results by outcome, the worst first; no zeros."""
     counts = Counter(result.outcome for result in results)
     return {outcome: counts[outcome] for outcome in Outcome if counts[outcome]}
@@ -24,7 +24,7 @@ def overall(results: Sequence[CellResult], max_unknown: float = MAX_UNKNOWN_SHAR
     """Return the outcome of all seeds together: a few ``unknown`` ones, up to a share of
     ``max_unknown``, are no reason to doubt the rest.
     """
-    counts = counted(results)
+    counts = outcome_counts(results)
     for outcome in FAILED:
         if outcome in counts:
             return outcome
@@ -37,7 +37,7 @@ def totals(results: Sequence[CellResult], wall_s: float) -> Iterator[str]:
     """Yield the sums of ``results``; ``wall_s`` is the time of this command."""
     if not results:
         return
-    shown = ", ".join(f"{outcome.value} {n}" for outcome, n in counted(results).items())
+    shown = ", ".join(f"{outcome.value} {n}" for outcome, n in outcome_counts(results).items())
     yield f"{len(results)} seeds: {shown}"
     whole = [result.stats for result in results if result.judged]
     if whole:

@@ -6,7 +6,7 @@ import pytest
 
 from harness.campaigns.cell import CellResult
 from harness.campaigns.statistics import between, bounds, cells_per_finding, until_found
-from harness.campaigns.summary import counted
+from harness.campaigns.summary import outcome_counts
 from harness.outcome import EXIT_INTERRUPTED, FAILED, Outcome, exit_code
 
 
@@ -63,7 +63,10 @@ def test_bounds_are_those_of_clopper_and_pearson() -> None:
 
 
 def test_outcomes_are_counted_the_worst_first() -> None:
-    assert list(counted(results("..x.")).items()) == [(Outcome.VIOLATION, 1), (Outcome.VALID, 3)]
+    assert list(outcome_counts(results("..x.")).items()) == [
+        (Outcome.VIOLATION, 1),
+        (Outcome.VALID, 3),
+    ]
 
 
 def test_an_interruption_outweighs_all_that_does_not_stand() -> None:
@@ -71,6 +74,6 @@ def test_an_interruption_outweighs_all_that_does_not_stand() -> None:
 
     assert codes.pop(Outcome.VIOLATION) == 1
     assert set(codes.values()) == {EXIT_INTERRUPTED}
-    assert exit_code(Outcome.HARNESS_ERROR, interrupted=True, standing=FAILED) == 255
+    assert exit_code(Outcome.HARNESS_ERROR, interrupted=True, outweighed_by=FAILED) == 255
     for outcome in Outcome:
         assert exit_code(outcome, interrupted=False) == outcome.exit_code

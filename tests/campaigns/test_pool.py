@@ -22,9 +22,9 @@ from harness.campaigns.cell import Cell, CellResult, result_of
 from harness.campaigns.ledger import Ledger
 from harness.campaigns.pool import (
     RESULT_MAX_BYTES,
-    Begun,
     Choose,
     Pool,
+    RunStarted,
     in_this_process,
     in_turn,
 )
@@ -46,7 +46,7 @@ def cells(*seeds: int) -> list[Cell]:
     return [cell(seed) for seed in seeds]
 
 
-def valid(given: Cell, _begun: Begun) -> CellResult:
+def valid(given: Cell, _begun: RunStarted) -> CellResult:
     return result_of(given, Outcome.VALID)
 
 
@@ -66,7 +66,7 @@ def seeds_of(results: Iterator[CellResult]) -> list[int]:
 def test_results_come_in_the_order_of_the_cells_whichever_ends_first(
     workers: int, tmp_path: Path
 ) -> None:
-    def backwards(given: Cell, _begun: Begun) -> CellResult:
+    def backwards(given: Cell, _begun: RunStarted) -> CellResult:
         seed = given.plan.seed
         if workers > 1 and seed % 2 == 0:
             wait_for(tmp_path / str(seed + 1))
@@ -123,7 +123,7 @@ def test_a_search_without_an_idea_is_asked_again_after_the_next_result_and_not_b
         asked.append(len(heard))
         return next(answers)
 
-    def backwards(given: Cell, begun: Begun) -> CellResult:
+    def backwards(given: Cell, begun: RunStarted) -> CellResult:
         if workers > 1 and given.plan.seed == 1:
             wait_for(tmp_path / "2")
         return valid(given, begun)
@@ -144,7 +144,7 @@ def test_a_search_without_an_idea_is_asked_again_after_the_next_result_and_not_b
 def test_what_is_in_the_ledger_is_not_run_and_what_is_chosen_twice_is_run_once(
     tmp_path: Path,
 ) -> None:
-    def marked(given: Cell, _begun: Begun) -> CellResult:
+    def marked(given: Cell, _begun: RunStarted) -> CellResult:
         with (tmp_path / "runs").open("a") as file:
             file.write(f"{given.plan.seed}\n")
         return result_of(given, Outcome.VALID)
@@ -173,7 +173,7 @@ def test_a_repetition_or_an_option_makes_another_cell_and_a_limit_does_not() -> 
     assert cell(1, limit_s=3.0).key == cell(1).key
 
 
-def dying(given: Cell, begun: Begun) -> CellResult:
+def dying(given: Cell, begun: RunStarted) -> CellResult:
     """Come to no good end, in the way that the seed says."""
     match given.plan.seed:
         case 1:
@@ -218,7 +218,7 @@ def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_wor
 
 
 def test_a_worker_says_where_its_run_lies_also_when_it_dies(tmp_path: Path) -> None:
-    def broken(given: Cell, begun: Begun) -> CellResult:
+    def broken(given: Cell, begun: RunStarted) -> CellResult:
         run = tmp_path / str(given.plan.seed)
         if given.plan.seed < 3:
             run.mkdir()
@@ -236,7 +236,7 @@ def test_a_worker_says_where_its_run_lies_also_when_it_dies(tmp_path: Path) -> N
 def test_a_map_of_what_was_reached_comes_with_the_result() -> None:
     reached = bytes(range(256)) * 32
 
-    def mapped(given: Cell, _begun: Begun) -> CellResult:
+    def mapped(given: Cell, _begun: RunStarted) -> CellResult:
         return result_of(given, Outcome.VALID, coverage=reached)
 
     (found,) = Pool(work=mapped).results(in_turn(cells(1)))
@@ -339,7 +339,7 @@ def test_in_this_process_each_cell_is_chosen_when_the_one_before_was_told() -> N
         told.append("choose")
         return cell(len(told)) if len(told) < 6 else None
 
-    def work(given: Cell, begun: Begun) -> CellResult:
+    def work(given: Cell, begun: RunStarted) -> CellResult:
         told.append("work")
         return valid(given, begun)
 

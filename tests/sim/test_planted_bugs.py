@@ -12,7 +12,7 @@ import pytest
 from cli import selftest
 from cli.canary import run_canary
 from cli.cells import simulate
-from cli.selftest import BugResult, Summary, naming, plan_of, summed
+from cli.selftest import BugResult, Summary, anomalies_naming, plan_of, summed
 from clusters.reference import hunts
 from clusters.reference.node import bugs
 from harness.campaigns.cell import Cell, CellResult
@@ -82,7 +82,7 @@ def test_a_planted_bug_is_found_by_what_it_did(
 ) -> None:
     result = simulated(plan_of(bug, seed, on=True), tmp_path)
 
-    assert name in naming(bug, result)
+    assert name in anomalies_naming(bug, result)
 
 
 def test_a_sound_run_is_clean_and_falsified_it_is_not(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_the_median_counts_the_seeds_of_each_finding() -> None:
 def test_a_standstill_names_only_bugs_that_do_nothing_else() -> None:
     stood_still = result(1, "liveness", "node-exit")
 
-    assert naming("no-fsync", stood_still) == ()
-    assert naming("laggard-left-behind", stood_still) == ("liveness",)
+    assert anomalies_naming("no-fsync", stood_still) == ()
+    assert anomalies_naming("laggard-left-behind", stood_still) == ("liveness",)
 
 
 def test_a_hunt_counts_the_seeds_up_to_its_last_finding_or_till_it_gives_up() -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.cells import simulation
+from cli.cells import simulation_pool
 from cli.replay import clipped, compared, faults_compared
 from cli.sim import _given, _simulate, seed_plans
 from harness.campaigns.cell import Cell, CellResult, RunStats, result_of
 from harness.campaigns.ledger import Ledger
-from harness.campaigns.pool import Begun, Pool, in_turn
+from harness.campaigns.pool import Pool, RunStarted, in_turn
 from harness.campaigns.summary import overall, totals
 from harness.errors import PlanError
 from harness.history.manifest import read_manifest
@@ -51,7 +51,7 @@ def small(seed: int, **more: object) -> Plan:
 
 def results(*plans: Plan, into: Path, **wishes: object) -> dict[int, CellResult]:
     cells = in_turn(Cell(plan=plan) for plan in plans)
-    with closing(simulation(into, **wishes).results(cells)) as found:  # type: ignore[arg-type]
+    with closing(simulation_pool(into, **wishes).results(cells)) as found:  # type: ignore[arg-type]
         return {result.seed: result for result in found}
 
 
@@ -252,7 +252,7 @@ def test_what_would_refuse_every_seed_is_told_before_any(tmp_path: Path) -> None
 def test_what_ended_behind_a_seed_that_goes_on_is_told_when_the_user_interrupts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def work(cell: Cell, _begun: Begun) -> CellResult:
+    def work(cell: Cell, _begun: RunStarted) -> CellResult:
         if cell.plan.seed == 1:
             select.select([], [], [], 60)
         return result_of(cell, Outcome.VIOLATION, ("why",))

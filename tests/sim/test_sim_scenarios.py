@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.cells import simulation
+from cli.cells import simulation_pool
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.pool import in_turn
 from harness.outcome import Outcome
@@ -29,7 +29,9 @@ def buggy() -> list[Path]:
 def simulated(
     plans: list[Plan], into: Path, limit_s: float = CELL_LIMIT_S
 ) -> Generator[CellResult, None, None]:
-    return simulation(into).results(in_turn(Cell(plan=plan, limit_s=limit_s) for plan in plans))
+    return simulation_pool(into).results(
+        in_turn(Cell(plan=plan, limit_s=limit_s) for plan in plans)
+    )
 
 
 def test_minutes_of_the_long_simulation_are_valid_and_have_every_kind_of_fault(

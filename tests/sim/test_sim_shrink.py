@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from cli import cells
-from cli.cells import simulation
+from cli.cells import simulation_pool
 from cli.main import execute
 from cli.shrink import confidence, failures, head, told
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.trials import OutOfTime, Trials, reseeded
 from harness.campaigns.cell import Cell, CellResult, result_of
-from harness.campaigns.pool import Begun, in_turn
+from harness.campaigns.pool import RunStarted, in_turn
 from harness.errors import UsageError
 from harness.history.manifest import SEALED, write_manifest
 from harness.outcome import Outcome
@@ -78,7 +78,9 @@ def shrink(run: str | Path, *flags: str | Path) -> int:
 def test_a_run_is_shrunk_to_the_same_plan_every_time_and_that_plan_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with closing(simulation(tmp_path).results(in_turn([Cell(plan=load(None, FAILING))]))) as work:
+    with closing(
+        simulation_pool(tmp_path).results(in_turn([Cell(plan=load(None, FAILING))]))
+    ) as work:
         (found,) = work
     assert found.outcome is Outcome.VIOLATION
 
@@ -170,7 +172,7 @@ def test_the_first_in_place_counts_and_not_the_first_to_end(
 ) -> None:
     wanted, begun = plans(5), tmp_path / "begun"
 
-    def backwards(cell: Cell, _begun: Begun, **_: object) -> CellResult:
+    def backwards(cell: Cell, _begun: RunStarted, **_: object) -> CellResult:
         place = wanted.index(cell.plan)
         with begun.open("a") as file:
             file.write(f"{place}\n")
@@ -196,7 +198,7 @@ def test_the_first_in_place_counts_and_not_the_first_to_end(
 def test_a_trial_that_came_to_nothing_is_said_once_and_fails_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(cell: Cell, _begun: Begun, **_: object) -> CellResult:
+    def broken(cell: Cell, _begun: RunStarted, **_: object) -> CellResult:
         raise ValueError("no more")
 
     monkeypatch.setattr(cells, "simulate", broken)
