@@ -20,7 +20,7 @@ from checkers.engine.source import Source
 from checkers.promises import always_on
 from checkers.promises.permitted_loss import excuse, excused
 from checkers.promises.replicas import CHECKER as REPLICAS
-from checkers.promises.stays_up import patterns_of
+from checkers.promises.stays_up import PANIC, patterns_of
 from harness import plugins
 from harness.errors import HarnessBug, NotStored, UsageError
 from harness.history import files
@@ -52,6 +52,10 @@ from harness.run.state_log import read_states
 EXECUTORS = ("local", "spark")
 EVIDENCE = "evidence"
 OUT_OF_ROOM = "the disk of the run was full, and what lies on it fails for that alone"
+LOGS_UNPROVEN = (
+    "the controller died before it sealed the run, so that nothing shows that the logs of the "
+    "nodes are what they wrote in it"
+)
 _TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
 """Fields of a verdict for findings that are no anomalies, by the field of the part and of the
 verdict.
@@ -206,6 +210,7 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         phases=manifest.phases,
         cut_ns=manifest.cut_ns,
         out_of_room=manifest.out_of_room is True,
+        logs_unproven=manifest.recovered is True,
         fault_kinds=possible(manifest.arsenal),
     )
 
@@ -323,6 +328,7 @@ def _spared(names: Iterable[str], setting: Setting, forgot: str) -> dict[str, tu
     found = {
         forgot: excused(names, forgot),
         OUT_OF_ROOM: (OF_NODES | OF_SERVICE).intersection(names if setting.out_of_room else ()),
+        LOGS_UNPROVEN: {PANIC}.intersection(names if setting.logs_unproven else ()),
     }
     return {why: tuple(sorted(these)) for why, these in found.items() if these}
 

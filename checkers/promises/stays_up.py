@@ -5,7 +5,8 @@
 very node explains both, if its kind declares that nodes may not survive it (a disk that fails);
 then they are no anomaly. The store's own events explain an exit, too: other nodes refused the node
 until its next start, and its own event says that it stopped. Where the disk of the run itself was
-full, both are reported and decide nothing: see ``analyze``.
+full, both are reported and decide nothing, and so are panics in the logs of a run that its
+controller did not seal: see ``analyze``.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ def _tabulate(
         trouble=manifest.trouble + trouble,
         checksums=manifest.checksums | (checksums or {}),
         logs=logs,
+        recovered=msgspec.UNSET if ended else True,
     )
 
 

@@ -59,9 +59,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     history, and it aimed to record something of every feature that it tried. ``state``,
     ``interrupted``, ``trouble`` and ``phases`` are the manifest's. ``missing`` names evidence that
     was sealed and is gone, which makes the run inconclusive; ``remarks`` are reported and decide
-    nothing. ``out_of_room``: the run's disk was full. ``fault_kinds`` are the kinds of faults that
-    were possible, as the manifest records them. ``bank`` holds the rules given for an imported bank
-    history.
+    nothing. ``logs_unproven``: what the nodes' logs hold is no evidence. ``out_of_room``: the run's
+    disk was full. ``fault_kinds`` are the kinds of faults that were possible, as the manifest
+    records them. ``bank`` holds the rules given for an imported bank history.
     """
 
     model: str
@@ -77,6 +77,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[tuple[str, int], ...] = ()
     cut_ns: int | None = None
     out_of_room: bool = False
+    logs_unproven: bool = False
     fault_kinds: tuple[FaultKind, ...] = ()
     bank: BankRules = BankRules()
 

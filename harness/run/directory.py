@@ -65,6 +65,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     for a history recorded here, ``arsenal`` (the faults that were possible) for one recorded
     elsewhere. ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the
     nodes' logs to their sums; both are unset in runs of versions that did not record them.
+    ``recovered`` is set where the controller died before it sealed the run: the sums of its logs
+    are of what the recovery found.
     """
 
     schema_version: int
@@ -88,6 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     out_of_room: bool | msgspec.UnsetType = msgspec.UNSET
     streams: int | msgspec.UnsetType = msgspec.UNSET
     logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET
+    recovered: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:

@@ -17,7 +17,7 @@ from harness.history.chunks import ChunkWriter
 from harness.history.load import load
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import EventKind, PhaseMark, Record, StoreEvent
-from harness.history.seal import seal
+from harness.history.seal import recover, seal
 from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.promise import LogPattern
 from harness.protocols.verdict import Verdict, encode
@@ -53,6 +53,7 @@ def write(
     arsenal: tuple[RecordedFaultKind, ...] = (RecordedFaultKind(kind="kill"),),
     patterns: tuple[LogPattern, ...] | None = PATTERNS,
     out_of_room: bool = False,
+    sealed: bool = True,
 ) -> RunDirectory:
     root.mkdir(parents=True)
     run = RunDirectory(root)
@@ -81,7 +82,8 @@ def write(
     for node, content in (logs or {}).items():
         run.node(node).mkdir(parents=True)
         (run.node(node) / "node.log").write_bytes(content)
-    seal(run, partition_of=lambda key: key % 2)
+    if sealed:
+        seal(run, partition_of=lambda key: key % 2)
     return run
 
 
@@ -354,3 +356,46 @@ def test_missing_logs_of_a_store_that_promises_nothing_about_them_decide_nothing
     shutil.rmtree(run.node("n1"))
 
     assert judged(run).outcome == "valid"
+
+
+def test_a_panic_in_a_log_that_its_run_never_sealed_is_told_and_accuses_nobody(
+    tmp_path: Path,
+) -> None:
+    logs = {"n1": b"fine\n", "n2": LOG}
+    sealed = judged(write(tmp_path / "sealed", logs=logs))
+    assert (sealed.outcome, set(sealed.anomalies)) == ("violation", {"panic"})
+
+    run = write(tmp_path / "killed", logs=logs, sealed=False)
+    recover(run)
+    found = judged(run)
+
+    assert (found.outcome, set(found.anomalies), set(found.observed)) == (
+        "unknown",
+        set(),
+        {"panic"},
+    )
+    assert (
+        "undecided: panic was seen, but the controller died before it sealed the run, so that "
+        "nothing shows that the logs of the nodes are what they wrote in it"
+    ) in found.reasons
+    assert found.node_logs["n2"]["panic"]["lines"] == 1
+
+
+def test_an_exit_that_the_records_of_a_killed_run_show_breaks_stays_up_all_the_same(
+    tmp_path: Path,
+) -> None:
+    run = write(tmp_path / "killed", exit_of("n2", 50 * MS), logs={"n2": LOG}, sealed=False)
+    recover(run)
+
+    found = judged(run)
+
+    assert (found.outcome, set(found.anomalies)) == ("violation", {"node-exit"})
+
+
+def test_the_sums_that_a_recovery_made_tell_damage_that_came_after_it(tmp_path: Path) -> None:
+    run = write(tmp_path / "killed", logs={"n2": LOG}, sealed=False)
+    recover(run)
+    (run.node("n2") / "node.log").write_bytes(b"F" + LOG[1:])
+
+    with pytest.raises(MalformedHistory, match=r"n2/node\.log.*it is not what was sealed"):
+        analyze(run, executor="local")

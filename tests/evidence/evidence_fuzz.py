@@ -57,7 +57,7 @@ class Recorded:
 
     def rests_on(self, name: str) -> bool:
         """Whether damage of ``name`` must be noticed. Logs of nodes get their sums when a run is
-        sealed: of one that never was nobody can tell what they were.
+        sealed: those of one that never was prove nothing.
         """
         if not self.sealed and name.startswith("nodes/"):
             return False

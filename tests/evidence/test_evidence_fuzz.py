@@ -83,3 +83,19 @@ def test_a_file_that_was_never_damaged_changes_nothing(runs: tuple[Recorded, ...
 
         found = tried(runs, damage, run.root.parent)
         assert (found.outcome, found.changed) == (run.outcome, False), found.text
+
+
+def test_a_panic_planted_in_a_log_of_a_run_that_was_never_sealed_accuses_nobody(
+    runs: tuple[Recorded, ...], tmp_path: Path
+) -> None:
+    planted = tmp_path / "planted.log"
+    for number, run in enumerate(runs):
+        log = "nodes/n1/node.log"
+        whole = (run.root / log).read_bytes()
+        planted.write_bytes(whole + b"Fatal Python error: planted\n")
+        found = tried(
+            runs, Damage(run=number, name=log, kind=SWAPPED, other=planted), run.root.parent
+        )
+        assert wrong(run, found) == "", found.text
+        assert ("panic was seen, but" in found.text) is not run.sealed
+        assert ("has grown since it was sealed" in found.text) is run.sealed
