@@ -18,8 +18,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +30,7 @@ from checkers.engine.supervisor import EXIT_OF_SIGNAL, Supervised
 from cli.duration import words
 from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
 from harness.protocols.verdict import Verdict
+from harness.run.directory import BankRules
 
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
@@ -67,6 +70,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
 
 
+class LimitsAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that the user asked for; ``None`` for those of ``limits_of``. No plan sets them:
+    it may be a stranger's.
+    """
+
+    memory_mib: int | None = None
+    time_s: float | None = None
+
+
+class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+    """A history file of another tool, to be imported before it is judged: see ``import_run``."""
+
+    path: str
+    workload: str | None = None
+    bank: BankRules | None = None
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The judge's options. ``executor`` and ``search_limit`` ``None`` take the plan's, ``model``
     ``None`` the one that the run's system declares.
@@ -78,14 +98,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """The child's task: judge as ``judge`` says, if it is given, then draw. ``crashed`` are kernels
-    and checkers to leave out, and why.
+    """The child's task: import ``history``, judge as ``judge`` says, where they are given, then
+    draw. ``crashed`` are kernels and checkers to leave out, and why.
     """
 
     root: str
     output: str | None = None
     reply: int
     memory_bytes: int
+    history: Foreign | None = None
     judge: Asked | None
     report: bool
     crashed: dict[str, str] = {}
@@ -93,13 +114,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line from the child: a ``note`` for the user, the name of the kernel that it is ``at``, a
-    result, or the ``error`` (its family, or the exception's name) that ended it.
+    result, or the ``error`` (its family, or the exception's name) that ended it. ``findings`` are
+    the verdict in the lines that a terminal shows.
     """
 
     note: str = ""
     at: str = ""
+    imported: bool = False
     verdict: Verdict | None = None
-    names: dict[int, str] = {}
+    findings: tuple[str, ...] = ()
     drawn: bool = False
     error: str = ""
     text: str = ""
@@ -111,27 +134,31 @@ class Found(msgspec.Struct, kw_only=True):
     kernel or checker.
     """
 
+    imported: bool = False
     verdict: Verdict | None = None
-    names: dict[int, str] = {}
+    findings: tuple[str, ...] = ()
     drawn: bool = False
     at: str = ""
     death: str = ""
     error: Reply | None = None
 
 
-def limits_of(run: RunDirectory) -> Limits:
-    """Return the limits: the need of an honest run of its size within the machine's means, or the
-    values of the environment.
+def limits_of(root: Path, asked: LimitsAsked | None = None) -> Limits:
+    """Return the limits of a run directory or a history file: what was asked for, else the values
+    of the environment, else the need of an honest one of its size within the machine's means.
 
     Raises ``UsageError``.
     """
-    size = sum(entry.st_size for entry in _files(run.root))
+    asked = asked or LimitsAsked()
+    size = sum(entry.st_size for entry in _files(root))
     wanted = MEMORY_BASE_BYTES + MEMORY_PER_BYTE * size
     memory = min(wanted, int(MEMORY_SHARE * machine_memory_bytes()))
     seconds = TIME_BASE_S + TIME_PER_MIB_S * size / (1 << 20)
     return Limits(
-        memory_bytes=int(_asked(MEMORY_VARIABLE, memory / (1 << 20)) * (1 << 20)),
-        time_s=_asked(TIME_VARIABLE, seconds),
+        memory_bytes=int(
+            (asked.memory_mib or _asked(MEMORY_VARIABLE, memory / (1 << 20))) * (1 << 20)
+        ),
+        time_s=asked.time_s or _asked(TIME_VARIABLE, seconds),
     )
 
 
@@ -141,13 +168,17 @@ def analyzed(
     judge: Asked | None,
     *,
     report: bool = True,
+    history: Foreign | None = None,
+    asked: LimitsAsked | None = None,
 ) -> Found:
-    """Have a child judge ``run``, if ``judge`` says how, and draw its report.
+    """Have a child import ``history`` into ``run``, if it is given, judge it, if ``judge`` says
+    how, and draw its report.
 
     ``verdict`` is ``None`` where the child died, exceeded its limits, or was not to judge. Raises
-    the child's error, in the same family of errors.
+    the child's error, in the same family of errors, and ``UsageError`` where the child died before
+    the history was imported.
     """
-    limits = limits_of(run)
+    limits = limits_of(run.root if history is None else Path(history.path), asked)
     ends_s = time.monotonic() + limits.time_s
     crashed: dict[str, str] = {}
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -156,6 +187,7 @@ def analyzed(
             output=None if run.output is None else str(run.output),
             reply=-1,
             memory_bytes=limits.memory_bytes,
+            history=history,
             judge=judge,
             report=report,
             crashed=crashed,
@@ -163,6 +195,10 @@ def analyzed(
         found = _once(request, limits, ends_s, say)
         if found.error is not None and found.error.error == MemoryError.__name__:
             found.death, found.error = _out_of_memory(limits.memory_bytes), None
+        if history is not None and found.death and not found.imported:
+            raise UsageError(f"{history.path}: it was not imported: {found.death}")
+        if found.imported:
+            history = None
         if found.error is not None and found.error.error == AnalysisLost.__name__ and judge:
             found.death, found.error = found.error.text, None
             if judge.executor != "local" and time.monotonic() < ends_s:
@@ -206,7 +242,8 @@ def _once(request: Request, limits: Limits, ends_s: float, say: Callable[[str], 
         found.death = _death(child.wait())
     except TimeoutError:
         found.death = (
-            f"it came to no end within {words(limits.time_s)} ({TIME_VARIABLE} sets the limit)"
+            f"it came to no end within {words(limits.time_s)} "
+            f"(--time-limit or {TIME_VARIABLE} sets the limit)"
         )
         found.at = ""  # the time is over for all
     finally:
@@ -240,10 +277,11 @@ def _take(reply: Reply, found: Found, say: Callable[[str], None]) -> None:
     if reply.at:
         found.at = reply.at
     if reply.verdict is not None:
-        found.verdict, found.names, found.at = reply.verdict, reply.names, ""
+        found.verdict, found.findings, found.at = reply.verdict, reply.findings, ""
     if reply.error:
         found.error = reply
     found.drawn |= reply.drawn
+    found.imported |= reply.imported
 
 
 def _death(code: int) -> str:
@@ -272,12 +310,17 @@ def _raised(reply: Reply) -> FiredrillError:
 def _out_of_memory(limit_bytes: int) -> str:
     return (
         f"it needs more memory than the {limit_bytes >> 20} MiB that it may use "
-        f"({MEMORY_VARIABLE} sets the limit)"
+        f"(--memory-mib or {MEMORY_VARIABLE} sets the limit)"
     )
 
 
 def _files(root: Path) -> Iterator[os.stat_result]:
-    """Yield the regular files of a run directory, as they are: no link is followed."""
+    """Yield the regular files of a run directory, as they are: no link is followed. A file that was
+    named itself is yielded alone.
+    """
+    if root.is_file():
+        yield root.stat()
+        return
     pending = [root]
     while pending:
         with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
@@ -338,18 +381,65 @@ def _work(request: Request, tell: Callable[[Reply], None]) -> None:
     from cli import judging
     from harness.run.directory import RunDirectory
 
+    _without_pandas()
     run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
 
     def note(text: str) -> None:
         tell(Reply(note=text))
 
     ENTERING.set(lambda name: tell(Reply(at=name)))
+    if request.history is not None:
+        tell(Reply(note=_import(request.history, run), imported=True))
     if request.judge is not None:
+        from cli.findings import findings_of
+
         verdict = judging.judge_here(run, request.judge, note, request.crashed)
-        tell(Reply(verdict=verdict, names=judging.names_shown(run, verdict)))
+        tell(Reply(verdict=verdict, findings=findings_of(run, verdict)))
     if request.report:
         judged = request.judge is not None
         tell(Reply(drawn=judging.draw_here(run, note, judged=judged)))
+
+
+def _import(history: Foreign, run: RunDirectory) -> str:
+    """Make ``run`` of the history; returns the sentence that says so."""
+    from harness.importers.jepsen.imported_history import import_run
+
+    imported = import_run(
+        Path(history.path),
+        run,
+        workload=history.workload,
+        bank=history.bank,
+        clock=time.process_time,
+    )
+    return f"imported {history.path} as {imported.manifest.workload}"
+
+
+def _without_pandas() -> None:
+    """Have pyarrow decide, once and for all, not to look for pandas in what it converts: the first
+    list would import it, for half a second. What asks for pandas by name imports it all the same.
+    """
+    import pyarrow as pa
+
+    refusing = _Refusing("pandas")
+    sys.meta_path.insert(0, refusing)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(refusing)
+
+
+class _Refusing(MetaPathFinder):
+    """Finds no module of that name, and lets the other finders find none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Raises ``ImportError`` for the name; ``None`` for any other."""
+        if fullname == self._name:
+            raise ImportError(f"{fullname} is not needed here")
 
 
 def _family(error: Exception) -> str:

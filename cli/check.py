@@ -8,8 +8,9 @@ import attrs
 import click
 
 from cli import judging
+from cli.analysis import LimitsAsked
 from cli.importing import is_history, opened
-from cli.session import Session, executor_option, runs_option
+from cli.session import Session, executor_option, limits_options, runs_option
 from harness.errors import UsageError
 from harness.importers.jepsen.limits import MAX_MONEY
 from harness.plan.plan import MAX_SEARCH_LIMIT
@@ -52,6 +53,7 @@ from results.store.store import RunStore
     help="Where verdict, tables and report go instead of into the run.",
 )
 @click.option("--no-report", is_flag=True, help="Leave the report as it is.")
+@limits_options
 @click.pass_obj
 def check(
     session: Session,
@@ -66,6 +68,7 @@ def check(
     as_json: bool,
     output: Path | None,
     no_report: bool,
+    limits: LimitsAsked,
 ) -> int:
     """Judge PATH and write its report: a run (a path, an identifier or its beginning, or "latest"),
     or a history recorded by Jepsen (EDN or JSON lines; "-" reads it from stdin).
@@ -80,12 +83,21 @@ def check(
     bank = None
     if bank_total is not None or negative_balances:
         bank = BankRules(total=bank_total, negative_balances=negative_balances)
-    with opened(path, store, workload, bank=bank, keep=not only_judged) as directory:
+    with opened(path, store, workload, bank=bank, keep=not only_judged) as found:
+        directory, history = found
         session.run = directory
         if output is not None:
             directory = attrs.evolve(directory, output=_made(output))
         drawn = not (no_report or only_judged)
-        judged = judging.judge(directory, executor, model, search_limit, report=drawn)
+        judged = judging.judge(
+            directory,
+            executor,
+            model,
+            search_limit,
+            report=drawn,
+            history=history,
+            limits=limits,
+        )
         session.found(judged.outcome)
         if as_json:
             from harness.protocols.verdict import encode

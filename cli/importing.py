@@ -1,4 +1,4 @@
-"""Foreign histories for ``check``: imported into the store as runs, or only examined."""
+"""Foreign histories for ``check``: to be imported into the store as runs, or only examined."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.session import say
+from cli.analysis import Foreign
 from harness import plugins
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.history.manifest import read_manifest
 from harness.importers.jepsen.limits import MAX_EXPANDED_BYTES
 from harness.run.directory import BankRules, RunDirectory
@@ -35,19 +35,20 @@ def opened(
     *,
     bank: BankRules | None = None,
     keep: bool,
-) -> Iterator[RunDirectory]:
-    """Open the run directory that ``name`` means: a run of ``store``, or a history, imported from a
-    file or, for ``-``, from stdin.
+) -> Iterator[tuple[RunDirectory, Foreign | None]]:
+    """Open the run directory that ``name`` means: a run of ``store``, or an empty one for a history
+    that is to be imported from a file or, for ``-``, from stdin.
 
-    An imported history becomes a run of the store where ``keep`` says so, and is removed after the
-    block otherwise. ``workload`` is the workload to judge a file as, ``bank`` the bank's parameters
-    that the file lacks; of a run neither can be changed. Raises ``UsageError``.
+    The history becomes a run of the store where ``keep`` says so; the directory is removed after
+    the block otherwise, and where the block raises before the import is done. ``workload`` is the
+    workload to judge a file as, ``bank`` the bank's parameters that the file lacks; of a run
+    neither can be changed. Raises ``UsageError``.
     """
     if name == STDIN:
         with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
             copy = _copied_stdin(Path(scratch))
-            with opened(str(copy), store, workload, bank=bank, keep=keep) as run:
-                yield run
+            with opened(str(copy), store, workload, bank=bank, keep=keep) as found:
+                yield found
         return
     path = Path(name)
     if not path.is_file():
@@ -57,23 +58,32 @@ def opened(
         if bank is not None:
             expected = "expected a history file for what is said of a bank, found a run"
             raise UsageError(f"{name}: {expected}")
-        yield run
+        yield run, None
         return
     if workload is not None:
         plugins.load("workloads", workload)
+    history = Foreign(path=str(path), workload=workload, bank=bank)
     if not keep:
         with tempfile.TemporaryDirectory(prefix="firedrill-") as scratch:
-            run = RunDirectory(Path(scratch) / path.name)
-            _bring_in(path, run, workload, bank)
-            yield run
+            yield RunDirectory(Path(scratch) / path.name), history
         return
     run = store.create(path.stem.split(".")[0], time.time_ns(), secrets.token_bytes(2))
     try:
-        _bring_in(path, run, workload, bank)
+        yield run, history
     except BaseException:
-        store.forget(run)
+        if not run.manifest.exists():
+            _forget(run, store)
         raise
-    yield run
+
+
+def _forget(run: RunDirectory, store: RunStore) -> None:
+    """Remove the directory of a history that was not imported. A process that its limits ended
+    leaves files in it.
+    """
+    with contextlib.suppress(HarnessError):
+        store.forget(run)
+        if run.root.is_dir():
+            store.remove(run)
 
 
 def _copied_stdin(scratch: Path) -> Path:
@@ -88,13 +98,6 @@ def _copied_stdin(scratch: Path) -> Path:
                 raise UsageError(f"-: expected at most {MAX_EXPANDED_BYTES} bytes, found more")
             copy.write(block)
     return path
-
-
-def _bring_in(path: Path, run: RunDirectory, workload: str | None, bank: BankRules | None) -> None:
-    from harness.importers.jepsen.imported_history import import_run
-
-    history = import_run(path, run, workload=workload, bank=bank, clock=time.process_time)
-    say(f"imported {path} as {history.manifest.workload}")
 
 
 def _require_workload(run: RunDirectory, workload: str) -> None:

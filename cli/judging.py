@@ -10,21 +10,25 @@ from types import MappingProxyType
 import attrs
 import click
 
-from cli.analysis import Asked, analyzed
+from cli.analysis import Asked, Foreign, LimitsAsked, analyzed
 from cli.session import say
 from harness.errors import FiredrillError, HarnessError, NotStored, PlanError, UsageError
 from harness.history.files import disk_failure, write_atomically
 from harness.history.manifest import RUNNING, read_manifest
 from harness.outcome import Outcome, worst
-from harness.protocols.verdict import Anomaly, Verdict
+from harness.protocols.verdict import Verdict
 from harness.run.directory import RunDirectory
 from harness.text import inert
 
-EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
-REASONS_SHOWN = 10
-LINE_CHARS = 240  # of one sentence on a terminal; the report has the rest
-CHAIN_CHARS = 600  # of the fault and the resets that explain an anomaly: half a cause is none
 PATH_CHARS = 4096  # the longest path that Linux takes
+COLORS = {
+    Outcome.VALID: "green",
+    Outcome.VIOLATION: "red",
+    Outcome.UNKNOWN: "yellow",
+    Outcome.REGRESSION: "yellow",
+    Outcome.HARNESS_ERROR: "magenta",
+}
+"""Of the outcome, on a terminal; click leaves them out elsewhere."""
 DEFAULT_EXECUTOR = "auto"
 SMALL_TRANSACTIONS = 50_000
 """A history of at most this many is judged in process before Spark has begun to start."""
@@ -32,12 +36,10 @@ SMALL_TRANSACTIONS = 50_000
 
 @attrs.frozen(kw_only=True)
 class Judged:
-    """A verdict; the names of the keys in its examples, where they were no integers; and the
-    outcome of a failed report.
-    """
+    """A verdict; the lines that a terminal shows of it; and the outcome of a failed report."""
 
     verdict: Verdict
-    names: Mapping[int, str] = attrs.field(factory=dict)
+    findings: tuple[str, ...] = ()
     report: Outcome | None = None
 
     @property
@@ -53,24 +55,27 @@ def judge(
     search_limit: int | None = None,
     *,
     report: bool = True,
+    history: Foreign | None = None,
+    limits: LimitsAsked | None = None,
 ) -> Judged:
-    """Have a process of its own judge ``run`` and, if requested, draw its report.
+    """Have a process of its own import ``history`` into ``run``, if it is given, judge it and, if
+    requested, draw its report.
 
     As ``judge_here``. A process that dies, or exceeds its limits, proves nothing: ``unknown``.
     """
     asked = Asked(executor=executor, model=model, search_limit=search_limit)
-    found = analyzed(run, say, asked, report=report)
+    found = analyzed(run, say, asked, report=report, history=history, asked=limits)
     verdict = found.verdict
     if verdict is None:
         reason = f"the analysis did not end: {found.death}"
         say(reason)
         verdict = _undecided(run, model, reason)
         _keep(run, verdict, say)
-        return Judged(verdict=verdict)
+        return Judged(verdict=verdict, findings=(f"because: {inert(reason)}",))
     if report and not found.drawn and found.death:
         say(f"no report was written: {found.death}")
     failed = Outcome.HARNESS_ERROR if report and not found.drawn else None
-    return Judged(verdict=verdict, names=found.names, report=failed)
+    return Judged(verdict=verdict, findings=found.findings, report=failed)
 
 
 def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:
@@ -80,9 +85,9 @@ def _undecided(run: RunDirectory, model: str | None, reason: str) -> Verdict:
     return Verdict(outcome=Outcome.UNKNOWN, model=asked, reasons=(reason,))
 
 
-def draw(run: RunDirectory) -> None:
+def draw(run: RunDirectory, limits: LimitsAsked | None = None) -> None:
     """Have a process of its own write the report of ``run``. Raises ``FiredrillError``."""
-    found = analyzed(run, say, None)
+    found = analyzed(run, say, None, asked=limits)
     if not found.drawn:
         raise HarnessError(f"no report was written: {found.death or 'see above'}")
 
@@ -219,33 +224,15 @@ def draw_here(run: RunDirectory, say: Callable[[str], None] = say, *, judged: bo
     return True
 
 
-def names_shown(run: RunDirectory, verdict: Verdict) -> dict[int, str]:
-    """Return the names of the keys in the examples that ``announce`` shows."""
-    from results.report.steps import key_names
-
-    shown = [e for a in verdict.anomalies.values() for e in a.examples[:EXAMPLES_SHOWN]]
-    names = key_names(run, read_manifest(run)) if shown else {}
-    return {key: names[key] for e in shown for key in e.get("keys", ()) if key in names}
-
-
 def announce(run: RunDirectory, judged: Judged, report: bool, path: Path | None = None) -> None:
     """Print the findings on stdout; the last line is outcome, meaning and path: ``path`` where it
     is given, for a directory that is removed afterwards.
     """
-    from results.report.cards import other_reasons, plainest_first
-
-    verdict = judged.verdict
-    for name, anomaly in plainest_first(verdict.anomalies):
-        _announce_anomaly(name, anomaly, judged.names)
-    if verdict.observed:
-        kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
-        click.echo(f"observed, ruled out by no promise: {inert(kinds)}")
-    reasons = other_reasons(verdict.reasons, verdict.anomalies)
-    for reason in reasons[:REASONS_SHOWN]:
-        click.echo(f"because: {inert(reason, LINE_CHARS)}")
-    if len(reasons) > REASONS_SHOWN:
-        click.echo(f"and {len(reasons) - REASONS_SHOWN} more reasons")
-    click.echo(last_line(run, judged.outcome, report, path))
+    for line in judged.findings:
+        click.echo(line)
+    line = last_line(run, judged.outcome, report, path)
+    outcome, rest = line.split(":", 1)
+    click.echo(f"{click.style(outcome, fg=COLORS[judged.outcome], bold=True)}:{rest}")
     sys.stdout.flush()
 
 
@@ -253,16 +240,3 @@ def last_line(run: RunDirectory, outcome: Outcome, report: bool, path: Path | No
     """Format ``OUTCOME: meaning: path``; the path is ``path``, or that of the report or the run."""
     path = path or (run.report if report else run.root)
     return f"{outcome.value.upper()}: {outcome.meaning}: {inert(str(path), PATH_CHARS)}"
-
-
-def _announce_anomaly(name: str, anomaly: Anomaly, names: Mapping[int, str]) -> None:
-    click.echo(f"{inert(name)}: {anomaly.count}")
-    for example in anomaly.examples[:EXAMPLES_SHOWN]:
-        click.echo(f"  {inert(str(example.get('text', '')), LINE_CHARS)}")
-        explained = example.get("explained_by") or {}
-        for key in (key for key in example.get("keys", ()) if key in names):
-            click.echo(f"    key {key} is {inert(names[key], LINE_CHARS)} in the file")
-        if "text" in explained:
-            click.echo(f"    explained by: {inert(str(explained['text']), CHAIN_CHARS)}")
-    if anomaly.count > EXAMPLES_SHOWN:
-        click.echo(f"  and {anomaly.count - EXAMPLES_SHOWN} more")

@@ -9,24 +9,13 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
 from cli import streams
-from cli.attach import logs, shell
-from cli.check import check
-from cli.cleanup import cleanup
-from cli.conform import conform_command
-from cli.doctor import doctor
-from cli.replay import replay
-from cli.report import report
-from cli.run import run
-from cli.runs import runs
-from cli.selftest import selftest
 from cli.session import Session, say
-from cli.shrink import shrink
 from cli.signals import interrupt_on_terminate
-from cli.sim import sim
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
 from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome, worst
@@ -46,7 +35,41 @@ def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool
         context.exit()
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+COMMANDS = {
+    "run": "cli.run:run",
+    "sim": "cli.sim:sim",
+    "selftest": "cli.selftest:selftest",
+    "replay": "cli.replay:replay",
+    "shrink": "cli.shrink:shrink",
+    "check": "cli.check:check",
+    "report": "cli.report:report",
+    "conform": "cli.conform:conform_command",
+    "doctor": "cli.doctor:doctor",
+    "shell": "cli.attach:shell",
+    "logs": "cli.attach:logs",
+    "runs": "cli.runs:runs",
+    "cleanup": "cli.cleanup:cleanup",
+}
+"""Module and attribute of each command: only the one that runs is imported."""
+
+
+class Commands(click.Group):
+    """Imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See ``click.Group``."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See ``click.Group``."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -60,24 +83,6 @@ def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool
 def cli(session: Session, debug: bool) -> None:
     """Break a replicated store on purpose, and say which promises held."""
     session.debug = debug
-
-
-for command in (
-    run,
-    sim,
-    selftest,
-    replay,
-    shrink,
-    check,
-    report,
-    conform_command,
-    doctor,
-    shell,
-    logs,
-    runs,
-    cleanup,
-):
-    cli.add_command(command)
 
 
 def main() -> None:

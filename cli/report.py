@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from cli import judging
-from cli.session import Session, runs_option
+from cli.analysis import LimitsAsked
+from cli.session import Session, limits_options, runs_option
 from harness.text import inert
 from results.store.store import RunStore
 
@@ -13,10 +14,11 @@ from results.store.store import RunStore
 @click.command()
 @click.argument("run", default="latest")
 @runs_option
+@limits_options
 @click.pass_obj
-def report(session: Session, run: str, store: RunStore) -> int:
+def report(session: Session, run: str, store: RunStore, limits: LimitsAsked) -> int:
     """Write the report of RUN again, from its verdict and its history."""
     session.run = directory = store.resolve(run)
-    judging.draw(directory)
+    judging.draw(directory, limits)
     click.echo(inert(str(directory.report), judging.PATH_CHARS))
     return 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 import click
 
+from cli.analysis import LimitsAsked
+from cli.duration import seconds
 from harness.errors import HarnessError
 from harness.history.files import write_atomically
 from harness.outcome import Outcome, worst
@@ -79,3 +82,33 @@ def executor_option(command: C) -> C:
         help="Check on Spark or in this process; the verdict is the same. auto takes this process "
         "for small histories (default: the plan's).",
     )(command)
+
+
+def limits_options(command: C) -> C:
+    """``--memory-mib`` and ``--time-limit``: the limits of judging, given to a command as
+    ``limits``.
+    """
+
+    @click.option(
+        "--memory-mib",
+        type=click.IntRange(1),
+        metavar="MIB",
+        help="Memory for each process of the analysis (grows with the run when not given).",
+    )
+    @click.option(
+        "--time-limit",
+        callback=seconds,
+        metavar="TIME",
+        help="Time for the analysis: 90s, 30m, 2h (grows with the run when not given).",
+    )
+    @functools.wraps(command)
+    def limited(
+        *args: Any,  # noqa: ANN401
+        memory_mib: int | None,
+        time_limit: float | None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        limits = LimitsAsked(memory_mib=memory_mib, time_s=time_limit)
+        return command(*args, limits=limits, **kwargs)
+
+    return cast(C, limited)

@@ -10,7 +10,8 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from checkers.cycles.graph import Edges, Graph, components
+from checkers.cycles.components import components
+from checkers.cycles.graph import Edges, Graph
 from checkers.engine.arrays import Ints, ints
 from harness.protocols.checker import Tables
 

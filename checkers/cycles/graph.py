@@ -21,8 +21,6 @@ import attrs
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from checkers.engine.arrays import FAIL, OK, Bools, Ints, group_starts, ints
 from checkers.engine.transactions import Transactions
@@ -212,18 +210,3 @@ def _timeline(txns: Transactions, first: int) -> tuple[Edges, int]:
         Edges.of(points[last], later, Kind.TIME),
     ]
     return Edges.joined(edges), first + len(done)
-
-
-def components(edges: Edges, vertices: int) -> Ints:
-    """Number each vertex: equal in the same strongly connected component."""
-    ones = np.ones(len(edges.source), dtype=np.int8)
-    matrix = coo_array((ones, (edges.source, edges.target)), shape=(vertices, vertices))
-    label = connected_components(matrix.tocsr(), directed=True, connection="strong")[1]
-    return np.asarray(label, dtype=np.int64)
-
-
-def cyclic(edges: Edges, vertices: int) -> Bools:
-    """Mark the edges that lie on a cycle, that is inside a component."""
-    label = components(edges, vertices)
-    inside: Bools = label[edges.source] == label[edges.target]
-    return inside

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from checkers.cycles.components import cyclic
 from checkers.cycles.core import Core, Details
-from checkers.cycles.graph import Edges, Kind, cyclic, dependencies_of, tails_of
+from checkers.cycles.graph import Edges, Kind, dependencies_of, tails_of
 from checkers.cycles.kinds import CLASSES, G_NONADJACENT, G_SINGLE, Class, allowed
 from checkers.cycles.search import SIMPLE_MAX, Step, shortest_cycle
 from checkers.cycles.stretches import core_by_stretches, readers_before

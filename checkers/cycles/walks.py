@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from checkers.cycles.graph import Edges, Kind, components, cyclic
+from checkers.cycles.components import components, cyclic
+from checkers.cycles.graph import Edges, Kind
 from checkers.engine.arrays import Bools, Ints
 from harness.errors import InvariantError
 

@@ -27,7 +27,7 @@ from harness.history import files
 from harness.history.load import History, load
 from harness.outcome import Outcome, worst
 from harness.plan import planfile
-from harness.plan.plan import CheckPlan
+from harness.plan.plan import MAX_RATE_PER_S, CheckPlan
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_kinds import possible
@@ -192,13 +192,15 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
     manifest = history.manifest
     planned = _planned(history.run, manifest)
     # A history that no plan of ours drove is judged as recorded, if anything in it succeeded.
-    check = _check_plan(history.run.plan) if planned else CheckPlan(min_ok=1)
+    table = _plan_table(history.run.plan) if planned else {}
+    check = _check_plan(table) if planned else CheckPlan(min_ok=1)
     origin = None if isinstance(manifest.origin, msgspec.UnsetType) else manifest.origin
     looks_at_logs = patterns_of(manifest.declaration) is not None
     return Setting(
         model=model,
         declaration=manifest.declaration,
         planned=planned,
+        rate_per_s=_asked_rate(table),
         min_ok=check.min_ok,
         search_limit=search_limit or check.search_limit,
         missing=history.logs.missing if looks_at_logs else (),
@@ -224,10 +226,23 @@ def _planned(run: RunDirectory, manifest: Manifest) -> bool:
     return run.plan.name in manifest.checksums
 
 
-def _check_plan(plan: Path) -> CheckPlan:
+def _plan_table(plan: Path) -> dict[str, Any]:
+    return planfile.parse(planfile.read_text(plan), plan.name)
+
+
+def _check_plan(table: dict[str, Any]) -> CheckPlan:
     """Return the plan's ``[check]``, with defaults for the keys that the plan leaves out."""
-    table = planfile.parse(planfile.read_text(plan), plan.name)
     return planfile.convert(CheckPlan, table.get("check", {}), "check")
+
+
+def _asked_rate(table: dict[str, Any]) -> float | None:
+    """Return the rate of the plan's open loop; ``None`` for a closed one, and for any other value
+    in its place, which no run of ours writes.
+    """
+    drive = table.get("drive")
+    rate = drive.get("rate_per_s") if isinstance(drive, dict) else None
+    known = isinstance(rate, int | float) and 0 < rate <= MAX_RATE_PER_S
+    return float(rate) if known and rate is not None else None
 
 
 def _part(

@@ -8,8 +8,6 @@ import attrs
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from harness.protocols.checker import Setting, Tables
@@ -44,6 +42,10 @@ def _spread(sure: Bools, writer: Ints, reader: Ints) -> None:
     """
     if not len(reader):
         return
+    # Half a second to import, which most histories don't need.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order
+
     named, place = np.unique(np.concatenate([writer, reader]), return_inverse=True)
     first = np.flatnonzero(sure[named])
     begin = np.full(len(first), len(named))  # a node more, from which the walk begins

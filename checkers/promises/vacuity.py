@@ -20,6 +20,8 @@ from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.text import seconds
 
 ERRORS_SHOWN = 3
+RATE_MISSED_SHARE = 0.1
+RATE_MISSED_DEVIATIONS = 4.0
 
 
 @attrs.frozen
@@ -41,7 +43,8 @@ class Vacuity:
             *setting.trouble,
         )
         outcome = Outcome.UNKNOWN if reasons else Outcome.VALID
-        return Part(outcome=outcome, reasons=tuple(dict.fromkeys((*reasons, *setting.remarks))))
+        remarks = (*_overloaded(tables, setting), *setting.remarks)
+        return Part(outcome=outcome, reasons=tuple(dict.fromkeys((*reasons, *remarks))))
 
 
 def _incomplete(setting: Setting) -> Iterator[str]:
@@ -84,6 +87,24 @@ def _vacuous(tables: Tables, setting: Setting) -> Iterator[str]:
         if not counts["ok"]:
             tried = sum(counts.values())
             yield f"vacuous: no {f!r} ever succeeded (of {tried} tried{_bugs(table)})"
+
+
+def _overloaded(tables: Tables, setting: Setting) -> Iterator[str]:
+    """Report an open loop that fell behind: the run is evidence, of less load than was asked for.
+    Arrivals are a Poisson process, so a short run may miss some.
+    """
+    marks = dict(setting.phases)
+    if setting.rate_per_s is None or "drive" not in marks or "heal" not in marks:
+        return
+    span_s = (marks["heal"] - marks["drive"]) / 1e9
+    asked = setting.rate_per_s * max(0.0, span_s)
+    invoked = ints(tables["transactions"], "invoke_ns")
+    begun = int(((invoked >= marks["drive"]) & (invoked < marks["heal"])).sum())
+    if begun < (1 - RATE_MISSED_SHARE) * asked - RATE_MISSED_DEVIATIONS * asked**0.5:
+        yield (
+            f"the load fell behind: {setting.rate_per_s:,.6g} transactions a second were asked "
+            f"for, {begun / span_s:,.4g} were begun (latency counts from their intended start)"
+        )
 
 
 def _bugs(table: pa.Table) -> str:

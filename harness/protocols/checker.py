@@ -56,7 +56,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a judgement beside the tables.
 
     ``model`` is the consistency model that the user asked for. ``planned``: a plan drove the
-    history, and it aimed to record something of every feature that it tried. ``state``,
+    history, and it aimed to record something of every feature that it tried; ``rate_per_s`` is the
+    rate of an open loop that it asked for. ``state``,
     ``interrupted``, ``trouble`` and ``phases`` are the manifest's. ``missing`` names evidence that
     was sealed and is gone, which makes the run inconclusive; ``remarks`` are reported and decide
     nothing. ``logs_unproven``: what the nodes' logs hold is no evidence. ``out_of_room``: the run's
@@ -67,6 +68,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     declaration: Declaration
     planned: bool = True
+    rate_per_s: float | None = None
     min_ok: int = 100
     search_limit: int = SEARCH_LIMIT
     state: str = "sealed"

@@ -29,6 +29,7 @@ from results.report.tabulate import Grid
 
 EVENTS_MAX = 150
 REASONS_MAX = 12
+ERRORS_SHOWN = 3
 REASON_CHARS = 320  # in the banner; what is longer stands below in full
 HEADLINE_CHARS = 560  # of an anomaly: the promise, the fault and the chain of resets behind it
 KINDS_SHOWN = 8  # acts of an imported history's nemesis, in the head
@@ -231,7 +232,20 @@ def _happened(material: RunData) -> str:
     told = {kind: f"{counts[kind.value]:,} {kind.value}" for kind in OpType}
     if final:
         told[OpType.OK] += f" ({final:,} of them final reads)"
+    if refused := _refused(material):
+        told[OpType.FAIL] += f" ({refused})"
     return f"{total:,} transactions: {', '.join(told.values())}."
+
+
+def _refused(material: RunData) -> str:
+    """Name the commonest errors of what failed: a conflict of two transactions is no trouble."""
+    table = material.transactions
+    failed = table.filter(pc.equal(table["type"].cast("string"), OpType.FAIL.value))
+    counted = pc.value_counts(failed["error"].cast("string").drop_null()).to_pylist()
+    ordered = sorted(counted, key=lambda row: (-row["counts"], row["values"]))
+    shown = [f"{inert(row['values'])} {row['counts']:,}" for row in ordered[:ERRORS_SHOWN]]
+    rest = len(ordered) - ERRORS_SHOWN
+    return ", ".join([*shown, *([f"{rest} other codes"] if rest > 0 else [])])
 
 
 def _final_reads(material: RunData) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from checker_histories import Fault, a, fail, info, ok, r, write_run
+from checker_histories import Fault, a, fail, info, ok, r, verdict, write_run
 
 from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
@@ -16,6 +16,7 @@ from harness.protocols.verdict import encode
 from harness.run.directory import RunDirectory
 
 MS = 1_000_000
+CHECKED = ("list-append", "lost-write", "evidence")
 GOOD = [ok(a(1, 1)), ok(a(2, 1)), ok(r(1, 1), r(2, 1)), ok(a(1, 2)), ok(r(1, 1, 2))]
 LOSS = [
     ok(a(1, 1), start=0, finish=10 * MS),
@@ -210,3 +211,21 @@ def test_spark_and_the_process_give_the_same_bytes(tmp_path: Path) -> None:
 
     assert on_spark.outcome == "violation"
     assert encode(on_spark) == encode(in_process)
+
+
+@pytest.mark.parametrize(("rate_per_s", "missed"), [(60.0, False), (900.0, True), (None, False)])
+def test_an_open_loop_that_fell_behind_is_told_and_decides_nothing(
+    rate_per_s: float | None, missed: bool
+) -> None:
+    txns = [ok(a(1, at), start=at * 20 * MS, finish=at * 20 * MS + MS) for at in range(50)]
+    read = ok(r(1, *range(50)), start=2000 * MS, finish=2001 * MS)
+    phases = (("drive", 0), ("heal", 1000 * MS))
+
+    found = verdict([*txns, read], checkers=CHECKED, rate_per_s=rate_per_s, phases=phases)
+
+    told = (
+        "the load fell behind: 900 transactions a second were asked for, 50 were begun (latency "
+        "counts from their intended start)"
+    )
+    assert found.outcome == "valid"
+    assert found.reasons == ((told,) if missed else ())

@@ -261,3 +261,62 @@ def test_a_model_is_known_in_any_case_and_the_nearest_name_is_told(tmp_path) -> 
         assert done.returncode == 0, done.stderr
         assert done.stdout.endswith(f": {path}\n"), "not a directory that is gone"
     assert "did you mean 'serializable'?" in check(path, "--model", "serialisable").stderr
+
+
+def test_a_history_is_parsed_in_the_process_that_has_limits(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN))
+    code = (
+        "import sys\n"
+        "from cli.main import execute\n"
+        f"code = execute(['check', {str(path)!r}, '--json'])\n"
+        "sys.exit(code or 'harness.importers.jepsen.edn' in sys.modules)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["outcome"] == "valid"
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        (("--time-limit", "0.05s"), "it came to no end within 0.05 s (--time-limit or "),
+        (("--memory-mib", "60"), "its process ended with exit code"),
+    ],
+)
+def test_what_can_not_be_imported_within_the_limits_is_refused_by_name_and_leaves_nothing(
+    tmp_path, limit, why
+) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN))
+
+    done = check(path, *limit)
+
+    assert done.returncode == 254, done.stderr
+    assert f"firedrill: {path}: it was not imported: {why}" in done.stderr
+    assert list((tmp_path / "s").iterdir()) == []
+    assert check(path, "--time-limit", "1h", "--memory-mib", "4000").returncode == 0
+
+
+@pytest.mark.parametrize("flags", [("--time-limit", "0"), ("--memory-mib", "-1")])
+def test_limits_that_are_none_are_misuse(tmp_path, flags) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(SEEN))
+
+    done = check(path, *flags)
+
+    assert done.returncode == 254
+    assert flags[0] in done.stderr
+
+
+def test_the_terminal_says_what_a_history_held_beside_its_outcome(tmp_path) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(MISSED))
+
+    *_, driven, last = check(path, "--no-report").stdout.splitlines()
+
+    assert driven.startswith("list-append, imported: 2 ok, 0 fail, 0 info; p50 3 ns, p99 3 ns")
+    assert driven.endswith("; no faults")
+    assert last.startswith("VIOLATION: ")

@@ -229,20 +229,20 @@ def test_a_limit_that_is_none_is_misuse(
     monkeypatch.setenv(analysis.MEMORY_VARIABLE, value)
 
     with pytest.raises(analysis.UsageError, match=f"FIREDRILL_MEMORY_MIB: .*{value}"):
-        analysis.limits_of(RunDirectory(tmp_path))
+        analysis.limits_of(tmp_path)
 
 
 def test_limits_grow_with_the_run_up_to_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(analysis, "machine_memory_bytes", lambda: 8 << 30)
-    small = analysis.limits_of(RunDirectory(tmp_path))
+    small = analysis.limits_of(tmp_path)
     with (tmp_path / "history").open("wb") as file:
         file.truncate(1 << 20)
-    larger = analysis.limits_of(RunDirectory(tmp_path))
+    larger = analysis.limits_of(tmp_path)
     with (tmp_path / "history").open("wb") as file:
         file.truncate(1 << 30)
-    largest = analysis.limits_of(RunDirectory(tmp_path))
+    largest = analysis.limits_of(tmp_path)
 
     assert small.memory_bytes == analysis.MEMORY_BASE_BYTES
     assert larger.memory_bytes == small.memory_bytes + (analysis.MEMORY_PER_BYTE << 20)

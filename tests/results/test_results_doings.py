@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
+import pyarrow as pa
 import pytest
 from synthetic_run import BREAKS, new_run, records, valid, write_verdict
 
@@ -116,3 +118,20 @@ def test_the_head_says_how_many_of_the_ok_were_final_reads(tmp_path: Path) -> No
 
     assert "transactions: 52 ok, " in without
     assert "transactions: 53 ok (1 of them final reads), " in with_one
+
+
+def test_the_head_says_what_refused_the_transactions_that_failed(tmp_path: Path) -> None:
+    """Conflicts of clients among themselves are no failures of the store."""
+    material = gather(run_with(tmp_path / "run", []))
+    codes = ["TX-CONFLICT"] * 3 + ["A"] * 2 + ["B", "C\x1b", "D"]
+    ends = ["fail"] * len(codes) + ["ok"] * (material.transactions.num_rows - len(codes))
+    errors = codes + [None] * (len(ends) - len(codes))
+    table = material.transactions
+    for name, values in (("type", ends), ("error", errors)):
+        field = table.schema.field(name)
+        column = pa.array(values).cast(pa.string()).dictionary_encode().cast(field.type)
+        table = table.set_column(table.schema.get_field_index(name), field, column)
+
+    head = page(attrs.evolve(material, transactions=table)).tested[1]
+
+    assert " 8 fail (TX-CONFLICT 3, A 2, B 1, 2 other codes), " in head

@@ -1,0 +1,152 @@
+"""A verdict in the lines that a terminal shows: what was found, why, and what was driven."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.errors import PlanError
+from harness.history.files import regular
+from harness.history.layout import FAULTS, TRANSACTIONS, table_path
+from harness.history.manifest import read_manifest
+from harness.history.records import OpType
+from harness.outcome import Outcome
+from harness.plan import plan as plans
+from harness.protocols.verdict import Anomaly, Verdict
+from harness.run.directory import Manifest, RunDirectory
+from harness.text import inert
+from results.drawing import series
+from results.report.cards import other_reasons, plainest_first
+from results.report.steps import key_names
+
+EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
+REASONS_SHOWN = 10
+PATH_CHARS = 4096  # the longest path that Linux takes
+LINE_CHARS = 600  # of one sentence: half a contradiction is none
+ERRORS_SHOWN = 3
+NEEDED = ["type", "error", "invoke_ns", "complete_ns", "intended_ns"]
+FIRST, LAST = "p50", "p99"
+
+
+def findings_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
+    """Return the lines about ``verdict``, and one about the load and the faults of its run. Raises
+    ``MalformedHistory``.
+    """
+    manifest = read_manifest(run)
+    names = key_names(run, manifest) if verdict.anomalies else {}
+    lines = [
+        line
+        for name, anomaly in plainest_first(verdict.anomalies)
+        for line in _anomaly(name, anomaly, names)
+    ]
+    return (*lines, *beside(verdict), _driven(run, verdict, manifest), *_next(run, verdict))
+
+
+def beside(verdict: Verdict) -> Iterator[str]:
+    """Yield the lines about what decides nothing, and about the reasons of the outcome."""
+    if verdict.observed:
+        kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
+        yield f"observed, ruled out by no promise: {inert(kinds)}"
+    reasons = other_reasons(verdict.reasons, verdict.anomalies)
+    for reason in reasons[:REASONS_SHOWN]:
+        yield f"because: {inert(reason, LINE_CHARS)}"
+    if len(reasons) > REASONS_SHOWN:
+        yield f"and {len(reasons) - REASONS_SHOWN} more reasons"
+
+
+def _anomaly(name: str, anomaly: Anomaly, names: Mapping[int, str]) -> Iterator[str]:
+    yield f"{inert(name)}: {anomaly.count}"
+    for example in anomaly.examples[:EXAMPLES_SHOWN]:
+        yield f"  {inert(str(example.get('text', '')), LINE_CHARS)}"
+        explained = example.get("explained_by") or {}
+        for key in (key for key in example.get("keys", ()) if key in names):
+            yield f"    key {key} is {inert(names[key], LINE_CHARS)} in the file"
+        if "text" in explained:
+            yield f"    explained by: {inert(str(explained['text']), LINE_CHARS)}"
+    if anomaly.count > EXAMPLES_SHOWN:
+        yield f"  and {anomaly.count - EXAMPLES_SHOWN} more"
+
+
+def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest) -> str:
+    """Say in one line what was driven, how it ended, how long it took, and what was broken."""
+    with pq.ParquetFile(regular(table_path(run, TRANSACTIONS))) as file:
+        table = file.read(columns=NEEDED)
+    parts = [_ended(table)]
+    if isinstance(manifest.origin, msgspec.UnsetType) or manifest.origin.real_time:
+        took = series.overall(series.by_type(table)[OpType.OK])
+        if took:
+            parts.append(f"{FIRST} {_time(took[0.5])}, {LAST} {_time(took[0.99])}")
+        gap_ns = verdict.availability.get("drive", {}).get("longest_gap_ns")
+        if gap_ns is not None:
+            parts.append(f"longest gap {_time(gap_ns / 1e9)}")
+    parts.append(_broken(run))
+    return f"{_plan(run, manifest)}: {'; '.join(parts)}"
+
+
+def _plan(run: RunDirectory, manifest: Manifest) -> str:
+    if not isinstance(manifest.origin, msgspec.UnsetType):
+        return inert(f"{manifest.workload}, imported")
+    try:
+        plan = plans.load(run.plan)
+    except PlanError:  # of a run of tests, or of a version before
+        return inert(manifest.workload)
+    cluster, drive = plan.cluster, plan.drive
+    return inert(
+        f"{manifest.workload}, seed {plan.seed}, {cluster.nodes} nodes ({cluster.provider}), "
+        f"{drive.duration_s:g} s"
+    )
+
+
+def _ended(table: pa.Table) -> str:
+    """Count the transactions by their ends, and name the commonest errors."""
+    counts, errors = _counted(table["type"]), _counted(table["error"].drop_null())
+    told = ", ".join(f"{counts[kind.value]:,} {kind.value}" for kind in OpType)
+    if not errors:
+        return told
+    most = ", ".join(f"{inert(code)} {n:,}" for code, n in errors.most_common(ERRORS_SHOWN))
+    rest = len(errors) - ERRORS_SHOWN
+    return f"{told} ({most}{f' and {rest} more' if rest > 0 else ''})"
+
+
+def _counted(column: pa.ChunkedArray) -> Counter[str]:
+    """Count the values without making an object of each row."""
+    found = pc.value_counts(column.cast(pa.string()))
+    return Counter(dict(zip(*(found.field(at).to_pylist() for at in (0, 1)), strict=True)))
+
+
+def _broken(run: RunDirectory) -> str:
+    """Count the faults, and those whose effect was proven."""
+    with pq.ParquetFile(regular(table_path(run, FAULTS))) as file:
+        faults = file.read(columns=["effective_ns"])["effective_ns"]
+    count: int = faults.length()
+    if not count:
+        return "no faults"
+    proven = count - faults.null_count
+    return f"{count} fault{'s' * (count > 1)}, {proven} with proven effect"
+
+
+def _time(seconds: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def _next(run: RunDirectory, verdict: Verdict) -> Iterator[str]:
+    """Name the commands that go on from a violation of a run that can be driven again."""
+    if verdict.outcome is not Outcome.VIOLATION or not run.plan.is_file():
+        return
+    nodes = {str(e["node"]) for a in verdict.anomalies.values() for e in a.examples if "node" in e}
+    name = inert(shlex.quote(str(run.root)), PATH_CHARS)
+    steps = [f"firedrill replay {name}", f"firedrill shrink {name}"]
+    steps += [f"firedrill logs {name} {inert(node)}" for node in sorted(nodes)[:1]]
+    yield f"next: {'; '.join(steps)}"
+
+
+__all__ = ["beside", "findings_of"]
