@@ -230,6 +230,7 @@ _STEERING = Declaration(
 )
 _TELLING = {"text": ESCAPES, "txns": [0, 10**18, "x"], "keys": [ESCAPES, None]}
 
+STEERING = "a verdict with anomalies that steer"
 CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     # verdict.json: written anew by check, read by report, runs, prune, shrink
     "a deep verdict": (text("analysis/verdict.json", "[" * DEEP), JUDGED),
@@ -255,7 +256,7 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     "a verdict with an outcome that steers": (verdict(outcome=ESCAPES), JUDGED),
     "a verdict with reasons that steer": (verdict(reasons=[ESCAPES] * 100), JUDGED),
     "a verdict with a model that steers": (verdict(model=ESCAPES), JUDGED),
-    "a verdict with anomalies that steer": (
+    STEERING: (
         verdict(outcome="violation", anomalies={ESCAPES: {"count": 1, "examples": [_TELLING]}}),
         JUDGED,
     ),
@@ -509,7 +510,8 @@ def test_what_no_run_of_ours_writes_is_refused_by_name_or_judged_rightly(
     assert OTHER in listed.out
     assert tried("report", NAME).code in (0, 254)
     assert tried("logs", NAME, "n1").code in (0, 254)
-    assert tried("shrink", NAME).code == 254
+    if name != STEERING:  # shrink would drive the plan of what it takes for a violation
+        assert tried("shrink", NAME).code == 254
     checked = tried("check", "--executor", "local", NAME)
     assert checked.code in codes, checked.said
     assert checked.code != 1 or "panic" in checked.out or codes is not JUDGED, checked.said
