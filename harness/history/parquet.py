@@ -1,5 +1,6 @@
 """Parquet files of a run: written so that all appear at once, read only where the footer is
-plausible, since a few kilobytes may claim rows and elements that no memory holds.
+plausible and true of the pages, since a few kilobytes may claim rows and elements that no memory
+holds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import pyarrow.parquet as pq
 
 from harness.errors import MalformedHistory
 from harness.history import files
-from harness.history.files import regular
+from harness.history.files import open_regular, regular
 from harness.history.layout import table_names, table_path, table_schema
+from harness.history.page_headers import Contradiction, require_agreement
 from harness.run.directory import RunDirectory
 
 ROWS_ALWAYS = 100_000
@@ -130,11 +132,12 @@ def require_plausible(path: Path, *, rows_per_byte: int = ROWS_PER_BYTE) -> pa.S
     except (OSError, pa.ArrowException) as error:
         raise MalformedHistory(str(path), "", f"it is no Parquet file: {error}") from error
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
     columns = [[group.column(number) for group in groups] for number in range(metadata.num_columns)]
     values = max((sum(c.num_values for c in chunks) for chunks in columns), default=0)
     whole = sum(c.total_uncompressed_size for chunks in columns for c in chunks)
     for what, claimed, most in (
-        ("rows", metadata.num_rows, max(ROWS_ALWAYS, rows_per_byte * size)),
+        ("rows", rows, max(ROWS_ALWAYS, rows_per_byte * size)),
         ("values in a column", values, max(VALUES_ALWAYS, VALUES_PER_BYTE * size)),
         (
             "bytes once decompressed",
@@ -145,4 +148,10 @@ def require_plausible(path: Path, *, rows_per_byte: int = ROWS_PER_BYTE) -> pa.S
         if not 0 <= claimed <= most:
             reason = f"expected at most {most:,} {what} in a file of its size, found {claimed:,}"
             raise MalformedHistory(str(path), "", reason)
+    try:
+        with open_regular(path) as content:
+            require_agreement(content, metadata, size)
+    except (Contradiction, OSError) as error:
+        reason = f"expected pages as its footer tells of them, found {error}"
+        raise MalformedHistory(str(path), "", reason) from error
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -61,3 +62,72 @@ def test_a_run_with_such_a_list_is_refused_by_the_name_of_its_file(tmp_path: Pat
 
     with pytest.raises(MalformedHistory, match=r"micro_ops-0000\.parquet.*values in a column"):
         load(run)
+
+
+def varint(value: int) -> bytes:
+    """``value`` as Thrift's compact protocol writes it."""
+    left, found = value << 1, b""
+    while left >= 0x80:
+        found, left = found + bytes([left & 0x7F | 0x80]), left >> 7
+    return found + bytes([left])
+
+
+def with_footer(path: Path, told: int, instead: int) -> None:
+    """Have the footer alone tell another number, of as many bytes."""
+    content = path.read_bytes()
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    old, new = varint(told), varint(instead)
+    assert len(old) == len(new)
+    assert old in content[begin:]
+    path.write_bytes(content[:begin] + content[begin:].replace(old, new))
+
+
+@pytest.mark.parametrize("claimed", [1 << 20, VALUES_ALWAYS])
+def test_a_footer_that_tells_of_fewer_values_than_its_pages_hold_is_refused(
+    tmp_path: Path, claimed: int
+) -> None:
+    path, held = tmp_path / "x.parquet", VALUES_ALWAYS + 5
+    pq.write_table(pa.table({"x": list_of(held)}), path, compression="zstd")
+    with_footer(path, held, claimed)
+
+    with pytest.raises(MalformedHistory, match="expected pages as its footer tells of them"):
+        require_plausible(path)
+
+
+def test_a_footer_that_tells_of_smaller_pages_than_there_are_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    table = pa.table({"x": ["y" * (90 << 20)]})
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
+    whole = pq.ParquetFile(path).metadata.row_group(0).column(0).total_uncompressed_size
+    with_footer(path, whole, UNCOMPRESSED_ALWAYS_BYTES - 1)
+
+    with pytest.raises(MalformedHistory, match=r"found pages of \d+ bytes and 1 values"):
+        require_plausible(path)
+
+
+def test_pages_are_read_within_the_file_and_their_headers_within_their_bounds(
+    tmp_path: Path,
+) -> None:
+    """Every byte of the first page's header once as another one: refused by name, or as good."""
+    path = tmp_path / "x.parquet"
+    table = pa.table({"x": pa.array(range(100)), "y": [["a"], []] * 50, "z": ["b", None] * 50})
+    pq.write_table(table, path, compression="zstd")
+    content = path.read_bytes()
+    require_plausible(path)
+
+    for place in range(4, 40):
+        for value in (0, 0x1C, 0x7F, 0xFF):
+            damaged = bytearray(content)
+            damaged[place] = value
+            path.write_bytes(damaged)
+            with contextlib.suppress(MalformedHistory):
+                require_plausible(path)
+
+
+def test_a_file_of_every_kind_of_run_has_the_pages_of_its_footer() -> None:
+    runs = Path(__file__).parents[1] / "evidence" / "runs"
+    files = sorted(runs.rglob("*.parquet"))
+
+    assert len(files) > 10
+    for path in files:
+        require_plausible(path)

@@ -1,0 +1,137 @@
+"""The headers of a Parquet file's pages, read without decoding a page.
+
+The footer of a file says how large its columns are once decompressed; a reader allocates what each
+page says of itself. Only a file in which both agree is bounded by its footer.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO, TypeAlias
+
+import pyarrow.parquet as pq
+
+HEADER_BYTES = 64 << 10
+"""Of one header: it may hold the least and the greatest value of its page."""
+PAGES_ALWAYS = 1_000
+PAGES_PER_BYTE = 1 / 40
+"""The smallest file of a run has one to 135 bytes."""
+DEPTH_MAX = 4
+FIELDS_MAX = 64
+
+_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
+_UNCOMPRESSED, _COMPRESSED, _VALUES = 2, 3, 1
+_DATA, _DATA_V2 = 5, 8
+
+Fields: TypeAlias = "dict[int, int | Fields]"
+
+
+class Contradiction(Exception):
+    """The pages of a file are not those that its footer tells of."""
+
+
+def require_agreement(file: BinaryIO, metadata: pq.FileMetaData, size_bytes: int) -> None:
+    """Raises ``Contradiction`` where a column's pages are larger, or hold other numbers of values,
+    than ``metadata`` says.
+    """
+    left = PAGES_ALWAYS + int(PAGES_PER_BYTE * size_bytes)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not group.num_rows:  # nothing is read of it, and no column has an offset
+            continue
+        for place in range(group.num_columns):
+            left -= _require_chunk(file, group.column(place), size_bytes, left)
+
+
+def _require_chunk(
+    file: BinaryIO, column: pq.ColumnChunkMetaData, size_bytes: int, left: int
+) -> int:
+    """The number of pages of a column chunk, at most ``left``."""
+    begin = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        begin = min(begin, column.dictionary_page_offset)
+    end = begin + column.total_compressed_size
+    if not 0 <= begin <= end <= size_bytes:
+        raise Contradiction(f"a column from byte {begin} to {end} of {size_bytes}")
+    at, pages, values, uncompressed = begin, 0, 0, 0
+    while at < end:
+        pages += 1
+        if pages > left:
+            raise Contradiction("more pages than a file of its size holds")
+        file.seek(at)
+        fields, length = _header(file.read(min(HEADER_BYTES, end - at)))
+        compressed = _integer(fields, _COMPRESSED)
+        at += length + compressed
+        uncompressed += length + _integer(fields, _UNCOMPRESSED)
+        data = fields.get(_DATA, fields.get(_DATA_V2))
+        values += _integer(data, _VALUES) if isinstance(data, dict) else 0
+    told = (column.total_uncompressed_size, column.num_values)
+    if at != end or uncompressed > told[0] or values != told[1]:
+        raise Contradiction(
+            f"pages of {uncompressed} bytes and {values} values in a column of {told[0]} bytes and "
+            f"{told[1]} values"
+        )
+    return pages
+
+
+def _integer(fields: Fields, name: int) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or value < 0:
+        raise Contradiction(f"a page without field {name}")
+    return value
+
+
+def _header(data: bytes) -> tuple[Fields, int]:
+    """The fields of a page's header, and its length."""
+    try:
+        return _struct(data, 0, 0)
+    except IndexError:
+        raise Contradiction("a page without an end of its header") from None
+
+
+def _struct(data: bytes, at: int, depth: int) -> tuple[Fields, int]:
+    """A struct in Thrift's compact protocol at ``at``, and where it ends. Of the types, those of
+    page headers. Raises ``IndexError`` at the end of ``data``.
+    """
+    if depth > DEPTH_MAX:
+        raise Contradiction("a page with a header that is nested too deeply")
+    found: Fields = {}
+    field = 0
+    for _ in range(FIELDS_MAX):
+        head, at = data[at], at + 1
+        if head == 0:
+            return found, at
+        if head >> 4:
+            field += head >> 4
+        else:
+            field, at = _signed(data, at)
+        kind = head & 15
+        if kind in _BOOLEANS:
+            continue
+        if kind == _STRUCT:
+            found[field], at = _struct(data, at, depth + 1)
+        elif kind in _INTEGERS:
+            found[field], at = _signed(data, at)
+        elif kind == _BINARY:
+            length, at = _varint(data, at)
+            at += length
+        elif kind in (_BYTE, _DOUBLE):
+            at += 1 if kind == _BYTE else 8
+        else:
+            raise Contradiction(f"a page with a header of type {kind}")
+    raise Contradiction("a page with a header of too many fields")
+
+
+def _signed(data: bytes, at: int) -> tuple[int, int]:
+    value, at = _varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise Contradiction("a page with an integer of more than 64 bits")
