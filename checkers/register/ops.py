@@ -147,16 +147,17 @@ def _values(table: pa.Table, f: NDArray[np.int8]) -> tuple[Ints, Ints, Bools, Bo
     held = np.asarray(table.column("value").is_valid(), dtype=np.bool_)
     start, length, flat, _ = lists(table, "elements")
     cas = np.flatnonzero(f == CAS)
-    if not np.all(length[cas] == 2):
-        row = cas[length[cas] != 2][0]
+    if not np.all((length[cas] == 1) | (length[cas] == 2)):
+        row = cas[(length[cas] != 1) & (length[cas] != 2)][0]
         where = f"transaction {ints(table, 'txn')[row]}"
         raise MalformedHistory("history", where, "a cas must have an old and a new value")
     if np.any((f == WRITE) & ~held):
         where = f"transaction {ints(table, 'txn')[(f == WRITE) & ~held][0]}"
         raise MalformedHistory("history", where, "a write must have a value")
     seen, left = value.copy(), value.copy()
-    seen[cas], left[cas] = flat[start[cas]], flat[start[cas] + 1]
-    return seen, left, ((f == READ) & held) | (f == CAS), (f == WRITE) | (f == CAS)
+    seen[cas], left[cas] = flat[start[cas]], flat[start[cas] + length[cas] - 1]
+    written_before = (f == CAS) & (length == 2)  # one of length 1 found the initial value
+    return seen, left, ((f == READ) & held) | written_before, (f == WRITE) | (f == CAS)
 
 
 def _refuse_several(txn: Ints, pos: Ints) -> None:

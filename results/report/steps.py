@@ -60,7 +60,8 @@ class Telling:
         f, value, elements = step["f"], step["value"], step["elements"]
         key = self.key(step["key"])
         if f == "cas" and elements is not None:
-            return f"cas {key} {' → '.join(map(str, elements))}"
+            found = ["nil"] if len(elements) == 1 else []  # it was never written
+            return f"cas {key} {' → '.join([*found, *map(str, elements)])}"
         if elements is not None:
             return f"{f} {key} {listed(elements, self.parts.get(step['key']))}"
         if value is None:

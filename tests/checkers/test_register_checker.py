@@ -267,3 +267,16 @@ def test_where_nothing_that_was_written_is_read_nothing_was_tested() -> None:
 
     assert verdict([r(None, 0, 1), w(1, 2, 3)], "register").outcome == "valid"
     assert verdict([r(7, 0, 1)], "register").outcome == "violation"
+
+
+def test_a_compare_and_set_from_nothing_finds_a_register_that_was_never_written() -> None:
+    claims = ok(("cas", 1, (7,)), start=10, finish=20)
+
+    assert verdict([claims, r(7, 21, 30)], "register").outcome == "valid"
+    assert verdict([claims, w(1, 0, 30), r(1, 31, 40)], "register").outcome == "valid"
+    stale = verdict([w(1, 0, 5), claims, r(7, 21, 30)], "register")
+    twice = verdict([claims, ok(("cas", 1, (8,)), start=21, finish=30)], "register")
+
+    assert stale.outcome == twice.outcome == "violation"
+    assert "T1 set 7 where it found nothing" in text(stale)
+    assert "set 8 where it found nothing" in text(twice)

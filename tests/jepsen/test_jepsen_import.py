@@ -164,3 +164,16 @@ def test_a_path_that_can_not_be_read_is_refused(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "absent", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(MalformedHistory, match=why):
             read_jepsen(path)
+
+
+@pytest.mark.parametrize(
+    ("value", "key"), [("[nil 1]", 0), ("[5 [nil 1]]", 5), ("[0 1]", 0), ("[5 [0 1]]", 5)]
+)
+def test_a_compare_and_set_holds_the_old_value_unless_that_is_nil(
+    tmp_path: Path, value: str, key: int
+) -> None:
+    line = "{:type %s, :f :cas, :value " + value + ", :process 0, :index %d}\n"
+    path = write(tmp_path, line % (":invoke", 0) + line % (":ok", 1))
+
+    held = [1] if "nil" in value else [0, 1]
+    assert rows(read_jepsen(path)) == [(0, "cas", key, None, held, "ok")]

@@ -49,7 +49,8 @@ class Operation(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=Tr
     """An invocation or a completion of a client process.
 
     ``value`` holds steps (f, key, value); ``None``: the file does not contain it. A step of ``cas``
-    has the list of old and new value. A transfer is two steps of ``add``, a read of a bank one of
+    has the list of old and new value, or of the new one where the old one is nil: that of a
+    register that was never written. A transfer is two steps of ``add``, a read of a bank one of
     ``balance`` for each account.
     """
 
@@ -235,7 +236,9 @@ def _register_step(f: str, value: Any, names: Names) -> list[Any] | None:  # noq
     if f == "cas":
         if not (isinstance(value, list) and _plain_pair(value)):
             raise Refused(f"expected [old new] for cas, found {shown(text_of(value))}")
-        return [("cas", key, [_int64(part, "a value of cas") for part in value])]
+        # From nil, which is a register that was never written, only the new value is held.
+        held = value[1:] if value[0] is None else value
+        return [("cas", key, [_int64(part, "a value of cas") for part in held])]
     name = "r" if f == "read" else "w"
     return [(name, key, _int64(value, f"the value of {f}"))]
 
