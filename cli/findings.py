@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +19,7 @@ from harness.history.manifest import read_manifest
 from harness.history.records import OpType
 from harness.outcome import Outcome
 from harness.plan import plan as plans
-from harness.protocols.verdict import Anomaly, Verdict
+from harness.protocols.verdict import Verdict
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
@@ -30,7 +31,11 @@ REASONS_SHOWN = 10
 PATH_CHARS = 4096  # the longest path that Linux takes
 LINE_CHARS = 600  # of one sentence: half a contradiction is none
 ERRORS_SHOWN = 3
-NEEDED = ["type", "error", "invoke_ns", "complete_ns", "intended_ns"]
+PLACES_SHOWN = 6  # of one example's transactions
+NEEDED = [
+    *("txn", "type", "error", "invoke_ns", "complete_ns", "intended_ns"),
+    *("invoke_index", "complete_index"),
+]
 FIRST, LAST = "p50", "p99"
 
 
@@ -39,13 +44,20 @@ def findings_of(run: RunDirectory, verdict: Verdict) -> tuple[str, ...]:
     ``MalformedHistory``.
     """
     manifest = read_manifest(run)
+    with pq.ParquetFile(regular(table_path(run, TRANSACTIONS))) as file:
+        table = file.read(columns=NEEDED)
     names = key_names(run, manifest) if verdict.anomalies else {}
-    lines = [
-        line
-        for name, anomaly in plainest_first(verdict.anomalies)
-        for line in _anomaly(name, anomaly, names)
-    ]
-    return (*lines, *beside(verdict), _driven(run, verdict, manifest), *_next(run, verdict))
+    imported = not isinstance(manifest.origin, msgspec.UnsetType)
+    lines = []
+    for name, anomaly in plainest_first(verdict.anomalies):
+        lines.append(f"{inert(name)}: {anomaly.count}")
+        for example in anomaly.examples[:EXAMPLES_SHOWN]:
+            lines += _example(example, names)
+            lines += _places(example, table) if imported else ()
+        if anomaly.count > EXAMPLES_SHOWN:
+            lines.append(f"  and {anomaly.count - EXAMPLES_SHOWN} more")
+    driven = _driven(run, verdict, manifest, table)
+    return (*lines, *beside(verdict), driven, *_next(run, verdict))
 
 
 def beside(verdict: Verdict) -> Iterator[str]:
@@ -60,23 +72,30 @@ def beside(verdict: Verdict) -> Iterator[str]:
         yield f"and {len(reasons) - REASONS_SHOWN} more reasons"
 
 
-def _anomaly(name: str, anomaly: Anomaly, names: Mapping[int, str]) -> Iterator[str]:
-    yield f"{inert(name)}: {anomaly.count}"
-    for example in anomaly.examples[:EXAMPLES_SHOWN]:
-        yield f"  {inert(str(example.get('text', '')), LINE_CHARS)}"
-        explained = example.get("explained_by") or {}
-        for key in (key for key in example.get("keys", ()) if key in names):
-            yield f"    key {key} is {inert(names[key], LINE_CHARS)} in the file"
-        if "text" in explained:
-            yield f"    explained by: {inert(str(explained['text']), LINE_CHARS)}"
-    if anomaly.count > EXAMPLES_SHOWN:
-        yield f"  and {anomaly.count - EXAMPLES_SHOWN} more"
+def _example(example: Mapping[str, Any], names: Mapping[int, str]) -> Iterator[str]:
+    yield f"  {inert(str(example.get('text', '')), LINE_CHARS)}"
+    explained = example.get("explained_by") or {}
+    for key in (key for key in example.get("keys", ()) if key in names):
+        yield f"    key {key} is {inert(names[key], LINE_CHARS)} in the file"
+    if "text" in explained:
+        yield f"    explained by: {inert(str(explained['text']), LINE_CHARS)}"
 
 
-def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest) -> str:
+def _places(example: Mapping[str, Any], table: pa.Table) -> Iterator[str]:
+    """Say where the transactions of an example stand in the file that was imported."""
+    wanted = [txn for txn in example.get("txns", ()) if isinstance(txn, int)][:PLACES_SHOWN]
+    rows = table.filter(pc.is_in(table["txn"], value_set=pa.array(wanted, pa.int64())))
+    columns = ["txn", "invoke_index", "complete_index"]
+    told = [
+        f"T{row['txn']} is :index {row['invoke_index']} and {row['complete_index']}"
+        for row in rows.select(columns).to_pylist()
+    ]
+    if told:
+        yield f"    in the file {', '.join(told)}"
+
+
+def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest, table: pa.Table) -> str:
     """Say in one line what was driven, how it ended, how long it took, and what was broken."""
-    with pq.ParquetFile(regular(table_path(run, TRANSACTIONS))) as file:
-        table = file.read(columns=NEEDED)
     parts = [_ended(table)]
     if isinstance(manifest.origin, msgspec.UnsetType) or manifest.origin.real_time:
         took = series.overall(series.by_type(table)[OpType.OK])

@@ -320,3 +320,14 @@ def test_the_terminal_says_what_a_history_held_beside_its_outcome(tmp_path) -> N
     assert driven.startswith("list-append, imported: 2 ok, 0 fail, 0 info; p50 3 ns, p99 3 ns")
     assert driven.endswith("; no faults")
     assert last.startswith("VIOLATION: ")
+
+
+def test_the_operations_that_prove_an_anomaly_are_told_by_their_indices_in_the_file(
+    tmp_path,
+) -> None:
+    path = tmp_path / "history.edn"
+    path.write_text(edn(MISSED).replace(":index 3}", ":index 17}"))
+
+    said = check(path, "--no-report").stdout
+
+    assert "    in the file T0 is :index 0 and 1, T1 is :index 2 and 17\n" in said
