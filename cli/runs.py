@@ -10,24 +10,29 @@ import msgspec
 from cli.cleanup import driven
 from cli.duration import seconds
 from cli.session import runs_option, say
-from harness.errors import HarnessError, MalformedHistory, UsageError
+from harness.errors import HarnessError, MalformedHistory, PlanError, UsageError
 from harness.history.manifest import RUNNING, read_manifest
 from harness.outcome import Outcome
+from harness.plan import planfile
+from harness.plan.plan import MAX_DURATION_S, MAX_SEED
 from harness.protocols.verdict import read_outcome
 from harness.run.directory import RunDirectory, require_plain
 from harness.run.disk_budget import MIB, used_bytes
 from harness.text import inert
-from results.store.retention import Rule, RunRecord, to_prune
+from results.store.retention import Rule, RunRecord, begun_at, to_prune
 from results.store.store import RunStore
 
 FAILED = frozenset({Outcome.VIOLATION.value, Outcome.HARNESS_ERROR.value})
 ON = "still driven"
 UP = "its cluster is kept up"
+COLUMNS = ("run", "outcome", "workload", "begun (UTC)", "nodes", "seed", "drive", "faults", "size")
+NUMBERS = ("nodes", "seed", "drive", "faults", "size")
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the list. ``state`` is the outcome, or the reason why there is none; ``held``
-    says why the run can't be removed.
+    says why the run can't be removed. ``begun`` is a time in UTC, ``duration_s`` the length of the
+    drive phase, ``faults`` the number of those planned; what can't be read is ``None``.
     """
 
     run: str
@@ -37,6 +42,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None
     size_bytes: int
     held: str
+    begun: datetime | None = None
+    seed: int | None = None
+    duration_s: float | None = None
+    faults: int | None = None
 
 
 @click.group(invoke_without_command=True)
@@ -123,14 +132,43 @@ def summary(run: RunDirectory) -> Summary:
         nodes = sum(path.is_dir() for path in run.node("any").parent.glob("*")) or None
     except MalformedHistory:
         unjudged, workload, nodes = "no history", "", None
+    seed, duration_s, faults = _planned(run)
+    # The outcome says nothing yet while the run is driven.
+    state = ON if held == ON else outcome or unjudged
     return Summary(
         run=run.root.name,
-        state=held or outcome or unjudged,
+        state=f"{state}, {held}" if held not in ("", ON) else state,
         outcome=outcome,
         workload=workload,
         nodes=nodes,
         size_bytes=used_bytes(run.root),
         held=held,
+        begun=begun_at(run.root.name),
+        seed=seed,
+        duration_s=duration_s,
+        faults=faults,
+    )
+
+
+def _planned(run: RunDirectory) -> tuple[int | None, float | None, int | None]:
+    """Return the plan's seed, its length and the number of its faults, each ``None`` where it is
+    not a number of a plan: the directory may come from elsewhere.
+    """
+    try:
+        require_plain(run)
+        table = planfile.parse(planfile.read_text(run.plan), run.plan.name)
+    except (MalformedHistory, PlanError):
+        return None, None, None
+    drive, nemesis = table.get("drive"), table.get("nemesis")
+    seed = table.get("seed")
+    length = drive.get("duration_s") if isinstance(drive, dict) else None
+    schedule = nemesis.get("schedule") if isinstance(nemesis, dict) else None
+    return (
+        seed if type(seed) is int and 0 <= seed <= MAX_SEED else None,
+        float(length)
+        if isinstance(length, int | float) and 0 <= length <= MAX_DURATION_S
+        else None,
+        len(schedule) if isinstance(schedule, list) else None,
     )
 
 
@@ -165,15 +203,28 @@ def _show(rows: list[Summary], store: RunStore) -> None:
     if not rows:
         click.echo(f"no runs in {store.root}")
         return
-    width = max(len(row.run) for row in rows)
-    states = max(len("outcome"), *(len(inert(row.state)) for row in rows))
-    click.echo(f"{'run':<{width}}  {'outcome':<{states}}  {'workload':<12}  {'nodes':>5}      size")
-    for row in rows:
-        nodes = "" if row.nodes is None else str(row.nodes)
-        size = f"{row.size_bytes / MIB:,.1f} MiB"
-        click.echo(
-            f"{row.run:<{width}}  {inert(row.state):<{states}}  {inert(row.workload):<12}"
-            f"  {nodes:>5}  {size:>8}"
+    table = [COLUMNS, *(_cells(row) for row in rows)]
+    widths = [max(len(cells[at]) for cells in table) for at in range(len(COLUMNS))]
+    for cells in table:
+        texts = zip(cells, widths, COLUMNS, strict=True)
+        line = "  ".join(
+            text.rjust(width) if name in NUMBERS else text.ljust(width)
+            for text, width, name in texts
         )
+        click.echo(line.rstrip())
     total = sum(row.size_bytes for row in rows)
     click.echo(f"{len(rows)} runs, {total / MIB:,.0f} MiB")
+
+
+def _cells(row: Summary) -> tuple[str, ...]:
+    return (
+        row.run,
+        inert(row.state),
+        inert(row.workload),
+        "" if row.begun is None else f"{row.begun:%Y-%m-%d %H:%M}",
+        "" if row.nodes is None else str(row.nodes),
+        "" if row.seed is None else str(row.seed),
+        "" if row.duration_s is None else f"{row.duration_s:g} s",
+        "" if row.faults is None else str(row.faults),
+        f"{row.size_bytes / MIB:,.1f} MiB",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -151,3 +152,41 @@ def test_prune_finishes_a_removal_that_was_broken_off(
     told = capsys.readouterr().out
     assert "finished removing 20260528-202640-drill-0001" in told
     assert "0 of 0 runs removed, 3 MiB" in told
+
+
+def test_the_list_says_when_with_what_seed_how_long_and_against_how_many_faults(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned, absurd, _ = store.runs()
+    fault = "{at_s = 1.0, kind = 'kill', target = 'n1'}"
+    planned.plan.write_text(
+        f"seed = 42\n[drive]\nduration_s = 30.0\n[nemesis]\nschedule = [{fault}, {fault}]\n"
+    )
+    absurd.plan.write_text("seed = -1\ndrive = [1]\n[nemesis]\nschedule = 'none'\n")
+
+    assert execute(["runs", "--runs-dir", str(store.root), "--json"]) == 0
+    first, second, third = json.loads(capsys.readouterr().out)
+    assert execute(["runs", "--runs-dir", str(store.root)]) == 0
+    head, told, untold, *_ = capsys.readouterr().out.splitlines()
+
+    fields = ("begun", "seed", "duration_s", "faults")
+    assert [first[name] for name in fields] == ["1970-01-02T00:00:00Z", 42, 30.0, 2]
+    assert [second[name] for name in fields] == ["1970-01-03T00:00:00Z", None, None, None]
+    assert [third[name] for name in fields] == ["1970-01-04T00:00:00Z", None, None, None]
+    assert head.split()[-4:] == ["seed", "drive", "faults", "size"]
+    assert told.split()[-6:-2] == ["42", "30", "s", "2"]
+    assert untold.split()[-3:] == ["00:00", "0.0", "MiB"]
+
+
+def test_a_run_that_is_kept_up_shows_what_it_came_to_as_well(
+    store: RunStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = store.runs()[0]
+    first.analysis.mkdir()
+    first.verdict.write_text('{"outcome": "violation"}')
+    first.undo.mkdir()
+    first.kept.touch()
+
+    execute(["runs", "--runs-dir", str(store.root)])
+
+    assert f"{first.root.name}  violation, its cluster is kept up" in capsys.readouterr().out
