@@ -282,7 +282,7 @@ def materialised(
         partitions=system.partitions,
         overlap=given.overlap,
         among=given.among,
-        aims={kind: fault.kind.aims for kind, fault in faults.items()},
+        kinds={name: fault.kind for name, fault in faults.items()},
     )
     check_schedule(
         schedule,

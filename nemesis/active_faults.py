@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import attrs
 
 from harness.protocols.cluster import Grudge, LinkShape
+from harness.protocols.fault_kinds import Mechanism
 from harness.protocols.faults import Fault, PlannedFault, Victims
 from nemesis import grudges
 
@@ -39,6 +40,12 @@ def damaged(one: Active, active: Iterable[Active]) -> tuple[str, ...]:
         other for other in active if other is not one and other.struck and other.fault.kind.destroys
     ]
     return tuple(sorted({node for other in others for node in other.victims.nodes}))
+
+
+def burdens(one: Active, active: Iterable[Active], node: str) -> frozenset[Mechanism]:
+    """The mechanisms through which faults other than ``one`` act on ``node``."""
+    others = (other for other in active if other is not one and node in other.victims.nodes)
+    return frozenset[Mechanism]().union(*(other.fault.kind.mechanisms for other in others))
 
 
 def grudge(active: Iterable[Active]) -> Grudge:

@@ -11,12 +11,21 @@ import msgspec
 
 from harness.errors import FiredrillError, HarnessError
 from harness.protocols.cluster import NodeStatus, Provider, Roles
-from harness.protocols.fault_kinds import FREEZE, HOST_LOSS, KILL, PAUSE, RESTART, FaultKind
+from harness.protocols.fault_kinds import (
+    FREEZE,
+    HOST_LOSS,
+    KILL,
+    PAUSE,
+    RESTART,
+    FaultKind,
+    Mechanism,
+)
 from harness.protocols.faults import Proof, Scene, Victims
 from harness.tasks import together
 from nemesis import targets
 
 LOOK_LIMIT_S = 3.0  # before a strike, which has to come in time all the same
+BESIDE = "is under another fault"
 
 
 class Verbs(Protocol):
@@ -91,17 +100,25 @@ class NodeFault:
 
 async def prove_runs(scene: Scene, victims: Victims) -> Proof:
     """Whether every target runs, as another boot than one that was seen dead, is neither paused nor
-    frozen, and answers.
+    frozen, and answers. Not asked: whether a program runs that another fault holds, and whether a
+    node under any other fault answers.
     """
     looks = await probe(scene, victims)
-    held = [why for look in looks if (why := _why_not(look, victims.boots.get(look.node)))]
+    ours = [look for look in looks if Mechanism.PROGRAM not in scene.burdens(look.node)]
+    held = [why for look in ours if (why := _why_not(look, victims.boots.get(look.node)))]
     if held:
         return Proof(holds=False, text="; ".join(held))
-    if silent := await _silent(scene, victims):
+    free = tuple(look.node for look in ours if not scene.burdens(look.node))
+    if silent := await _silent(scene, free):
         text = f"{', '.join(silent)} runs but tells no roles"
         return Proof(holds=False, text=text, gone=True)
-    boots = (f"{look.node} runs (boot {look.boot}) and tells roles" for look in looks)
-    return Proof(holds=True, text="; ".join(boots))
+    told = [
+        f"{look.node} runs (boot {look.boot}) and "
+        + ("tells roles" if look.node in free else BESIDE)
+        for look in ours
+    ]
+    told += [f"{look.node} {BESIDE}" for look in looks if look not in ours]
+    return Proof(holds=True, text="; ".join(told))
 
 
 def down(look: NodeStatus) -> Proof:
@@ -146,7 +163,7 @@ def _all(proofs: Iterable[Proof]) -> Proof:
 
 async def _prove_silent(scene: Scene, victims: Victims) -> Proof:
     """Whether no victim answers."""
-    silent = await _silent(scene, victims)
+    silent = await _silent(scene, victims.nodes)
     talking = [node for node in victims.nodes if node not in silent]
     if talking:
         return Proof(holds=False, text=f"{', '.join(talking)} still answers")
@@ -166,9 +183,9 @@ def _why_not(look: NodeStatus, dead: str | None) -> str:
     return f"{look.node} is paused (pid {look.pid})" if look.paused else ""
 
 
-async def _silent(scene: Scene, victims: Victims) -> list[str]:
-    answers = await together(_answers(scene, node) for node in victims.nodes)
-    return [node for node, told in zip(victims.nodes, answers, strict=True) if not told]
+async def _silent(scene: Scene, nodes: tuple[str, ...]) -> list[str]:
+    answers = await together(_answers(scene, node) for node in nodes)
+    return [node for node, told in zip(nodes, answers, strict=True) if not told]
 
 
 async def _answers(scene: Scene, node: str) -> bool:

@@ -1,8 +1,9 @@
 """The nemesis: applies a schedule of faults, and heals each of them.
 
 Every fault passes through one life cycle: planned, resolved, injected, proven
-effective, held, healed, proven healed. Faults overlap, but never on one node; a network fault only
-states the links that it cuts, and the provider is given the union of all that are in force.
+effective, held, healed, proven healed. Faults overlap, on one node as well, unless they act through
+the same mechanism there; each proof looks at its own. A network fault only states the links that it
+cuts, and the provider is given the union of all that are in force.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ class Nemesis:
     def _resolve(
         self, scene: Scene, number: int, planned: PlannedFault, roles: Roles
     ) -> tuple[Victims | None, str]:
-        """Victims of which no other active fault holds a node, or why there are none."""
+        """Victims of which no other active fault holds the mechanisms, or why there are none."""
         fault = self._faults[planned.kind]
         # A draw of its own for every try: a target that hit a busy node may hit a free one next.
         draw = self._streams[number].getrandbits(63)
@@ -159,7 +160,7 @@ class Nemesis:
             return None, f"target {planned.target!r} is nobody"
         for other in self._active.values():
             shared = [node for node in victims.nodes if node in other.victims.nodes]
-            if shared:
+            if shared and fault.kind.mechanisms & other.fault.kind.mechanisms:
                 return None, f"{', '.join(shared)} is under {_short(other)}"
         return victims, ""
 
@@ -180,7 +181,7 @@ class Nemesis:
         self._note(scene, active, FaultState.INJECTED)
         proof = await until(
             lambda: active.fault.prove(
-                scene, active_faults.observable(active, self._active.values())
+                self._among(scene, active), active_faults.observable(active, self._active.values())
             ),
             self._limits.proof_s,
             self._limits,
@@ -202,10 +203,16 @@ class Nemesis:
         """
         async with self._destroying if active.fault.kind.destroys else contextlib.nullcontext():
             active.struck = True
-            damaged = partial(
-                active_faults.damaged, active, self._active.values()
-            )  # a view: as it is then
-            await active.fault.inject(attrs.evolve(scene, damaged=damaged), active.victims)
+            await active.fault.inject(self._among(scene, active), active.victims)
+
+    def _among(self, scene: Scene, active: Active) -> Scene:
+        """``scene`` as ``active`` is to see it, beside the other faults."""
+        every = self._active.values()  # a view: as it is when the fault asks
+        return attrs.evolve(
+            scene,
+            damaged=partial(active_faults.damaged, active, every),
+            burdens=partial(active_faults.burdens, active, every),
+        )
 
     async def _mend(self, scene: Scene, active: Active, *, final: bool) -> bool:
         """Heal the fault and prove it; whether that worked. After a failure the fault stays active
@@ -239,7 +246,7 @@ class Nemesis:
 
     async def _look_healed(self, scene: Scene, active: Active) -> Proof:
         victims = active_faults.healable(active, self._active.values())
-        proof = await active.fault.prove_healed(scene, victims)
+        proof = await active.fault.prove_healed(self._among(scene, active), victims)
         if not proof.gone:
             active.gone_ns = None
         elif active.gone_ns is None:
@@ -247,10 +254,13 @@ class Nemesis:
         return proof
 
     async def _readmit(self, scene: Scene, active: Active) -> None:
-        """Let the system readmit the nodes that it removed, where it does not do so by itself."""
-        system = scene.system
-        if isinstance(system, Readmits):
-            work = system.readmit(scene.cluster, scene.provider, active.victims.nodes)
+        """Let the system readmit the nodes that it removed, where it does not do so by itself. A
+        node under another fault waits for the heal of that one.
+        """
+        system, seen = scene.system, self._among(scene, active)
+        nodes = tuple(node for node in active.victims.nodes if not seen.burdens(node))
+        if nodes and isinstance(system, Readmits):
+            work = system.readmit(scene.cluster, scene.provider, nodes)
             if back := await call("readmit", work, self._limits.readmit_s):
                 text = f"fault {active.number}: {', '.join(back)} had been thrown out, restarted"
                 self._write(Note(at_ns=scene.clock.now_ns(), text=text))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from harness.clock import substream
 from harness.errors import PlanError
-from harness.protocols.fault_kinds import EVERY_NODE
+from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Fault, PlannedFault
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
@@ -34,17 +35,18 @@ def materialise(
     partitions: int | None,
     overlap: int = 1,
     among: tuple[str, ...] = (),
-    aims: Mapping[str, tuple[str, ...]] | None = None,
+    kinds: Mapping[str, FaultKind] = MappingProxyType({}),
 ) -> tuple[PlannedFault, ...]:
     """A random schedule of the kinds in ``mix``, equal for equal arguments.
 
     Up to ``overlap`` faults come together, the first at ``first_s``; each lasts at most ``hold_s``,
     and at least ``quiet_s`` without any fault follow, also before ``duration_s`` ends. The kinds
     occur equally often, give or take one. Where the store reports ``partitions`` the first fault of
-    a kind is for a leader: a short drill would else miss the most important targets. ``aims`` are
-    the targets of kinds that don't take the usual ones; a kind that only aims at all nodes comes
-    alone. Each node of ``among`` has a sequence of faults of its own, and no other node has any.
-    Raises ``PlanError`` where not even one fault fits.
+    a kind is for a leader: a short drill would else miss the most important targets. ``kinds`` tell
+    the aims of those that don't take the usual targets, and which can't come together: one that
+    takes all nodes leaves none to another of its mechanisms. Each node of ``among`` has a sequence
+    of faults of its own, and no other node has any. Raises ``PlanError`` where not even one fault
+    fits.
     """
     if not mix:
         return ()
@@ -54,11 +56,11 @@ def materialise(
         return _each_for_itself(tuple(mix), seed, duration_s, first_s, hold_s, quiet_s, among)
     stream = substream(seed, "nemesis")
     every = tuple(sorted(dict.fromkeys(mix)))
-    kinds = _bag(every, stream)
+    drawn = _bag(every, stream)
     usual = (LEADER_TARGET, *COUNTED_TARGETS) if partitions else COUNTED_TARGETS
-    own = {kind: (aims or {}).get(kind) or usual for kind in every}
+    own = {kind: (kinds[kind].aims if kind in kinds else ()) or usual for kind in every}
     aim = {kind: _bag(own[kind], stream, first=LEADER_TARGET) for kind in every}
-    groups = _groups(kinds, overlap, tuple(kind for kind in every if own[kind] == EVERY_NODE))
+    groups = _groups(drawn, overlap, kinds)
     faults: list[PlannedFault] = []
     for number in range(_how_many(duration_s, first_s, hold_s + quiet_s)):
         for kind in next(groups):
@@ -181,15 +183,24 @@ def _bag(items: tuple[str, ...], stream: random.Random, first: str = "") -> Iter
 
 
 def _groups(
-    kinds: Iterator[str], overlap: int, alone: tuple[str, ...]
+    drawn: Iterator[str], overlap: int, kinds: Mapping[str, FaultKind]
 ) -> Iterator[tuple[str, ...]]:
-    """``kinds`` in groups of ``overlap`` that come together; those of ``alone`` by themselves."""
+    """``drawn`` in groups of ``overlap`` that come together; fewer where the next would wait for
+    one that takes all nodes, or take all nodes itself.
+    """
     group: list[str] = []
-    for kind in kinds:
-        if group and kind in alone:
+    for kind in drawn:
+        if any(_exclude(kinds.get(kind), kinds.get(other)) for other in group):
             yield tuple(group)
             group = []
         group.append(kind)
-        if len(group) == overlap or kind in alone:
+        if len(group) == overlap:
             yield tuple(group)
             group = []
+
+
+def _exclude(one: FaultKind | None, other: FaultKind | None) -> bool:
+    """Whether two kinds can't be in force together, whatever their targets."""
+    if one is None or other is None or (one.of_nodes and other.of_nodes):
+        return False
+    return bool(one.mechanisms & other.mechanisms)

@@ -17,6 +17,15 @@ from harness.protocols.cluster import Capability
 EVERY_NODE = ("all",)  # the aims of a kind that only ever takes the cluster as a whole
 
 
+class Mechanism(enum.StrEnum):
+    """A part of a node through which faults act: two that share one take turns on that node."""
+
+    PROGRAM = "program"
+    LINKS = "links"
+    DISK = "disk"
+    CLOCK = "clock"
+
+
 class Effect(enum.StrEnum):
     """An effect on a target while a fault is in force. The texts stand in manifests."""
 
@@ -30,6 +39,24 @@ class Effect(enum.StrEnum):
     LOSES_DATA = "loses-data"  # that the node had acknowledged
     CHANGES_CLOCK = "changes-clock"
 
+
+EVERY_MECHANISM = frozenset(Mechanism)
+_THROUGH: Mapping[Effect, frozenset[Mechanism]] = {
+    Effect.ENDS_PROGRAM: frozenset({Mechanism.PROGRAM}),
+    # A program that takes no step reads no clock, and a simulation stops its timeline.
+    Effect.STOPS_PROGRAM: frozenset({Mechanism.PROGRAM, Mechanism.CLOCK}),
+    # The heal starts it again, which would undo another fault that has ended it.
+    Effect.MAY_END_PROGRAM: frozenset({Mechanism.PROGRAM}),
+    # No verb and no probe reaches anything on the node.
+    Effect.SILENCES_MACHINE: EVERY_MECHANISM,
+    Effect.CUTS_LINKS: frozenset({Mechanism.LINKS}),
+    # A link that is cut shows no loss and no delay.
+    Effect.DEGRADES_LINKS: frozenset({Mechanism.LINKS}),
+    Effect.IMPAIRS_DISK: frozenset({Mechanism.DISK}),
+    # It is healed once the node has caught up, for which it needs all the rest.
+    Effect.LOSES_DATA: EVERY_MECHANISM,
+    Effect.CHANGES_CLOCK: frozenset({Mechanism.CLOCK}),
+}
 
 # These leave a target answering; under any other the rest may take it for gone.
 _LEFT_IN_REACH = frozenset({Effect.IMPAIRS_DISK, Effect.CHANGES_CLOCK})
@@ -54,6 +81,12 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True):
     needs: frozenset[Capability] = frozenset()
     aims: tuple[str, ...] = ()
     strength: Strength | None = None
+
+    @property
+    def mechanisms(self) -> frozenset[Mechanism]:
+        """What it acts through; everything, where no effect is known."""
+        found = frozenset[Mechanism]().union(*(_THROUGH[effect] for effect in self.effects))
+        return found or EVERY_MECHANISM
 
     @property
     def of_nodes(self) -> bool:

@@ -17,7 +17,7 @@ from harness.protocols.cluster import (
     Roles,
     System,
 )
-from harness.protocols.fault_kinds import FaultKind
+from harness.protocols.fault_kinds import FaultKind, Mechanism
 from harness.protocols.roles import Role
 
 
@@ -53,7 +53,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 @attrs.frozen(kw_only=True)
 class Scene:
     """Everything that a fault may observe and act through. ``damaged`` returns the nodes whose data
-    other active faults than the one being injected destroy at that moment.
+    other active faults than the one being injected destroy at that moment, ``burdens`` the
+    mechanisms through which others act on a node: what those hide or show says nothing about the
+    fault at hand.
     """
 
     provider: Provider
@@ -61,6 +63,7 @@ class Scene:
     cluster: Cluster
     clock: RunClock
     damaged: Callable[[], tuple[str, ...]] = tuple
+    burdens: Callable[[str], frozenset[Mechanism]] = lambda node: frozenset()
 
 
 @attrs.frozen(kw_only=True)

@@ -17,11 +17,14 @@ from harness.protocols.fault_kinds import (
     CLOCK_JUMP,
     DISK_FULL,
     DISK_SLOW,
+    FREEZE,
     KILL,
     MAJORITIES_RING,
     PARTITION,
+    WIPE,
     Effect,
     FaultKind,
+    Mechanism,
     RecordedFaultKind,
     by_name,
     possible,
@@ -86,6 +89,15 @@ def test_what_a_run_recorded_of_a_kind_counts_before_the_built_in_one() -> None:
 )  # fmt: skip
 def test_nodes_that_answer_as_before_are_not_missed(kind: FaultKind, missed: bool) -> None:
     assert kind.may_be_missed is missed
+
+
+def test_each_effect_acts_through_some_mechanism_and_an_unknown_one_through_all() -> None:
+    for effect in Effect:
+        assert FaultKind(name="x", effects=frozenset({effect})).mechanisms
+    assert FaultKind(name="x", effects=frozenset()).mechanisms == set(Mechanism)
+    assert WIPE.mechanisms == FREEZE.mechanisms == set(Mechanism)
+    assert DISK_FULL.mechanisms == {Mechanism.DISK, Mechanism.PROGRAM}
+    assert not KILL.mechanisms & (PARTITION.mechanisms | DISK_SLOW.mechanisms)
 
 
 def test_a_kind_that_takes_the_whole_cluster_is_of_no_role() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nemesis_world import Stage, in_virtual_time
 
 from harness.history.records import FaultState, FaultTransition, Record
+from harness.protocols.fault_kinds import BUILT_IN, Mechanism
 from harness.protocols.faults import PlannedFault
 
 # What may follow what; a heal may be tried again, from HEALING, in HEALING.
@@ -27,7 +29,7 @@ FOLLOWS = {
 faults = st.builds(
     PlannedFault,
     at_s=st.integers(0, 40).map(float),
-    kind=st.sampled_from(["kill", "partition"]),
+    kind=st.sampled_from(["kill", "pause", "partition", "one-way"]),
     target=st.sampled_from(
         ["n1", "one", "minority", "half", "all", "leader of partition 3", "leader of partition 9"]
     ),
@@ -54,16 +56,16 @@ def illegal(records: Iterable[Record]) -> list[str]:
 
 
 def shared(records: Iterable[Record]) -> list[str]:
-    """Nodes that two faults had at once."""
-    held: dict[str, int] = {}
+    """Mechanisms of nodes that two faults had at once."""
+    held: dict[tuple[str, Mechanism], int] = {}
     twice = []
     for r in records:
         if isinstance(r, FaultTransition):
-            for node in r.nodes:
-                if r.state is FaultState.INJECTING and held.setdefault(node, r.fault) != r.fault:
-                    twice.append(f"{node}: faults {held[node]} and {r.fault}")
+            for part in product(r.nodes, BUILT_IN[r.kind].mechanisms):
+                if r.state is FaultState.INJECTING and held.setdefault(part, r.fault) != r.fault:
+                    twice.append(f"{part}: faults {held[part]} and {r.fault}")
                 if r.state is FaultState.HEALED:
-                    held.pop(node, None)
+                    held.pop(part, None)
     return twice
 
 
@@ -107,14 +109,16 @@ def test_after_any_trouble_everything_is_healed_and_every_life_is_legal(
     in_virtual_time(scenario)
 
 
-def test_the_properties_see_an_illegal_life_and_a_shared_node() -> None:
-    def step(fault: int, state: FaultState) -> FaultTransition:
+def test_the_properties_see_an_illegal_life_and_a_shared_mechanism() -> None:
+    def step(fault: int, state: FaultState, kind: str = "kill") -> FaultTransition:
         return FaultTransition(
-            fault=fault, kind="kill", target="n1", state=state, at_ns=0, nodes=("n1",)
+            fault=fault, kind=kind, target="n1", state=state, at_ns=0, nodes=("n1",)
         )
 
     assert illegal([step(0, FaultState.PLANNED), step(0, FaultState.HEALED)])
     assert shared([step(0, FaultState.INJECTING), step(1, FaultState.INJECTING)])
+    cut = step(1, FaultState.INJECTING, "partition")
+    assert not shared([step(0, FaultState.INJECTING), cut])
     assert not shared(
         [step(0, FaultState.INJECTING), step(0, FaultState.HEALED), step(1, FaultState.INJECTING)]
     )

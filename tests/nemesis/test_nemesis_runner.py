@@ -29,8 +29,8 @@ def kill(target: str, at_s: float = 1.0, hold_s: float = 5.0) -> PlannedFault:
     return PlannedFault(at_s=at_s, kind="kill", target=target, hold_s=hold_s)
 
 
-def pause(target: str) -> PlannedFault:
-    return PlannedFault(at_s=1.0, kind="pause", target=target, hold_s=5.0)
+def pause(target: str, hold_s: float = 5.0) -> PlannedFault:
+    return PlannedFault(at_s=1.0, kind="pause", target=target, hold_s=hold_s)
 
 
 def partition(target: str, at_s: float = 1.0, hold_s: float = 5.0) -> PlannedFault:
@@ -134,13 +134,101 @@ def test_a_fault_waits_for_a_busy_node_and_then_goes_ahead() -> None:
 
 def test_a_fault_whose_node_stays_busy_is_skipped_with_the_reason() -> None:
     async def scenario() -> None:
-        stage = Stage(partition("n1,n2", hold_s=30), kill("n2", at_s=2))
+        stage = Stage(pause("n1,n2", hold_s=30), kill("n2", at_s=2))
 
         await stage.run()
 
         assert stage.states(1) == ["planned", "skipped"]
-        assert stage.last(1, FaultState.SKIPPED).text == "n2 is under partition n1,n2 for 5 s"
+        assert stage.last(1, FaultState.SKIPPED).text == "n2 is under pause n1,n2 for 5 s"
         assert ("kill", "n2") not in stage.world.calls
+
+    in_virtual_time(scenario)
+
+
+COMPOSE = [("kill", "partition"), ("kill", "majorities-ring"), ("kill", "loss"),
+           ("restart", "one-way"), ("pause", "partition"), ("pause", "loss")]  # fmt: skip
+ONE_MECHANISM = [("kill", "pause"), ("kill", "restart"), ("partition", "loss"),
+                 ("one-way", "partition"), ("freeze", "partition"), ("host-loss", "delay"),
+                 ("freeze", "kill")]  # fmt: skip
+
+
+def both(first: str, second: str, holds_s: tuple[float, float]) -> Stage:
+    """Two kinds on n2, the second two seconds after the first."""
+    return Stage(
+        *(
+            PlannedFault(
+                at_s=1.0 + 2 * number,
+                kind=kind,
+                target="all" if kind == "majorities-ring" else "n2",
+                hold_s=holds_s[number],
+            )
+            for number, kind in enumerate((first, second))
+        )
+    )
+
+
+@pytest.mark.parametrize("holds_s", [(9.0, 3.0), (4.0, 9.0)], ids=["inside", "crossing"])
+@pytest.mark.parametrize("kinds", [*COMPOSE, *((b, a) for a, b in COMPOSE)], ids="+".join)
+def test_faults_of_two_mechanisms_meet_on_one_node_and_each_is_proven_by_itself(
+    kinds: tuple[str, str], holds_s: tuple[float, float]
+) -> None:
+    async def scenario() -> None:
+        stage = both(*kinds, holds_s)
+
+        await stage.run()
+
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+        assert stage.nemesis.trouble == ()
+        effective = [stage.last(number, FaultState.EFFECTIVE).at_ns for number in (0, 1)]
+        healing = [stage.last(number, FaultState.HEALING).at_ns for number in (0, 1)]
+        assert max(effective) < min(healing)
+        healed = [stage.last(number, FaultState.HEALED).at_ns for number in (0, 1)]
+        inner = 0 if healing[0] < healing[1] else 1  # the other one still holds the node
+        assert healed[inner] < healing[1 - inner]
+
+    in_virtual_time(scenario)
+
+
+@pytest.mark.parametrize("kinds", [*ONE_MECHANISM, *((b, a) for a, b in ONE_MECHANISM)],
+                         ids="+".join)  # fmt: skip
+def test_faults_of_one_mechanism_take_turns_on_a_node(kinds: tuple[str, str]) -> None:
+    async def scenario() -> None:
+        stage = both(*kinds, (4.0, 3.0))
+
+        await stage.run()
+
+        assert stage.states(0) == stage.states(1) == WHOLE_LIFE
+        healed = stage.last(0, FaultState.HEALED).at_ns
+        assert stage.last(1, FaultState.INJECTING).at_ns >= healed
+
+    in_virtual_time(scenario)
+
+
+def test_a_started_node_that_is_still_cut_off_need_not_answer_to_be_healed_of_its_kill() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("n2", hold_s=20), kill("n2", at_s=2, hold_s=3))
+        stage.world.silent.append("n2")  # as a node that joins nobody
+
+        await stage.run()
+
+        told = stage.last(1, FaultState.HEALED)
+        assert told.text == "n2 runs (boot boot-2) and is under another fault"
+        assert told.at_ns < stage.last(0, FaultState.HEALING).at_ns
+
+    in_virtual_time(scenario)
+
+
+def test_a_node_that_was_not_started_is_not_healed_of_its_kill_by_a_cut() -> None:
+    async def scenario() -> None:
+        stage = Stage(partition("n2", hold_s=30), kill("n2", at_s=2, hold_s=3))
+        stage.world.deaf.append("start")
+
+        await stage.run()
+        assert stage.states(1) == WHOLE_LIFE[:-1]
+        await stage.nemesis.heal_all(stage.scene)
+
+        assert stage.states(0) == WHOLE_LIFE
+        assert "n2 does not run" in stage.nemesis.trouble[0]
 
     in_virtual_time(scenario)
 

@@ -99,6 +99,42 @@ def test_kills_and_partitions_of_real_processes_are_proven_and_undone(tmp_path: 
     ]
 
 
+def test_faults_of_two_mechanisms_meet_on_one_real_process(tmp_path: Path) -> None:
+    records: list[Record] = []
+    meetings = (
+        (("partition", "n1", 0.0, 2.0), ("kill", "n1", 0.3, 0.3)),
+        (("pause", "n2", 0.0, 2.4), ("delay", "n2 at 60 ms", 0.3, 1.6)),
+        (("majorities-ring", "all", 3.5, 2.0), ("kill", "n3", 4.0, 0.3)),
+    )
+    schedule = tuple(
+        PlannedFault(kind=kind, target=target, at_s=at_s, hold_s=hold_s)
+        for pair in meetings
+        for kind, target, at_s, hold_s in pair
+    )
+    faults: dict[str, Fault] = {p.kind: plugins.load("faults", p.kind)() for p in schedule}
+
+    async def scenario() -> None:
+        provider, cluster = await bring_up(tmp_path, "n1", "n2", "n3", "n4")
+        system: Any = EchoSystem()
+        clock = RunClock(asyncio.get_running_loop())
+        scene = Scene(provider=provider, system=system, cluster=cluster, clock=clock)
+        nemesis = Nemesis(schedule=schedule, faults=faults, seed=1, write=records.append)
+        try:
+            await nemesis.run(scene, clock.now_ns())
+            await nemesis.heal_all(scene)
+            assert nemesis.trouble == ()
+        finally:
+            await provider.teardown()
+
+    asyncio.run(scenario())
+
+    assert {fault: states(records, fault) for fault in range(6)} == dict.fromkeys(range(6), LIFE)
+    at_ns = {(r.fault, r.state): r.at_ns for r in records if isinstance(r, FaultTransition)}
+    for first, second in ((0, 1), (2, 3), (4, 5)):
+        begun = max(at_ns[fault, FaultState.INJECTED] for fault in (first, second))
+        assert begun < min(at_ns[fault, FaultState.HEALING] for fault in (first, second))
+
+
 def test_a_cancelled_nemesis_heals_real_processes_and_links(tmp_path: Path) -> None:
     records: list[Record] = []
     schedule = (

@@ -55,6 +55,25 @@ def test_each_kind_is_proven_on_a_disk_or_a_clock_and_healed(tmp_path: Path) -> 
     assert "1 bits on" in proofs["bit-flip"]
 
 
+def test_a_disk_a_clock_a_link_and_a_program_of_one_node_fail_together(tmp_path: Path) -> None:
+    rows = faults_of(
+        tmp_path / "run",
+        ("clock-jump", "n1 at 3000 ms", 0.5, 4.0),
+        ("disk-slow", "n1 at 80 ms", 0.8, 2.0),
+        ("partition", "n1", 1.0, 4.0),
+        ("kill", "n1", 1.5, 2.5),
+    )
+
+    assert [row["state"] for row in rows] == ["healed"] * 4
+    begun = max(row["effective_ns"] for row in rows)
+    assert begun < min(row["healing_ns"] for row in rows)
+    clock, disk, links, program = rows
+    # Each is healed by itself, while others still hold the node.
+    assert disk["healed_ns"] < program["healing_ns"]
+    assert "n1 is under another fault" in disk["heal_proof"]
+    assert program["healed_ns"] < clock["healing_ns"] < links["healing_ns"]
+
+
 def test_a_disk_is_not_destroyed_while_it_would_take_the_majority_along(tmp_path: Path) -> None:
     down, wiped = faults_of(tmp_path / "run", ("kill", "n1", 1.0, 2.0), ("wipe", "n2", 1.5, 0.5))
 
