@@ -196,7 +196,9 @@ def dying(given: Cell, begun: RunStarted) -> CellResult:
     return result_of(given, Outcome.VALID)
 
 
-def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_words() -> None:
+def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_words(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     pool = Pool(work=dying, workers=3, memory_bytes=1 << 30)
     given = [cell(seed, limit_s=1.0 if seed == 2 else LIMIT_S) for seed in range(1, 10)]
     found = {result.seed: result for result in pool.results(in_turn(given))}
@@ -215,6 +217,7 @@ def test_a_worker_that_dies_or_does_not_end_is_one_failed_cell_with_its_last_wor
         7: "it needs more memory than the 1024 MiB of a worker",
         8: "it died (exit code 1): SystemExit: of its own will",
     }
+    assert "out of luck\n" in capfd.readouterr().err  # what workers say is shown, too
 
 
 def test_a_worker_says_where_its_run_lies_also_when_it_dies(tmp_path: Path) -> None:

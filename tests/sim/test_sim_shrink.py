@@ -16,7 +16,7 @@ from cli.main import execute
 from cli.shrink import confidence, failures, head, told
 from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.trials import OutOfTime, Trials, reseeded
-from harness.campaigns.cell import Cell, CellResult, result_of
+from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import RunStarted, in_turn
 from harness.errors import UsageError
 from harness.history.manifest import SEALED, write_manifest
@@ -207,6 +207,28 @@ def test_a_trial_that_came_to_nothing_is_said_once_and_fails_nothing(
     assert asked.first(plans(1)) is None
     assert asked.first(plans(1)) is None
     assert capsys.readouterr().err.count("a trial came to nothing: ValueError: no more") == 1
+
+
+def test_on_real_nodes_every_trial_is_a_run_one_after_the_other_up_to_the_first_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = [load(None, FAILING | {"cluster.provider": "process", "seed": n}) for n in (1, 2, 3)]
+    made: list[int] = []
+
+    def failing_late(cell: Cell, _run_started: RunStarted, **_: object) -> CellResult:
+        made.append(cell.plan.seed)
+        if cell.plan.seed == 1:
+            return failed(cell, "the disk is gone")
+        found = {"lost-write": 1} if made.count(2) == 2 else {}
+        return result_of(cell, Outcome.VIOLATION, anomalies=found)
+
+    monkeypatch.setattr("cli.shrinking.trials.run_on_nodes", failing_late)
+    asked = trials(tmp_path, tries=3)
+
+    assert asked.first(real) == (1, real[1])
+    assert made == [1, 2, 3, 1, 2]
+    assert len(asked.ledger.known) == 5
+    assert capsys.readouterr().err.count("a trial came to nothing: the disk is gone") == 2
 
 
 def test_no_trial_begins_after_the_time_is_over(tmp_path: Path) -> None:
