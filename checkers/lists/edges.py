@@ -129,16 +129,7 @@ def _between(ops: ListOps, versions: Versions, before: Ints, append: Ints) -> pa
     """Return ww edges from the writers of versions ``before`` to the writers of ``append``."""
     writer = versions.append[before]
     pick = writer >= 0
-    writer, append = writer[pick], append[pick]
-    appends = ops.appends
-    return _made(
-        ops,
-        Kind.WW,
-        appends.txn[writer],
-        appends.txn[append],
-        appends.k[append],
-        appends.element[append],
-    )
+    return _to_append(ops, Kind.WW, ops.appends.txn[writer[pick]], append[pick])
 
 
 def _write_read(ops: ListOps) -> pa.Table:
@@ -158,16 +149,12 @@ def _read_write(ops: ListOps, versions: Versions) -> pa.Table:
     read, k = read[inner], k[inner]
     following = versions.append[versions.first[k] + position[inner] + 1]
     pick = following >= 0
-    read, following = read[pick], following[pick]
-    appends = ops.appends
-    return _made(
-        ops,
-        Kind.RW,
-        reads.txn[read],
-        appends.txn[following],
-        appends.k[following],
-        appends.element[following],
-    )
+    return _to_append(ops, Kind.RW, reads.txn[read[pick]], following[pick])
+
+
+def _to_append(ops: ListOps, kind: Kind, source: Ints, append: Ints) -> pa.Table:
+    to = ops.appends
+    return _made(ops, kind, source, to.txn[append], to.k[append], to.element[append])
 
 
 def _made(ops: ListOps, kind: Kind, source: Ints, target: Ints, k: Ints, element: Ints) -> pa.Table:

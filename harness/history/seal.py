@@ -125,7 +125,7 @@ def _written(
         tabulator = Tabulator(
             sink, partition_of=partition_of, splits=splits, cut_ns=cut_ns, reindex=several
         )
-        with _no_search_for_cycles():
+        with no_search_for_cycles():
             _feed(tabulator, scanned)
             if several and scanned.torn and cut_ns is None:
                 return scanned, (), None
@@ -136,9 +136,9 @@ def _written(
 
 
 @contextlib.contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
+def no_search_for_cycles() -> Iterator[None]:
     """Suspend the garbage collector: records have no cycles, and searching them takes a third of
-    the time of sealing.
+    the time of sealing, a tenth of that of importing.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -4,18 +4,14 @@ in a package of their own, which find planted bugs like those that firedrill shi
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from example_kit import ROOT, firedrill, installed_into
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE, GUIDE = ROOT / "examples" / "own-checker", ROOT / "docs" / "your-own-checker.md"
-INSTALL_LIMIT_S, COMMAND_LIMIT_S = 120, 180
 DRILL = [
     *("run", "--provider", "sim", "--executor", "local", "--workload", "tally", "--seed", "1"),
     *("--nodes", "3", "--duration", "5", "--set", "system.partitions=2"),
@@ -28,24 +24,7 @@ BUGS = {"read-lock-skipped": [], "upgrade-unchecked": [], "no-fsync": POWER_FAIL
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which the example's package is installed."""
-    target = tmp_path_factory.mktemp("installed")
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
-    command = (*pip, "--target", str(target), str(EXAMPLE))
-    subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S)
-    return {**os.environ, "PYTHONPATH": str(target)}
-
-
-def firedrill(environment: dict[str, str], runs: Path, *words: str) -> tuple[int, str]:
-    command = Path(sys.executable).with_name("firedrill")
-    done = subprocess.run(
-        (str(command), *words, "--runs-dir", str(runs)),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-        cwd=runs,
-    )
-    return done.returncode, done.stdout + done.stderr
+    return installed_into(tmp_path_factory.mktemp("installed"), EXAMPLE)
 
 
 def test_a_sound_store_counts_right_and_what_is_only_observed_is_told(

@@ -8,13 +8,12 @@ import importlib
 import os
 import pkgutil
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conform_kit import EXAMPLE, ROOT
+from conform_kit import EXAMPLE
+from example_kit import ROOT, firedrill, installed_into
 
 from harness import api, protocols
 from harness.conform.suite import SUITE
@@ -22,32 +21,13 @@ from harness.protocols.cluster import System
 from harness.protocols.hardware import Hardware
 from harness.protocols.states import TellsStates
 
-INSTALL_LIMIT_S, COMMAND_LIMIT_S = 120, 180
-BY_WHAT_IS_HERE = "--no-build-isolation"
 GUIDE = ROOT / "docs" / "your-own-store.md"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which the example's package is installed."""
-    target = tmp_path_factory.mktemp("installed")
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", BY_WHAT_IS_HERE)
-    command = (*pip, "--target", str(target), str(EXAMPLE))
-    subprocess.run(command, check=True, timeout=INSTALL_LIMIT_S)
-    return {**os.environ, "PYTHONPATH": str(target)}
-
-
-def firedrill(environment: dict[str, str], runs: Path, *words: str) -> tuple[int, str]:
-    command = Path(sys.executable).with_name("firedrill")
-    done = subprocess.run(
-        (str(command), *words, "--runs-dir", str(runs)),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_LIMIT_S,
-        cwd=runs,
-    )
-    return done.returncode, done.stdout + done.stderr
+    return installed_into(tmp_path_factory.mktemp("installed"), EXAMPLE)
 
 
 @pytest.mark.slow

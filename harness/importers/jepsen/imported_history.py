@@ -8,9 +8,6 @@ millisecond an operation where times are missing or go back.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -24,7 +21,7 @@ from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_op
 from harness.history.load import History, load
 from harness.history.manifest import SEALED, write_manifest
 from harness.history.parquet import ParquetSink
-from harness.history.seal import SPLITS
+from harness.history.seal import SPLITS, no_search_for_cycles
 from harness.history.tables import BATCH_ROWS
 from harness.importers.jepsen import imported_tables, nemesis
 from harness.importers.jepsen.operations import Names
@@ -112,7 +109,7 @@ def read_jepsen(
     file = str(path)
     names = Names()
     pairing = Pairing(file, names)
-    with _no_search_for_cycles():
+    with no_search_for_cycles():
         for operations, lines in batches(path, names, clock):
             pairing.add(operations, lines)
         pairing.finish()
@@ -179,20 +176,6 @@ def import_run(
         ) from error
     write_manifest(run, replace(history.manifest, run_id=run.root.name, checksums=checksums))
     return load(run)
-
-
-@contextlib.contextmanager
-def _no_search_for_cycles() -> Iterator[None]:
-    """Suspend the garbage collector: millions of short-lived lists have no cycles, and searching
-    costs a tenth of the time.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _write(history: ImportedHistory, run: RunDirectory) -> dict[str, str]:
