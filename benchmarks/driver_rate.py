@@ -50,8 +50,8 @@ SEED = 1
 NODES = ("n1", "n2", "n3")
 
 
+# The records of each writer.
 Streams = dict[int, list[Record]]
-"""The records of each writer."""
 
 
 class Idle:

@@ -35,23 +35,20 @@ from harness.run.directory import BankRules
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
 
+# The share of the machine's memory: more would make it swap, which ends nothing and stops
+# everything.
 MEMORY_SHARE = 0.75
-"""The share of the machine's memory: more would make it swap, which ends nothing and stops
-everything.
-"""
 MEMORY_BASE_BYTES = 4 << 30
+# A history of ten million transactions takes 4.35 GB, some 10 bytes for each of its own.
 MEMORY_PER_BYTE = 64
-"""A history of ten million transactions takes 4.35 GB, some 10 bytes for each of its own."""
 
 TIME_BASE_S = 900.0
+# Ten million transactions take some four minutes on two cores, under load four times that.
 TIME_PER_MIB_S = 5.0
-"""Ten million transactions take some four minutes on two cores, under load four times that."""
 MEMORY_VARIABLE = "FIREDRILL_MEMORY_MIB"
 TIME_VARIABLE = "FIREDRILL_JUDGING_S"
+# The limit of attempts: an analysis that dies of three kernels in turn is not worth a fifth one.
 ATTEMPTS_MAX = 4
-"""The limit of attempts: an analysis that dies of three kernels in turn is not
-worth a fifth one.
-"""
 REPLY_MAX_BYTES = 256 << 20
 TRACE_CHARS = 20_000
 

@@ -30,8 +30,8 @@ COLORS = {
 }
 """Of the outcome, on a terminal; click leaves them out elsewhere."""
 DEFAULT_EXECUTOR = "auto"
+# A history of at most this many is judged in process before Spark has begun to start.
 SMALL_TRANSACTIONS = 50_000
-"""A history of at most this many is judged in process before Spark has begun to start."""
 
 
 @attrs.frozen(kw_only=True)

@@ -38,8 +38,8 @@ NOTE_CHARS = 400  # a sentence that names some runs
 DAEMON_LIMIT_S = 10  # a daemon that is slower than this would not carry a run
 
 
+# A callback about a sealed run, or an interrupted one (``True``): does its cluster stay up?
 Keep = Callable[[RunDirectory, bool], Awaitable[bool]]
-"""A callback about a sealed run, or an interrupted one (``True``): does its cluster stay up?"""
 
 
 def run_plan(

@@ -17,8 +17,8 @@ from typing import Any
 
 from harness.errors import BrokenPlugin, FiredrillError, HarnessError, UnknownPlugin
 
+# The entry point of the command ``firedrill``, which another distribution of its name lacks.
 COMMAND = "cli.entry:main"
-"""The entry point of the command ``firedrill``, which another distribution of its name lacks."""
 
 GROUPS = ("workloads", "faults", "checkers", "providers", "systems", "doctors")
 

@@ -50,6 +50,7 @@ def burdens(one: Active, active: Iterable[Active], node: str) -> frozenset[Mecha
 
 def grudge(active: Iterable[Active]) -> Grudge:
     """Every link that is to be cut now."""
+    # A fault that is healing gives up its own links, not those that another still cuts.
     return grudges.union(one.victims.grudge for one in active if not one.mending)
 
 
@@ -69,6 +70,7 @@ def observable(one: Active, active: Iterable[Active]) -> Victims:
         if other.fault.kind.silences_machine
         for node in other.victims.nodes
     ]
+    # Loss and delay are measured by round trips, which a cut either way silences.
     cut = _both_ways(grudge(others))
     return attrs.evolve(
         one.victims,
@@ -89,6 +91,7 @@ def healable(one: Active, active: Iterable[Active]) -> Victims:
     """
     every = tuple(active)
     others = [other for other in every if other is not one]
+    # A lossy link looks cut now and then: no probe of it proves a heal.
     shaped = _both_ways(shape.link for shape in shapes(others))
     seen = observable(one, every)
     return attrs.evolve(

@@ -91,6 +91,7 @@ class HardwareFault:
     async def prove(self, scene: Scene, victims: Victims) -> Proof:
         """Every target shows the effect."""
         looks = await node_faults.probe(scene, victims)
+        # A node that died of it has to come back under another boot before that is a heal.
         boots = {look.node: look.boot for look in looks if look.boot and not look.running}
         return await self._every(self.verbs.effective, scene, victims, boots)
 
@@ -104,6 +105,8 @@ class HardwareFault:
         """
         mended = await self._every(self.verbs.healed, scene, victims, {})
         runs = await node_faults.prove_runs(scene, victims)
+        # Whole copies elsewhere are what made the fault survivable: the next one must wait for
+        # them.
         if self.kind.destroys and mended.holds and runs.holds:
             lacking = await _lacking(scene)
             if lacking:
@@ -159,6 +162,7 @@ async def _endangered(scene: Scene, victims: Victims) -> str:
     """Why the victims must keep their data; empty where they need not."""
     looks = await together(scene.provider.probe(node) for node in scene.cluster.nodes)
     away = [look.node for look in looks if not look.running or look.paused or look.frozen]
+    # Up again is not whole again: a wiped node votes only once it has caught up.
     away.extend(scene.damaged())
     roles = await scene.system.roles(scene.cluster)
     if not roles.voters:
@@ -167,6 +171,7 @@ async def _endangered(scene: Scene, victims: Victims) -> str:
         left = [node for node in voters if node not in victims.nodes and node not in away]
         if len(left) <= len(voters) // 2:
             return f"of partition {partition} only {', '.join(left) or 'nobody'} would be left"
+    # Replicas that lag behind hold no copy of what the victims would lose.
     return "; ".join(await _lacking(scene))
 
 

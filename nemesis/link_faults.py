@@ -26,10 +26,9 @@ from nemesis import grudges, targets
 _NAMED_LINKS = 4
 
 
+# The links to cut when the first are the target among the second; the number decides what is
+# random. No links where there is nothing to cut.
 Cut = Callable[[tuple[str, ...], tuple[str, ...], int], Grudge]
-"""The links to cut when the first are the target among the second; the number decides what is
-random. No links where there is nothing to cut.
-"""
 
 
 @attrs.frozen(kw_only=True)

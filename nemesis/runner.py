@@ -43,6 +43,7 @@ def refuse_missing(
     inject; ``why`` gives the obstacle of some capabilities.
     """
     for kind in dict.fromkeys(planned.kind for planned in schedule):
+        # Sorted, so that every run of a plan is refused with the same sentence.
         for capability in sorted(faults[kind].kind.needs):
             if capability not in capabilities:
                 remedy = "leave it out or choose another provider"
@@ -107,6 +108,7 @@ class Nemesis:
         """Heal every fault in force and prove it; not to be called while ``run`` goes on.
         Idempotent: the next call tries a heal again that could not be proven.
         """
+        # A copy: each heal takes its fault out of the mapping.
         left = [active for _, active in sorted(self._active.items())]
         await together(self._mend(scene, active, final=True) for active in left)
 
@@ -117,9 +119,11 @@ class Nemesis:
         active = await self._claim(scene, number, planned)
         if active is None:
             return
+        # The hold counts from the begin of the injection, however long its proof takes.
         begun_ns = scene.clock.now_ns()
         if await self._break(scene, active):
             await scene.clock.sleep_until(begun_ns + int(planned.hold_s * NS_PER_S))
+        # Also a fault without an effect: what was tried may still take effect later.
         for _ in range(MEND_TRIES):
             if await self._mend(scene, active, final=False):
                 return
@@ -130,6 +134,7 @@ class Nemesis:
         skipped.
         """
         fault = self._faults[planned.kind]
+        # A leader may be missing for a moment, or a node be busy with the fault before.
         until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
         while True:
             roles = await self._roles(scene)
@@ -189,6 +194,7 @@ class Nemesis:
         if not proof.holds:
             lacking = "effect can't be shown" if proof.holds is None else "no effect"
             return self._unproven(scene, active, "effect", f"{lacking}: {proof.text}")
+        # The heal is proven by another boot than those that the fault met.
         active.victims = attrs.evolve(active.victims, boots=proof.boots)
         self._note(scene, active, FaultState.EFFECTIVE, proof.text)
         return True
@@ -221,6 +227,7 @@ class Nemesis:
         """
         if final or not active.mending:
             self._note(scene, active, FaultState.HEALING)
+        # From here on the union of cuts no longer holds this fault's links.
         active.mending = True
         try:
             await self._enforce(scene, active.victims)

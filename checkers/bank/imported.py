@@ -19,15 +19,18 @@ from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
 _READ, _WRITE, _ADD = 0, 1, 2
 _STEPS = ("r", "w", "add")
+# Stands for the transaction that set a bank up, where none is recorded.
 _NO_SET_UP = -1
-"""Stands for the transaction that set a bank up, where none is recorded."""
 
+# ``touched`` by a transfer, even by a failed one; ``moves`` counts the acknowledged transfers.
 ACCOUNTS = pa.schema([("key", pa.int64()), ("touched", pa.bool_()), ("moves", pa.int64())])
-"""``touched`` by a transfer, even by a failed one; ``moves`` counts the acknowledged transfers."""
 
+# Reads of accounts that no transfer touched.
 UNTOUCHED = pa.schema([("key", pa.int64()), ("txn", pa.int64())])
-"""Reads of accounts that no transfer touched."""
 
+# An account in which ``read`` saw a ``balance`` that is not from ``least`` to ``most``: ``held`` is
+# its balance when ``before`` read it, and ``transfers`` of those that moved money since lie wholly
+# between the two reads.
 MOVED = pa.schema(
     [
         ("key", pa.int64()),
@@ -40,10 +43,6 @@ MOVED = pa.schema(
         ("transfers", pa.int64()),
     ]
 )
-"""An account in which ``read`` saw a ``balance`` that is not from ``least`` to ``most``: ``held``
-is its balance when ``before`` read it, and ``transfers`` of those that moved money since lie wholly
-between the two reads.
-"""
 
 
 def add_up_imported(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

@@ -18,6 +18,8 @@ from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 _READ, _WRITE = 0, 1
 _STEPS = ("r", "w")
 
+# Reads of a bank by committed transactions: how many accounts each saw, how many of them held
+# nothing, their sum, the least balance and its account.
 READS = pa.schema(
     [
         ("bank", pa.int64()),
@@ -29,18 +31,16 @@ READS = pa.schema(
         ("least_key", pa.int64()),
     ]
 )
-"""Reads of a bank by committed transactions: how many accounts each saw, how many of them held
-nothing, their sum, the least balance and its account.
-"""
+# ``acked`` is the time of the first acknowledged set-up of the account, on the axis of the order.
 ACCOUNTS = pa.schema(
     [("bank", pa.int64()), ("key", pa.int64()), ("balance", pa.int64()), ("acked", pa.int64())]
 )
-"""``acked`` is the time of the first acknowledged set-up of the account, on the
-axis of the order.
-"""
 NEVER = np.iinfo(np.int64).max
 _ACCOUNT_READ, _ACCOUNT_WRITE, _ADD = 0, 1, 2
 _ACCOUNT_STEPS = ("r", "w", "add")
+# An account whose last read does not hold from ``least`` to ``most``: its first balance plus the
+# acknowledged ``transfers``, with and without those of unknown outcome. ``last`` is the transfer
+# that was acknowledged last.
 LOST = pa.schema(
     [
         ("key", pa.int64()),
@@ -52,10 +52,6 @@ LOST = pa.schema(
         ("last", pa.int64()),
     ]
 )
-"""An account whose last read does not hold from ``least`` to ``most``: its first balance plus the
-acknowledged ``transfers``, with and without those of unknown outcome. ``last`` is the transfer that
-was acknowledged last.
-"""
 
 
 def add_accounts(tables: Tables, setting: Setting) -> dict[str, pa.Table]:

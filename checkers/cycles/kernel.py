@@ -23,12 +23,13 @@ from checkers.engine.transactions import Transactions, transactions_of
 from harness.errors import InvariantError
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 
+# The limit of states that searches for simple cycles of one kind visit, all components together.
 SIMPLE_ALL_MAX = 20 * SIMPLE_MAX
-"""The limit of states that searches for simple cycles of one kind visit, all
-components together.
-"""
 GRAPH = pa.schema([("dependencies", pa.int64())])
 COUNTS = pa.schema([("anomaly", pa.string()), ("count", pa.int64())])
+# ``kind`` is ww, wr, rw, process or realtime. Key and element are those of dependencies: the
+# element that the target appended (ww, rw) or read last (wr; null where it came after the source's
+# append).
 STEPS = pa.schema(
     [
         ("anomaly", pa.string()),
@@ -41,10 +42,6 @@ STEPS = pa.schema(
         ("element", pa.int64()),
     ]
 )
-"""``kind`` is ww, wr, rw, process or realtime. Key and element are those of dependencies: the
-element that the target appended (ww, rw) or read last (wr; null where it came after the source's
-append).
-"""
 Row = dict[str, Any]
 
 

@@ -54,8 +54,8 @@ class Class:
         return other.base <= self.base
 
 
+# Each kind after all kinds that imply it.
 CLASSES = tuple(Class(base, order) for order in range(3) for base in range(5))
-"""Each kind after all kinds that imply it."""
 
 
 def allowed(core: Core, kind: Class) -> Bools:

@@ -31,19 +31,19 @@ from checkers.cycles.walks import (
 from checkers.engine.arrays import OK
 from checkers.engine.transactions import Transactions
 
+# The limit of states of one search, a second or two of work, once a cycle was found: beyond it the
+# shortest cycle so far is reported. Only components of many thousand transactions that hold cycles
+# of the kind, but no short one, reach the limit.
 STATES_MAX = 1_000_000
-"""The limit of states of one search, a second or two of work, once a cycle was found: beyond it the
-shortest cycle so far is reported. Only components of many thousand transactions that hold cycles of
-the kind, but no short one, reach the limit."""
+# The limit of states of a search for a simple cycle in a tangled component, the only search that is
+# not polynomial: beyond it the answer is that there is none.
 SIMPLE_MAX = 200_000
-"""The limit of states of a search for a simple cycle in a tangled component, the only search that
-is not polynomial: beyond it the answer is that there is none."""
 
+# Modes: an rw may follow; an rw came before; an rw must follow, it is the first step.
 CALM, AFTER_RW, BEGIN = range(3)
-"""Modes: an rw may follow; an rw came before; an rw must follow, it is the first step."""
 
+# A vertex, the mode, and whether a step along a process led here.
 State = tuple[int, int, bool]
-"""A vertex, the mode, and whether a step along a process led here."""
 
 
 @attrs.frozen(kw_only=True)

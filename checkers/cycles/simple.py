@@ -17,8 +17,8 @@ import numpy as np
 from checkers.cycles.graph import Edges, Kind
 from checkers.engine.arrays import Ints
 
+# A vertex, and whether an rw led to it.
 Node = tuple[int, bool]
-"""A vertex, and whether an rw led to it."""
 
 
 @attrs.frozen

@@ -23,10 +23,10 @@ from checkers.cycles.graph import Edges, Tails, graph_of
 from checkers.engine.arrays import OK, Bools, Ints, group_starts
 from checkers.engine.transactions import Transactions
 
+# The least number of transactions of a stretch: their graph has a few million numbers.
 STRETCH = 100_000
-"""The least number of transactions of a stretch: their graph has a few million numbers."""
+# The limit that lets the number of a stretch fit in 16 bits, which are sorted by counting.
 STRETCHES_MAX = 30_000
-"""The limit that lets the number of a stretch fit in 16 bits, which are sorted by counting."""
 
 
 def core_by_stretches(

@@ -9,8 +9,8 @@ from checkers.cycles.graph import Edges, Kind
 from checkers.engine.arrays import Bools, Ints
 from harness.errors import InvariantError
 
+# The number of pairs whose reachability is computed in one sweep, a bit each; 1 kB a vertex.
 WAVE = 8192
-"""The number of pairs whose reachability is computed in one sweep, a bit each; 1 kB a vertex."""
 
 
 def calm(edges: Edges) -> Bools:

@@ -56,10 +56,9 @@ LOGS_UNPROVEN = (
     "the controller died before it sealed the run, so that nothing shows that the logs of the "
     "nodes are what they wrote in it"
 )
+# Fields of a verdict for findings that are no anomalies, by the field of the part and of the
+# verdict.
 _TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
-"""Fields of a verdict for findings that are no anomalies, by the field of the part and of the
-verdict.
-"""
 
 ByKey = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
 

@@ -15,11 +15,11 @@ Bools = NDArray[np.bool_]
 
 OK, FAIL, INFO = 0, 1, 2
 TYPES = ("ok", "fail", "info")
+# The approximate number of rows and list elements in a cell: arrays of 1 to 16 MB.
 CELL = 2_000_000
-"""The approximate number of rows and list elements in a cell: arrays of 1 to 16 MB."""
 CELLS_MAX = 4096
+# A hash other than the one of splits: within a split, that one leaves little to choose.
 _MULTIPLIER = np.uint64(0xD6E8FEB86659FD93)
-"""A hash other than the one of splits: within a split, that one leaves little to choose."""
 
 
 def ints(table: pa.Table, name: str, null: int = 0) -> Ints:

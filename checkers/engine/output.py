@@ -16,10 +16,9 @@ from harness.errors import FiredrillError
 from harness.plugins import where
 from harness.protocols.checker import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
 
+# A callback with the name of each kernel or checker before it runs: it tells which one a process
+# died of.
 ENTERING: ContextVar[Callable[[str], None]] = ContextVar("ENTERING", default=lambda _name: None)
-"""A callback with the name of each kernel or checker before it runs: it tells which one a process
-died of.
-"""
 
 
 @attrs.frozen(kw_only=True)

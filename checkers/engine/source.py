@@ -99,9 +99,9 @@ class Source:
         return str(self._transactions_file.absolute()), tuple(names)
 
 
+# Columns of few names with many repetitions, read as dictionaries: otherwise a history of ten
+# million makes a hundred million small strings.
 _NAMES = ("kind", "type", "node", "error", "phase", "f")
-"""Columns of few names with many repetitions, read as dictionaries: otherwise a history of ten
-million makes a hundred million small strings."""
 
 
 def _read(file: Path, columns: list[str] | None = None) -> pa.Table:

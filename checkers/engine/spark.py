@@ -30,8 +30,8 @@ from harness.protocols.checker import KEY_COLUMNS, Kernel, Setting, Tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost.
 PIECE_ROWS = 250_000
-"""Rows of one IPC stream: some 10 MB, which the JVM copies at negligible cost."""
 
 _ENVELOPE = "split int, kernel string, output string, broken string, payload binary"
 _FIELDS = pa.schema(

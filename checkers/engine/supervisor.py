@@ -24,13 +24,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+# The deadline for killed processes to disappear: the kernel takes its time to free gigabytes.
 KILL_LIMIT_S = 10.0
-"""The deadline for killed processes to disappear: the kernel takes its time to free gigabytes."""
 KILL_PAUSE_S = 0.01
 END_LIMIT_S = KILL_LIMIT_S + 2.0
 EXIT_NOT_STARTED = 127
+# The offset of the exit code of a command that a signal ended, as in shells.
 EXIT_OF_SIGNAL = 128
-"""The offset of the exit code of a command that a signal ended, as in shells."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

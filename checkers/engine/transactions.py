@@ -13,11 +13,10 @@ from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from harness.protocols.checker import Setting, Tables
 
 NOBODY = -1
+# Pairs of a writer of unknown fate and a reader that saw one of its elements. The reader is -1
+# where it answered ok, which proves that the writer committed; a reader of unknown fate does so
+# once it is proven itself.
 OBSERVED = pa.schema([("writer", pa.int64()), ("reader", pa.int64())])
-"""Pairs of a writer of unknown fate and a reader that saw one of its elements. The reader is -1
-where it answered ok, which proves that the writer committed; a reader of unknown fate does so once
-it is proven itself.
-"""
 
 
 def committed(type_: NDArray[np.int8], tables: Tables) -> Bools:
@@ -57,8 +56,8 @@ def _spread(sure: Bools, writer: Ints, reader: Ints) -> None:
     sure[named[reached[reached < len(named)]]] = True
 
 
+# The table that ``prepared`` gives. With it, ``transactions_of`` costs nothing.
 PREPARED = "transactions.arrays"
-"""The table that ``prepared`` gives. With it, ``transactions_of`` costs nothing."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -17,8 +17,8 @@ from harness.protocols.fault_spans import fault_spans
 from harness.protocols.roles import Role, RoleKind, parse
 from harness.text import seconds
 
+# A leader's fault this near explains better than another fault that happens to be in force.
 NEAR_NS = 5_000_000_000
-"""A leader's fault this near explains better than another fault that happens to be in force."""
 FOREVER_NS = 2**62
 ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
 

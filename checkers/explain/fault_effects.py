@@ -19,12 +19,12 @@ from checkers.explain.attribution import windows
 from harness.history.records import EventKind
 from harness.protocols.roles import RoleKind, parsed
 
+# The event of a role's takeover; one of the metastorage has no partition.
 _ANSWER = {
     RoleKind.LEADER: EventKind.LEADER_ELECTED.value,
     RoleKind.PRIMARY: EventKind.LEASE_GRANTED.value,
     RoleKind.METASTORAGE_LEADER: EventKind.LEADER_ELECTED.value,
 }
-"""The event of a role's takeover; one of the metastorage has no partition."""
 
 
 @attrs.frozen(kw_only=True)

@@ -28,6 +28,7 @@ class Kind(enum.IntEnum):
     RW = 2
 
 
+# ``element`` is what was read (wr) or what the target appended (ww, rw).
 EDGES = pa.schema(
     [
         ("kind", pa.int8()),
@@ -37,12 +38,11 @@ EDGES = pa.schema(
         ("element", pa.int64()),
     ]
 )
-"""``element`` is what was read (wr) or what the target appended (ww, rw)."""
 
+# Readers (role 0) of a key's last known version, and appenders (role 1) beyond it.
 TAILS = pa.schema(
     [("role", pa.int8()), ("txn", pa.int32()), ("key", pa.int64()), ("element", pa.int64())]
 )
-"""Readers (role 0) of a key's last known version, and appenders (role 1) beyond it."""
 READER, APPENDER = 0, 1
 
 

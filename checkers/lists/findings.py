@@ -87,6 +87,7 @@ def suspects(ops: ListOps, versions: Versions) -> Seen:
     mine = _own_version(ops, versions)
     committed = ops.txns.committed[reads.txn]
     read = np.flatnonzero(
+        # Three ways to be suspicious: no prefix at all, reaching a bad element, or its own future.
         committed & (~versions.prefix | (reads.length > first_bad[reads.k]) | (reads.length > mine))
     )
     row, place = spread(reads.length[read])
@@ -101,6 +102,7 @@ def _first_bad(ops: ListOps, versions: Versions) -> Ints:
     """
     append = versions.append
     writer = ops.appends.txn[append] if len(ops.appends.txn) else append
+    # Of unknown fate (info) is no anomaly: to be read is how it shows that it took effect.
     bad = np.flatnonzero((append < 0) | (ops.txns.type[writer] == FAIL))
     first = versions.repeats_at.copy()
     np.minimum.at(first, versions.k[bad], versions.position[bad])
@@ -111,6 +113,7 @@ def _own_version(ops: ListOps, versions: Versions) -> Ints:
     """Return per read the lowest version position of an append that its transaction
     makes after it.
     """
+    # A read without an own append behind it can't see its own future.
     mine = np.full(len(ops.reads.txn), NEVER)
     read, append = _pairs(ops)
     later = ops.appends.pos[append] > ops.reads.pos[read]
@@ -124,6 +127,7 @@ def _pairs(ops: ListOps) -> tuple[Ints, Ints]:
     """Return every (read, append) of one transaction on one key, as rows of the reads and the
     appends.
     """
+    # One number for (key, transaction), so that a bisection finds all pairs at once.
     n = max(len(ops.txns.type), 1)
     order = np.lexsort((ops.appends.txn, ops.appends.k))
     code = ops.appends.k[order] * n + ops.appends.txn[order]
@@ -184,6 +188,7 @@ def intermediate_reads(ops: ListOps) -> pa.Table:
     element = ops.elements[reads.start[read] + reads.length[read] - 1]
     append = ops.writer(reads.k[read], element)
     writer = _writer(ops, append)
+    # Its own intermediate state a transaction may see.
     bad = (append >= 0) & (writer != reads.txn[read])
     bad[bad] = ~_final(ops)[append[bad]]
     return rows(ops, "G1b", reads.k[read[bad]], reads.txn[read[bad]], writer[bad], element[bad])
@@ -192,6 +197,7 @@ def intermediate_reads(ops: ListOps) -> pa.Table:
 def _final(ops: ListOps) -> Bools:
     """Mark each append that is its transaction's last one to its key."""
     appends = ops.appends
+    # Positions backwards: the first of each group is then the last append.
     order = np.lexsort((-appends.pos, appends.txn, appends.k))
     final = np.zeros(len(order), dtype=np.bool_)
     final[order] = group_starts(appends.k[order], appends.txn[order])
@@ -205,6 +211,7 @@ def dirty_updates(ops: ListOps, versions: Versions) -> pa.Table:
     """
     writer = _writer(ops, versions.append)
     type_ = np.where(versions.append >= 0, ops.txns.type[writer], -1)
+    # Appends of unknown fate are skipped: they may count as either, and accuse nobody.
     told = np.flatnonzero((type_ == OK) | (type_ == FAIL))
     a, b = told[:-1], told[1:]
     pick = (type_[a] == FAIL) & (type_[b] == OK) & (versions.k[a] == versions.k[b])
@@ -224,6 +231,7 @@ def _about(
 ) -> pa.Table:
     """Return findings of single elements: the first of each read."""
     chosen = np.flatnonzero(pick)
+    # One finding a read: a list that diverges early would repeat it for all its elements.
     chosen = chosen[np.lexsort((seen.place[chosen], seen.read[chosen]))]
     chosen = chosen[group_starts(seen.read[chosen])]
     read = seen.read[chosen]

@@ -15,9 +15,12 @@ from checkers.lists.ops import ListOps
 from checkers.lists.versions import CHUNK
 from harness.protocols.checker import Setting, Tables
 
+# The phase of a run in which every key is read once more, after all is healed and quiet.
 FINAL_READS = "final-reads"
-"""The phase of a run in which every key is read once more, after all is healed and quiet."""
 
+# ``read`` is the transaction whose read misses the value, ``read_ns`` the time of its invocation.
+# ``seen`` is the last transaction that read the value and began after its acknowledgement; null
+# where there is none, as in every history without final reads.
 LOST = pa.schema(
     [
         ("key", pa.int64()),
@@ -31,10 +34,6 @@ LOST = pa.schema(
         ("seen", pa.int64()),
     ]
 )
-"""``read`` is the transaction whose read misses the value, ``read_ns`` the time of its invocation.
-``seen`` is the last transaction that read the value and began after its acknowledgement; null where
-there is none, as in every history without final reads.
-"""
 
 
 def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.Table]:
@@ -49,7 +48,9 @@ def lost_writes(ops: ListOps, tables: Tables, setting: Setting) -> dict[str, pa.
     last = _last_reads(ops)
     acked = np.flatnonzero(ops.txns.type[ops.appends.txn] == OK)
     witness = last[ops.appends.k[acked]]
+    # Without any read the place -1 would be an index error, not a last row.
     started = ops.txns.start[ops.reads.txn[witness]] if len(ops.reads.txn) else witness
+    # Concurrent reads may rightly miss it: only one that began after the acknowledgement tells.
     judged = (witness >= 0) & (started > ops.txns.finish[ops.appends.txn[acked]])
     present = _present(ops, last[last >= 0])
     missed = acked[judged & ~present[acked]]
@@ -77,6 +78,8 @@ def _never_shown(ops: ListOps, missed: Ints, last: Ints, final_ns: int | None) -
     lost = ~seen
     if final_ns is not None:
         ended = ops.txns.start[ops.reads.txn[last[ops.appends.k[missed]]]] >= final_ns
+        # Final reads see no faults and no writes: what they miss is gone, even if it was seen
+        # before.
         lost |= ended & (started < final_ns)
     return missed[lost], np.where(seen, shown, -1)[lost]
 
@@ -86,12 +89,14 @@ def _last_shown(ops: ListOps, missed: Ints) -> Ints:
     after the first acknowledgement of these appends in its key; -1 for none.
     """
     reads, start = ops.reads, ops.txns.start
+    # Keys without a missed append stay at the maximum, so that none of their reads is expanded.
     since = np.full(len(ops.keys), np.iinfo(np.int64).max)
     np.minimum.at(since, ops.appends.k[missed], ops.txns.finish[ops.appends.txn[missed]])
     rows = np.flatnonzero((start[reads.txn] > since[reads.k]) & (ops.txns.type[reads.txn] == OK))
     # In the order of invocation, so that the greatest place is the latest read.
     rows = rows[np.lexsort((rows, start[reads.txn[rows]]))]
     latest = np.full(len(ops.appends.txn), -1)
+    # In parts: the elements of all reads of a key are the square of its appends.
     for part in batches(reads.length[rows], CHUNK):
         place, within = spread(reads.length[rows[part]])
         read = rows[part][place]
@@ -114,6 +119,7 @@ def _last_reads(ops: ListOps) -> Ints:
         started = txns.start[reads.txn[rows]]
         groups = np.flatnonzero(group_starts(reads.k[rows]))
         latest = np.zeros(len(ops.keys), dtype=np.int64)
+        # By time of invocation, not by length: a stale read may be longer than a lost one.
         latest[reads.k[rows[groups]]] = np.maximum.reduceat(started, groups)
         # Reads are sorted by (key, transaction, position), and the last assignment stays.
         rows = rows[started == latest[reads.k[rows]]]
@@ -158,5 +164,6 @@ def _partitions(micro_ops: pa.Table, keys: Ints) -> pa.Array:
     """Return the partition of each key, null where the store does not report it."""
     if not len(keys) or "partition" not in micro_ops.column_names:
         return pa.nulls(len(keys), pa.int32())
+    # Any operation on the key tells its partition: the hash does not change in a run.
     at = pc.index_in(pa.array(keys, pa.int64()), value_set=micro_ops.column("key").combine_chunks())
     return pc.take(micro_ops.column("partition").combine_chunks(), at).cast(pa.int32())

@@ -74,6 +74,7 @@ class _Codes:
         low, high = (int(element.min()), int(element.max())) if len(element) else (0, 0)
         span = high - low + 1
         ranks = None
+        # Only for keys with elements far apart, as of an imported history: ranks cost a sort.
         if span * (int(k.max(initial=0)) + 1) >= 2**62:
             ranks = np.unique(element)
             low, span = 0, len(ranks)
@@ -91,9 +92,11 @@ class _Codes:
             known = self.ranks[rank] == element
             element = rank
         else:
+            # Elements out of range would wrap into the codes of another key.
             known = (element >= self.low) & (element <= self.low + self.span - 1)
             element = np.where(known, element, self.low)
         wanted = k * self.span + (element - self.low)
+        # Bisection gives one past the end for what is greater than all.
         row = np.minimum(np.searchsorted(self.codes, wanted), len(self.codes) - 1)
         return np.where(known & (self.codes[row] == wanted), row, -1)
 
@@ -115,6 +118,7 @@ def list_ops(tables: Tables, setting: Setting) -> ListOps:
     # Stable: within a key the rows stay in the order of (transaction, position).
     read = read[np.argsort(k[read], kind="stable")]
     append = np.flatnonzero(f == 1)
+    # Sorted once: every inference looks appends up by (key, element).
     append_codes, order = _Codes.of(k[append], ints(table, "value")[append])
     append = append[order]
     appends = Appends(

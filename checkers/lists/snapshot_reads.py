@@ -22,9 +22,11 @@ from checkers.lists.versions import NEVER, Versions
 from harness.clock import NS_PER_S
 from harness.protocols.checker import Exchange, Kernel, Setting, Tables
 
+# The number of versions of a key that a snapshot read saw.
 SEEN = pa.schema([("txn", pa.int64()), ("key", pa.int64()), ("count", pa.int64())])
-"""The number of versions of a key that a snapshot read saw."""
 
+# The positions of a transaction's first and last version of a key, and the last one's element; an
+# append that no read shows comes after all others.
 WRITTEN = pa.schema(
     [
         ("writer", pa.int64()),
@@ -34,8 +36,6 @@ WRITTEN = pa.schema(
         ("element", pa.int64()),
     ]
 )
-"""The positions of a transaction's first and last version of a key, and the last one's element; an
-append that no read shows comes after all others."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -149,9 +149,9 @@ def _written(ops: ListOps, some: _Snapshots, place: Ints) -> pa.Table:
     return pa.Table.from_arrays([pa.array(column) for column in columns], schema=WRITTEN)
 
 
+# The number of pairs of a snapshot and a writer in one batch, some 300 MB; more where a single
+# process has more.
 CHUNK = 4_000_000
-"""The number of pairs of a snapshot and a writer in one batch, some 300 MB; more where a single
-process has more."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

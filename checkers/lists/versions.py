@@ -8,8 +8,8 @@ import numpy as np
 from checkers.engine.arrays import Bools, Ints, batches, group_starts, spread
 from checkers.lists.ops import ListOps
 
+# The number of list elements compared at once: some 100 MB of temporaries.
 CHUNK = 4_000_000
-"""The number of list elements compared at once: some 100 MB of temporaries."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -85,6 +85,7 @@ def _longest(ops: ListOps) -> Ints:
         groups = np.flatnonzero(group_starts(k))
         most = np.zeros(len(ops.keys), dtype=np.int64)
         most[k[groups]] = np.maximum.reduceat(length, groups)
+        # The earliest of equals, so that any executor names the same read in a finding.
         rows = committed[length == most[k]]
         rows = rows[group_starts(reads.k[rows])]
         longest[reads.k[rows]] = rows
@@ -93,6 +94,7 @@ def _longest(ops: ListOps) -> Ints:
 
 def _repeated(k: Ints, element: Ints) -> Bools:
     """Mark every element that came before in the same key's list."""
+    # Ties by place: of equal elements the first in the list is no repetition.
     order = np.lexsort((np.arange(len(k)), element, k))
     repeated = np.zeros(len(k), dtype=np.bool_)
     repeated[order] = ~group_starts(k[order], element[order])
@@ -107,6 +109,7 @@ def _prefixes(ops: ListOps, longest: Ints) -> Bools:
     room = np.where(target >= 0, reads.length[np.maximum(target, 0)], 0)
     prefix = reads.length <= room
     for part in batches(np.where(prefix, reads.length, 0), CHUNK):
+        # Element by element, but in parts: lists of a hot key expand to many times the history.
         row, place = spread(np.where(prefix[part], reads.length[part], 0))
         row += part.start
         mine = ops.elements[reads.start[row] + place]

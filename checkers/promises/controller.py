@@ -17,11 +17,11 @@ from harness.outcome import Outcome
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.text import seconds
 
+# One stall of this length exceeds a failover of a store: the run shows nothing about that time.
 STALL_NS = 2_000_000_000
-"""One stall of this length exceeds a failover of a store: the run shows nothing about that time."""
 LATE_NS = 250_000_000
+# The share of time in seconds with such a delay above which latencies are the controller's own.
 LATE_SHARE = 0.1
-"""The share of time in seconds with such a delay above which latencies are the controller's own."""
 
 
 @attrs.frozen

@@ -21,8 +21,8 @@ from harness.text import seconds
 
 _NO_PARTITION = -1  # in which only nodes of unknown roles vote
 
+# Anomalies that no loss of a majority excuses.
 STILL_COUNTS = OF_NODES | OF_SERVICE
-"""Anomalies that no loss of a majority excuses."""
 
 
 def excuse(setting: Setting, faults: pa.Table) -> str:

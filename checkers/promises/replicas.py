@@ -31,8 +31,8 @@ from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Settin
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
+# The name and the sentence of each anomaly.
 Found = Iterator[tuple[str, str]]
-"""The name and the sentence of each anomaly."""
 
 
 @attrs.frozen

@@ -45,6 +45,8 @@ SHOWN_CHARS = 400  # of a line, kept
 BATCH_LINES = 4096  # matched at once: at most 16 MB
 NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
 KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
+# One row a matching line, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from 1,
+# ``file`` is relative to the run directory, ``total`` counts the pattern's matches there.
 SCHEMA = pa.schema(
     [
         ("node", pa.string()),
@@ -56,8 +58,6 @@ SCHEMA = pa.schema(
         ("total", pa.int64()),
     ]
 )
-"""One row a matching line, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from 1,
-``file`` is relative to the run directory, ``total`` counts the pattern's matches there."""
 
 
 @attrs.frozen

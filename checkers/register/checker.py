@@ -29,6 +29,8 @@ from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.verdict import Anomaly
 
+# ``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if it has a write
+# that may have taken effect, and a read that answered and could have seen it.
 KEYS = pa.schema(
     [
         ("key", pa.int64()),
@@ -37,11 +39,8 @@ KEYS = pa.schema(
         ("tested", pa.bool_()),
     ]
 )
-"""``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if it has a write
-that may have taken effect, and a read that answered and could have seen it.
-"""
+# The number of writers that an example names beside the operation that nothing explains.
 MENTIONED_MAX = 4
-"""The number of writers that an example names beside the operation that nothing explains."""
 NO_EVIDENCE = "vacuous: no register that was written was read, so nothing was tested"
 Row = dict[str, Any]
 

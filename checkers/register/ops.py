@@ -15,11 +15,13 @@ from harness.protocols.checker import Setting, Tables
 READ, WRITE, CAS = 0, 1, 2
 _STEPS = ("r", "w", "cas")
 
+# The value of a register before its first write, among values that are numbered from 0.
 INITIAL = -1
-"""The value of a register before its first write, among values that are numbered from 0."""
+# The end of an operation of unknown outcome.
 NEVER = np.iinfo(np.int64).max
-"""The end of an operation of unknown outcome."""
 
+# One row a contradiction; ``form`` says which, and with it the meaning of the other columns. A null
+# value is that of a register before its first write.
 FINDINGS = pa.schema(
     [
         ("anomaly", pa.string()),
@@ -31,9 +33,6 @@ FINDINGS = pa.schema(
         ("held", pa.list_(pa.int64())),
     ]
 )
-"""One row a contradiction; ``form`` says which, and with it the meaning of the other columns. A
-null value is that of a register before its first write.
-"""
 
 
 @attrs.frozen(kw_only=True, eq=False)

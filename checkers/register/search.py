@@ -15,11 +15,10 @@ import attrs
 
 from checkers.register.ops import CAS, INITIAL, NEVER, READ
 
+# Configurations tried for each operation of a key, beside the limit that is given. Ten clients of
+# one key need some 60 an operation: the number of open operations makes a history hard, not its
+# length. A key that needs more is undecided.
 CONFIGURATIONS_EACH = 200
-"""Configurations tried for each operation of a key, beside the limit that is given. Ten clients of
-one key need some 60 an operation: the number of open operations makes a history hard, not its
-length. A key that needs more is undecided.
-"""
 
 
 @attrs.frozen

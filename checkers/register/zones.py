@@ -26,8 +26,8 @@ import pyarrow as pa
 from checkers.engine.arrays import Bools, Ints, group_starts
 from checkers.register.ops import FINDINGS, INITIAL, NEVER, READ, WRITE, Ops
 
+# The begin and end of the virtual write of the initial value.
 BEFORE = np.iinfo(np.int64).min
-"""The begin and end of the virtual write of the initial value."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -17,9 +17,9 @@ CELL_LIMIT_S = 120.0  # wall time of a simulated one; usual ones take a few seco
 MAX_REASONS = 8  # of one cell, in the ledger; the run directory has them all
 MAX_REASON_CHARS = 500
 LIVENESS = "liveness"
+# Anomalies that do not count in a search for a cause: that a node dies of a bug, or stands still,
+# says nothing about its effect on data.
 CRASHES = frozenset({LIVENESS, "node-exit", "panic"})
-"""Anomalies that do not count in a search for a cause: that a node dies of a bug, or stands still,
-says nothing about its effect on data."""
 
 
 @attrs.frozen(kw_only=True)

@@ -35,9 +35,9 @@ from harness.campaigns.ledger import Ledger
 from harness.clock import machine_s
 from harness.errors import HarnessBug
 
+# Cells that are chosen before the first of them has its result: one that uses up its time must not
+# leave the other workers idle for long.
 AHEAD = 64
-"""Cells that are chosen before the first of them has its result: one that uses up its time must not
-leave the other workers idle for long."""
 RESULT_MAX_BYTES = 1 << 20  # of what a worker sends; the parent holds some thousand results
 LAST_WORDS_BYTES, LAST_WORDS_CHARS = 1 << 16, 300  # of its standard error: kept, and told
 _FATAL = "Fatal Python error"  # faulthandler's first words
@@ -46,12 +46,12 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _CHUNK_BYTES = 1 << 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+# Returns the next cell; ``None`` where there is none until another result is delivered.
 Choose = Callable[[], Cell | None]
-"""Returns the next cell; ``None`` where there is none until another result is delivered."""
+# A callback about the directory of a run, as soon as there is one.
 RunStarted = Callable[[Path], None]
-"""A callback about the directory of a run, as soon as there is one."""
+# Runs and judges one cell. What it raises is the result of a failed cell.
 Work = Callable[[Cell, RunStarted], CellResult]
-"""Runs and judges one cell. What it raises is the result of a failed cell."""
 
 
 def in_turn(cells: Iterable[Cell]) -> Choose:

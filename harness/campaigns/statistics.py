@@ -9,8 +9,8 @@ from harness.campaigns.cell import CellResult
 CONFIDENCE = 0.95
 METHOD = f"Clopper-Pearson, {CONFIDENCE:.0%} confidence"
 
+# Whether a result is a finding of what the campaign looks for.
 Hit = Callable[[CellResult], bool]
-"""Whether a result is a finding of what the campaign looks for."""
 
 
 def bounds(found: int, times: int) -> tuple[float, float]:

@@ -12,22 +12,21 @@ import attrs
 
 from harness.clock import RunClock
 from harness.conform.result import CheckFailure, CheckHang, NotTried
+from harness.driving.flight import CLIENT_BUG, Ending, Flight, Ops, attempt, failed
+from harness.driving.slots import Slot
 from harness.errors import FiredrillError, HarnessError
-from harness.history.records import MicroOp, OpType, Phase, StoreEvent
+from harness.history.records import Invoke, MicroOp, OpType, Phase, StoreEvent, Value
 from harness.protocols.client import (
     DEADLINE,
     READ_WRITE,
     Client,
-    StoreError,
     Tx,
-    classify,
     unanswered,
 )
 from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, Roles, System
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 
 T = TypeVar("T")
-Value = int | tuple[int, ...] | None
 
 READ, WRITE, APPEND = "r", "w", "append"
 OP_LIMIT_S = 5.0  # of one operation, where no fault is in force
@@ -63,15 +62,6 @@ class AttemptResult:
             return "ok"
         text = f": {self.text}" if self.text else ""
         return f"{self.type.value} at {self.phase} ({self.error}{text})"
-
-
-@attrs.define(eq=False)
-class _Way:
-    """The progress of an attempt."""
-
-    phase: Phase = "connect"
-    client: Client | None = None
-    tx: Tx | None = None
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -139,32 +129,27 @@ class Bench:
         """Run one operation as the driver does: cancelled at its limit, classified by (phase,
         code). Without ``client`` it has a connection of its own.
         """
-        way = _Way(client=client)
-        done = await self.give_up(self._attempt(way, node, steps, kind, limit_s), limit_s)
-        if done is None:
-            done = AttemptResult(type=unanswered(way.phase), phase=way.phase, error=DEADLINE)
-        if client is None and way.client is not None:
-            await self.close(way.client)
+        process = self.number()
+        flight = Flight(
+            invoke=Invoke(
+                index=0, process=process, kind=kind, node=node, intended_ns=0, at_ns=0, wall_ns=0,
+                ops=steps,
+            ),
+            slot=Slot(number=0, process=process, client=client),
+            deadline_s=asyncio.get_running_loop().time() + limit_s,
+        )  # fmt: skip
+        work, ended = await _over(attempt(flight, self.system, self.cluster, perform), limit_s)
+        if not work.done():
+            raise CheckFailure(f"a call went on for {CANCEL_LIMIT_S:g} s after it was cancelled")
+        if ended:
+            done = self._noted(flight.phase, work.result())
+            if not done.ok and flight.phase == "step" and flight.tx is not None:
+                await self.give_up(self._rollback(flight.tx), CANCEL_LIMIT_S)
+        else:
+            done = AttemptResult(type=unanswered(flight.phase), phase=flight.phase, error=DEADLINE)
+        if client is None and flight.slot.client is not None:
+            await self.close(flight.slot.client)
         return done
-
-    async def _attempt(
-        self, way: _Way, node: str, steps: tuple[MicroOp, ...], kind: str, limit_s: float
-    ) -> AttemptResult:
-        deadline_s = asyncio.get_running_loop().time() + limit_s
-        try:
-            way.client = way.client or await self.connect(node)
-            way.phase = "begin"
-            way.tx = await way.client.begin(kind, deadline_s)
-            way.phase = "step"
-            values = await perform(way.tx, steps)
-            way.phase = "commit"
-            await way.tx.commit()
-            return AttemptResult(type=OpType.OK, phase=way.phase, values=values)
-        except Exception as error:
-            done = self.judged(way.phase, error)
-            if way.phase == "step" and way.tx is not None:
-                await self.give_up(self._rollback(way.tx), CANCEL_LIMIT_S)
-            return done
 
     async def _rollback(self, tx: Tx) -> None:
         try:
@@ -174,14 +159,23 @@ class Bench:
 
     def judged(self, phase: Phase, error: Exception) -> AttemptResult:
         """Classify ``error`` as the driver does, and remember its code."""
-        if not isinstance(error, StoreError):
-            self.strangers.append(f"{type(error).__name__} in {phase}: {error}")
-            return AttemptResult(
-                type=OpType.INFO, phase=phase, error=type(error).__name__, text=str(error)
-            )
-        self.codes.setdefault(error.code, phase)
-        type_ = classify(phase, error.code, self.system.errors)
-        return AttemptResult(type=type_, phase=phase, error=error.code, text=error.message[:200])
+        return self._noted(phase, failed(phase, error, self.system.errors))
+
+    def _noted(self, phase: Phase, ending: Ending) -> AttemptResult:
+        error = ending.error or ""
+        if ending.is_client_bug:  # its place in the adapter's code is for histories
+            error = error.removeprefix(CLIENT_BUG).partition(" at ")[0]
+        if ending.is_client_bug:
+            self.strangers.append(f"{error} in {phase}: {ending.text}")
+        elif error:
+            self.codes.setdefault(error, phase)
+        return AttemptResult(
+            type=ending.type,
+            phase=phase,
+            values=tuple(op.value for op in ending.ops or () if op.f == READ),
+            error=error,
+            text=ending.text,
+        )
 
     async def close(self, client: Client) -> None:
         """Close the connection. Raises ``CheckFailure`` where that raises or waits."""
@@ -368,13 +362,14 @@ async def _over(work: Awaitable[T], limit_s: float) -> tuple[asyncio.Future[T], 
     return task, bool(done)
 
 
-async def perform(tx: Tx, steps: tuple[MicroOp, ...]) -> tuple[Value, ...]:
-    """Do ``steps`` without committing; the values of the reads."""
-    values: list[Value] = []
+async def perform(tx: Tx, steps: Ops) -> Ops:
+    """Do ``steps`` without committing; they are returned with what was read."""
+    observed = []
     for step in steps:
         if step.f == READ:
-            values.append(await tx.read(step.key))
+            observed.append(MicroOp(READ, step.key, await tx.read(step.key)))
         elif isinstance(step.value, int):
             verb = tx.write if step.f == WRITE else tx.append
             await verb(step.key, step.value)
-    return tuple(values)
+            observed.append(step)
+    return tuple(observed)

@@ -30,6 +30,7 @@ class Check:
     limit_s: float = 120.0
 
 
+# Before any node runs.
 BEFORE = (
     Check(
         name="declaration",
@@ -46,8 +47,8 @@ BEFORE = (
         run=talking.set_up_deadline,
     ),
 )
-"""Before any node runs."""
 
+# On a cluster that is set up.
 UP = (
     Check(name="serves", relies="a cluster that is set up serves everywhere", run=talking.serves),
     Check(
@@ -105,11 +106,10 @@ UP = (
     Check(name="events", relies="events are told once, on the run's clock", run=declared.events),
     Check(name="codes", relies="each error is a StoreError with a row", run=declared.codes),
 )
-"""On a cluster that is set up."""
 
 SUITE = BEFORE + UP
+# Those of ``UP`` that only judge the answers recorded so far.
 WITHOUT_CLUSTER = ("events", "codes")
-"""Those of ``UP`` that only judge the answers recorded so far."""
 
 
 async def conform(bench: Bench, chosen: Sequence[str] = ()) -> AsyncGenerator[Result]:

@@ -221,7 +221,7 @@ class Driver:
         if self._failure is not None:  # its invocation may not be written
             return
         try:
-            ending = await attempt(flight, self._system, self._cluster, self._workload)
+            ending = await attempt(flight, self._system, self._cluster, self._workload.execute)
             if flight.over:
                 self._note_late(flight, ending)
                 return

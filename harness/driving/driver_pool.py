@@ -114,6 +114,7 @@ class DriverProcess:
 
     def send(self, order: Order) -> None:
         """Send ``order``, if the process still reads its input."""
+        # A process that is gone is found by its answer's end: here is nothing to report.
         if self.process.stdin is not None and not self.process.stdin.is_closing():
             with contextlib.suppress(OSError):
                 self.process.stdin.write(protocol.line(order))
@@ -130,6 +131,7 @@ class DriverProcess:
     async def _answer(self) -> bool:
         while True:
             match await self._hear():
+                # Between order and answer: the display and the controller's health want them live.
                 case protocol.Tally(counts=counts, strain=strain):
                     self._count(counts)
                     self._strain = self._strain.and_also(strain)
@@ -145,6 +147,7 @@ class DriverProcess:
         assert self.process.stdout is not None, "it was started with a pipe"  # noqa: S101
         try:
             text = await self.process.stdout.readline()
+            # A line without its end is that of a process that died while it wrote.
             if text.endswith(b"\n"):
                 return protocol.WORDS.decode(text)
         except (ValueError, msgspec.DecodeError) as error:  # a line too long, or no message
@@ -172,10 +175,12 @@ class DriverProcess:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_LIMIT_S):
+                    # Its pipe may be full: a process that can't write would never exit.
                     while await self._read_on():
                         pass
                     await self.process.wait()
         finally:
+            # Also after an error here: no driver process outlives its run.
             if self.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     self.process.kill()
@@ -250,12 +255,14 @@ class DriverPool:
             except OSError as error:
                 raise HarnessError(f"driver process {number} can't be started: {error}") from error
             self._members.append(DriverProcess(number, process, self._observe))
+        # The text, not the path: all processes read the same plan, whatever becomes of the file.
         plan = await asyncio.to_thread(self._plan.read_text)
         await together(self._enlisted(member, plan) for member in self._members)
 
     async def drive(self, until_ns: int) -> None:
         """See ``Load``. Returns early when a process is lost."""
         limit_s = self._limit_s(until_ns)
+        # One alone: a store is prepared once, before any other transaction.
         first = [(self._members[0], protocol.First(until_ns=until_ns))]
         if await self._all(first, limit_s):
             main = protocol.Main(until_ns=until_ns)
@@ -265,6 +272,7 @@ class DriverPool:
         """See ``Load``. Every process reads its share of the keys."""
         if self._trouble:
             return False
+        # Of all processes: a key that two of them wrote is read once.
         keys = sorted({key for member in self._members for key in member.touched})
         shares = [tuple(keys[n :: self._count]) for n in range(self._count)]
         reads = [
@@ -284,6 +292,7 @@ class DriverPool:
             chunks=str(self._chunks),
             number=member.number,
             of=self._count,
+            # CLOCK_MONOTONIC is the host's, so one origin puts all times on one axis.
             origin_s=self._clock.loop_time(0),
             run_id=self._run_id,
         )
@@ -297,11 +306,13 @@ class DriverPool:
             asyncio.ensure_future(member.ask(order, limit_s)): member for member, order in work
         }
         try:
+            # On the first loss: whatever the others still do can't be judged.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             if not all(task.done() for task in tasks):
                 for member, _ in work:
                     member.send(protocol.Halt())
+                # They record what they have open before they answer.
                 await asyncio.wait(tasks, timeout=HALT_LIMIT_S)
             done = [await self._over(task, member) for task, member in tasks.items()]
         return all(done)

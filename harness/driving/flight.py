@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import msgspec
@@ -17,13 +17,14 @@ import msgspec
 from harness.driving.slots import Slot
 from harness.history.records import Invoke, MicroOp, OpType, Phase
 from harness.plugins import where
-from harness.protocols.client import Client, StoreError, Tx, classify
+from harness.protocols.client import Client, ErrorMeaning, StoreError, Tx, classify
 from harness.protocols.cluster import Cluster, System
-from harness.protocols.workload import Workload
 
 MAX_TEXT = 200  # characters of a client's message in a note
 INTERRUPTED = "interrupted"
 CLIENT_BUG = "client-bug:"
+Ops = tuple[MicroOp, ...]
+Execute = Callable[[Tx, Ops], Awaitable[Ops]]
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -74,7 +75,7 @@ class Flight:
             return None
 
 
-async def attempt(flight: Flight, system: System, cluster: Cluster, workload: Workload) -> Ending:
+async def attempt(flight: Flight, system: System, cluster: Cluster, execute: Execute) -> Ending:
     """Take ``flight`` through connect, begin, step and commit, once.
 
     Never raises an exception of the client: an error of the store is classified, anything else is a
@@ -86,19 +87,16 @@ async def attempt(flight: Flight, system: System, cluster: Cluster, workload: Wo
         flight.enter("begin")
         tx = flight.tx = await client.begin(flight.invoke.kind, flight.deadline_s)
         flight.enter("step")
-        observed = await workload.execute(tx, flight.invoke.ops)
+        observed = await execute(tx, flight.invoke.ops)
         flight.enter("commit")
         committed = await tx.commit()
         return Ending(type=OpType.OK, ops=observed, commit_ts=committed.commit_ts)
-    except StoreError as error:
-        type_ = classify(flight.phase, error.code, system.errors)
-        return Ending(type=type_, error=error.code, text=error.message[:MAX_TEXT])
     except asyncio.CancelledError as error:
         if flight.over:
             raise
-        return _client_bug(error)
+        return failed(flight.phase, error, system.errors)
     except Exception as error:
-        return _client_bug(error)
+        return failed(flight.phase, error, system.errors)
 
 
 async def _connect(flight: Flight, system: System, cluster: Cluster) -> Client:
@@ -111,7 +109,11 @@ async def _connect(flight: Flight, system: System, cluster: Cluster) -> Client:
     return client
 
 
-def _client_bug(error: BaseException) -> Ending:
+def failed(phase: Phase, error: BaseException, table: dict[str, ErrorMeaning]) -> Ending:
+    """How an attempt ended that raised ``error`` in ``phase``."""
+    if isinstance(error, StoreError):
+        type_ = classify(phase, error.code, table)
+        return Ending(type=type_, error=error.code, text=error.message[:MAX_TEXT])
     code = f"{CLIENT_BUG}{type(error).__name__}"
     if place := where(error):
         code += f" at {place}"

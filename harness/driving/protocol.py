@@ -13,8 +13,8 @@ from harness.history.records import OpType
 from harness.protocols.cluster import Address, Cluster
 from harness.run.controller_health import LoopStats
 
+# A million keys fit, which is more than a run's final reads get through.
 MAX_LINE_BYTES = 64 << 20
-"""A million keys fit, which is more than a run's final reads get through."""
 
 Places = dict[str, dict[str, Address]]
 

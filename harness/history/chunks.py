@@ -41,17 +41,17 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Some ten thousand operations: the most that a crash of the machine may lose.
 CHUNK_BYTES = 8 << 20
-"""Some ten thousand operations: the most that a crash of the machine may lose."""
 
+# How many times ``CHUNK_BYTES`` a chunk may grow to while the one before is being synced.
 OVERGROWN = 8
-"""How many times ``CHUNK_BYTES`` a chunk may grow to while the one before is being synced."""
 
+# A disk that takes longer for one chunk is as good as gone.
 SYNC_LIMIT_S = 60.0
-"""A disk that takes longer for one chunk is as good as gone."""
 
+# Room kept for the end of a run on a full disk: open operations, heals, marks, the manifest.
 RESERVE_BYTES = 16 << 20
-"""Room kept for the end of a run on a full disk: open operations, heals, marks, the manifest."""
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -164,6 +164,7 @@ class ChunkWriter:
             self._lock = lock_directory(directory, shared=True)
             if self._lock is None:
                 raise UsageError(f"{directory}: the run is being sealed, so it can't be written")
+            # Before the first record: a disk without that room is refused while nothing was driven.
             _allocate(self._reserve, reserve_bytes)
             self._chunk = self._open_chunk(0, chain=self._chain)
         except FileExistsError as error:
@@ -193,6 +194,7 @@ class ChunkWriter:
             if payloads:
                 self._write(payloads)
         except OSError as error:
+            # Once: with the reserve gone the same error is final.
             if self._gave_up_reserve(error):
                 self.extend(records)
                 return
@@ -214,6 +216,7 @@ class ChunkWriter:
         """
         payloads: list[bytes] = []
         for record in records:
+            # Completions and heals need the room: what is open must still end in the history.
             if self._full and type(record) is Invoke:
                 reason = "the disk is full, so no operation is begun (its room ends the run)"
                 return payloads, HarnessError(f"{self._chunk.path}: {reason}")
@@ -227,6 +230,8 @@ class ChunkWriter:
         """Append the frames of ``payloads``, or none of them and raise ``OSError``."""
         if self._chunk.size >= self._chunk_bytes and self._may_rotate():
             self._rotate()
+        # The chain of the stream moves only once the write is done: a refused one leaves it as it
+        # was.
         chain, content = self._chain, bytearray()
         for payload in payloads:
             length = len(payload)
@@ -277,6 +282,7 @@ class ChunkWriter:
         """Whether the disk has the previous chunk, so that rotating waits for no sync; a chunk that
         outgrows its size too far waits all the same.
         """
+        # To wait here would stop every client of this loop for one slow sync.
         over = self._syncing is None or self._syncing.done()
         return over or self._chunk.size >= self._overgrown * self._chunk_bytes
 
@@ -293,6 +299,7 @@ class ChunkWriter:
         try:
             self._chunk.write(mark)
         except OSError:
+            # An empty successor without the mark before it would look like a torn stream.
             successor.discard()
             raise
         finished, self._chunk = self._chunk, successor
@@ -333,6 +340,7 @@ def _allocate(path: Path, size_bytes: int) -> None:
         return
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
+        # A sparse file would reserve nothing.
         os.posix_fallocate(handle, 0, size_bytes)
     except OSError:
         path.unlink(missing_ok=True)
@@ -348,6 +356,7 @@ def _encode(record: Record) -> bytes:
         try:
             payload = record_frames.ENCODER.encode(record)
         except UnicodeEncodeError:
+            # Only then: to search every text for surrogates would slow each record down.
             payload = record_frames.ENCODER.encode(_legible(record))
     except (OverflowError, UnicodeEncodeError, TypeError, msgspec.MsgspecError) as error:
         raise InvariantError(f"a record can't be written: {error}: {record!r:.500}") from error

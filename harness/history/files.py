@@ -22,8 +22,8 @@ from pathlib import Path
 
 from harness.errors import HarnessError, NotStored
 
+# The ending of names that readers ignore: a file on its way.
 PARTIAL = ".partial"
-"""The ending of names that readers ignore: a file on its way."""
 
 OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})

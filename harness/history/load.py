@@ -26,8 +26,8 @@ from harness.history.manifest import RUNNING, read_manifest
 from harness.history.parquet import ROWS_PER_BYTE, require_plausible
 from harness.run.directory import Manifest, RunDirectory
 
+# Their times differ, so that the densest history that can be recorded has 0.15.
 TRANSACTIONS_PER_BYTE = 4
-"""Their times differ, so that the densest history that can be recorded has 0.15."""
 
 
 @attrs.frozen

@@ -17,8 +17,8 @@ from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory, requir
 RUNNING, SEALED, PREFIX = "running", "sealed", "prefix"
 STATES = (RUNNING, SEALED, PREFIX)
 
+# A manifest has a few kilobytes; a larger file is no manifest.
 MAX_MANIFEST_BYTES = 16 << 20
-"""A manifest has a few kilobytes; a larger file is no manifest."""
 
 
 class _Version(msgspec.Struct):

@@ -22,14 +22,14 @@ from harness.history.page_headers import Contradiction, require_agreement
 from harness.run.directory import RunDirectory
 
 ROWS_ALWAYS = 100_000
+# 64 equal reads in each of many transactions come to 13.
 ROWS_PER_BYTE = 32
-"""64 equal reads in each of many transactions come to 13."""
 VALUES_ALWAYS = 10_000_000
+# Of one column, the elements of lists counted: an hour of every fault has 0.5.
 VALUES_PER_BYTE = 64
-"""Of one column, the elements of lists counted: an hour of every fault has 0.5."""
 UNCOMPRESSED_ALWAYS_BYTES = 64 << 20
+# As for a history that is imported; an hour of every fault has 2.4.
 UNCOMPRESSED_PER_BYTE = 200
-"""As for a history that is imported; an hour of every fault has 2.4."""
 
 
 class ParquetSink:

@@ -33,10 +33,9 @@ FRAME = struct.Struct("<II")
 LENGTH = struct.Struct("<I")
 MORE, END = 0xFFFFFFFE, 0xFFFFFFFF
 
+# A record has some hundred bytes, a read of a long list some thousand; a larger one is a bug of
+# firedrill.
 MAX_RECORD_BYTES = 16 << 20
-"""A record has some hundred bytes, a read of a long list some thousand; a larger one is a bug of
-firedrill.
-"""
 
 ENCODER = msgspec.msgpack.Encoder()
 DECODER = msgspec.msgpack.Decoder(Record)

@@ -23,8 +23,8 @@ from harness.history.records import Complete, Heartbeat, Invoke, PhaseMark, Reco
 _NAME = re.compile(r"w(\d{1,5})-(\d{6,})\.chunk")
 _BUFFER_BYTES = 1 << 20
 _TIMED = (Invoke, Complete, PhaseMark, Heartbeat)
+# The phase before which no client invokes anything; every stream has begun when it begins.
 DRIVE = "drive"
-"""The phase before which no client invokes anything; every stream has begun when it begins."""
 
 
 @attrs.frozen
@@ -96,6 +96,7 @@ class Stream:
         if header.version != record_frames.VERSION:
             reason = f"expected chunk format {record_frames.VERSION}, found {header.version}"
             raise MalformedHistory(str(self.file), "byte 8", reason)
+        # The chain ties a chunk to the one before it: a chunk of another run can't slip in.
         if (header.writer, header.sequence, header.chain) != (self.writer, sequence, self._chain):
             before = "the successor of the one before it" if sequence else "of this stream and run"
             self._tear(f"the chunk is not {before}")
@@ -116,12 +117,15 @@ class Stream:
                 self._tear("the stream stops without a mark of its end", cut_off=True)
                 return False
             length, crc = unpack(head)
+            # Lengths that no record can have are the marks.
             if length >= record_frames.MORE:
                 return self._mark(source, length, crc)
             record = self._record(source, length, crc)
             if record is None:
                 return False
             kind = type(record)
+            # The last time counts up to where this stream is known whole; events are mapped, not
+            # timed.
             if kind in _TIMED and record.at_ns > self.last_ns:
                 self.last_ns = record.at_ns
             self.records += 1
@@ -134,6 +138,7 @@ class Stream:
 
     def _record(self, source: BinaryIO, length: int, crc: int) -> Record | None:
         """The record of a frame, or ``None`` after tearing the stream."""
+        # Before reading: damage may claim more than there is memory.
         if length > record_frames.MAX_RECORD_BYTES:
             self._tear(f"a record claims {length} bytes (at most {record_frames.MAX_RECORD_BYTES})")
             return None
@@ -159,6 +164,7 @@ class Stream:
             self._tear("a mark's checksum does not match")
             return False
         self._chain = crc
+        # Whatever stands behind a mark was not written by this stream.
         if source.read(1):
             self.offset += record_frames.FRAME.size
             self._tear("there are bytes after the mark of the end")
@@ -214,6 +220,7 @@ Rank = tuple[int, int, int]
 
 def _ranked(stream: Stream) -> Iterator[tuple[Rank, Stream, Record]]:
     for record in stream:
+        # Touching is concurrent: at one time every invocation comes before every completion.
         later = 0 if type(record) is Invoke else 1
         yield (stream.last_ns, later, stream.writer), stream, record
 

@@ -22,8 +22,8 @@ from harness.errors import UsageError
 from harness.run.directory import SCHEMA_VERSION
 
 KEY_HASH = "fibonacci-64"
+# More files than any machine has tasks for only make opening them the main work.
 MAX_SPLITS = 1024
-"""More files than any machine has tasks for only make opening them the main work."""
 
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _MASK_64 = (1 << 64) - 1

@@ -24,8 +24,8 @@ from harness.history.tables import Contradiction, PartitionOf, Tabulator
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import seconds
 
+# A task a core on the machine of most people; a run of a million operations has 10 MB a file.
 SPLITS = 4
-"""A task a core on the machine of most people; a run of a million operations has 10 MB a file."""
 
 
 def seal(run: RunDirectory, *, partition_of: PartitionOf | None, splits: int = SPLITS) -> Manifest:
@@ -76,6 +76,7 @@ def _tabulate(
     ended: bool,
 ) -> Manifest:
     """Write the tables; returns the manifest with their entries."""
+    # The tables of a run on a full disk need this room.
     for reserve in sorted(run.chunks.glob("reserve-*")):
         reserve.unlink()
     try:
@@ -127,6 +128,7 @@ def _written(
         )
         with no_search_for_cycles():
             _feed(tabulator, scanned)
+            # Where the cut lies is known only now: once more, with it.
             if several and scanned.torn and cut_ns is None:
                 return scanned, (), None
             tabulator.finish(_end_ns(scanned))
@@ -172,6 +174,7 @@ def _end_ns(scanned: Scan) -> int:
         if stream.torn is not None and _may_lack(stream, stream.torn, scanned)
     ]
     if stopped_short:
+        # Beyond the first of them another may have seen writes that are in no record.
         return min(stopped_short)
     return max(stream.last_ns for stream in scanned.streams)
 

@@ -36,11 +36,11 @@ from harness.history.records import (
 PartitionOf = Callable[[int], int | None]
 
 BATCH_ROWS = 32_768
+# An operation would have to stay open while 32,768 others complete to be late.
 HELD_ROWS = 2 * BATCH_ROWS
-"""An operation would have to stay open while 32,768 others complete to be late."""
 
+# The error code of an operation whose outcome was never recorded.
 NO_COMPLETION = "no-completion"
-"""The error code of an operation whose outcome was never recorded."""
 
 
 _TYPES = {type_: type_.value for type_ in OpType}  # an enum is slow to say its value
@@ -104,6 +104,7 @@ class Tabulator:
         self._busy: dict[int, int] = {}
         self._crashed: dict[int, int] = {}
         self._open: dict[tuple[int, int], _Open] = {}
+        # Operations that are open while many thousands pass would hold up all rows behind them.
         self._late: dict[tuple[int, int], _Open] = {}
         self._late_rows: list[_Row] = []
         self._rows: list[_Row] = []
@@ -156,6 +157,7 @@ class Tabulator:
         self.transactions += 1
 
     def _end(self, complete: Complete, writer: int) -> None:
+        # Its operation stays open, and becomes info: after the cut nothing is certain.
         if self._cut_ns is not None and complete.at_ns > self._cut_ns:
             return
         name = (writer, complete.invoke)
@@ -190,6 +192,7 @@ class Tabulator:
     def _release(self, complete: Complete) -> None:
         del self._busy[complete.process]
         if complete.type is OpType.INFO:
+            # Its client may still act: what the process did next would not be in its order.
             self._crashed[complete.process] = complete.invoke
 
     def _place(self, index: int, writer: int) -> int:
@@ -206,6 +209,7 @@ class Tabulator:
 
     def _give_older_half(self) -> None:
         self._rows.sort(key=_txn)
+        # Half stays, since completions come nearly, not quite, in the order of invocations.
         given, self._rows = self._rows[:BATCH_ROWS], self._rows[BATCH_ROWS:]
         last = given[-1].txn
         passed = [name for name, begun in self._open.items() if begun.txn < last]
@@ -216,6 +220,7 @@ class Tabulator:
     def _abandon(self, opened: dict[tuple[int, int], _Open], rows: list[_Row], end_ns: int) -> None:
         for begun in opened.values():
             end = _never_completed(begun.invoke, self._next_index, end_ns)
+            # Behind all records: an outcome that never came is known at no earlier place.
             rows.append(_Row(begun.txn, begun.invoke, end, begun.index, self._next_index))
             self._next_index += 1
             self.incomplete += 1
@@ -228,6 +233,7 @@ class Tabulator:
         ops = _micro_ops(rows, self._partition_of)
         split = schema.splits_of(ops.column("key").to_numpy(), self._splits)
         for number in range(self._splits):
+            # Also an empty piece: every split has its file.
             piece = ops.take(np.flatnonzero(split == number))
             self._sink.put(micro_ops_name(number), piece, late=late)
 
@@ -251,6 +257,7 @@ def _never_completed(invoke: Invoke, index: int, end_ns: int) -> Complete:
         invoke=invoke.index,
         process=invoke.process,
         type=OpType.INFO,
+        # A stream that was cut short may end before the invocation of another.
         at_ns=max(end_ns, invoke.at_ns),
         ops=(),
         error=NO_COMPLETION,
@@ -330,6 +337,7 @@ def _partitions(keys: npt.NDArray[np.int64], partition_of: PartitionOf | None) -
     if partition_of is None:
         return pa.nulls(len(keys), pa.int32())
     distinct, places = np.unique(keys, return_inverse=True)
+    # A key once, not an operation: the hash is a Python function of the system.
     known = pa.array([partition_of(int(key)) for key in distinct], pa.int32())
     return known.take(pa.array(places))
 
@@ -382,9 +390,11 @@ class FaultRows:
         """Take the next transition. The first time of a state counts, the last state stands."""
         row = self._rows.setdefault(step.fault, {"fault": step.fault, "nodes": (), "roles": ()})
         row.update(kind=step.kind, target=step.target, state=step.state.value)
+        # Planned and skipped faults have hit nothing; later transitions name the victims.
         row["nodes"] = step.nodes or row["nodes"]
         row["roles"] = step.roles or row["roles"]
         if step.state in _TIME_OF:
+            # A heal that is tried again began with its first try.
             row.setdefault(_TIME_OF[step.state], step.at_ns)
         if step.state in _TEXT_OF and step.text:
             column = _TEXT_OF[step.state]

@@ -20,12 +20,12 @@ from harness.plan import planfile
 
 RIVALS = {"nemesis.mix": "schedule", "nemesis.schedule": "mix"}
 ONE_OF_RIVALS = "expected a mix or a schedule, not both"
+# Tables that hold a plugin's own options, and the plugin where none is named.
 PLUGINS = {"system": "reference", "workload": "list-append"}
-"""Tables that hold a plugin's own options, and the plugin where none is named."""
 TOML_TIMES = (datetime.datetime, datetime.date, datetime.time)
 
+# Dotted path -> value.
 Overrides = Mapping[str, object]
-"""Dotted path -> value."""
 
 
 def override(text: str) -> tuple[str, object]:

@@ -24,6 +24,10 @@ from harness.run.directory import RunDirectory
 
 BEAT_S = 0.05
 ROW_NS = NS_PER_S
+# ``late_ns``: how much later than asked for a loop woke up, at worst, in the ``length_ns`` from
+# ``at_ns`` on; ``cpu_share``: seconds of CPU a second, of all threads and of the driver processes;
+# ``resident_bytes``: memory of the controller alone, at the end of the row. Both are null where
+# time is virtual.
 SCHEMA = pa.schema(
     [
         pa.field("at_ns", pa.int64(), nullable=False),
@@ -33,10 +37,6 @@ SCHEMA = pa.schema(
         pa.field("resident_bytes", pa.int64(), nullable=True),
     ]
 )
-"""``late_ns``: how much later than asked for a loop woke up, at worst, in the ``length_ns`` from
-``at_ns`` on; ``cpu_share``: seconds of CPU a second, of all threads and of the driver processes;
-``resident_bytes``: memory of the controller alone, at the end of the row. Both are null where time
-is virtual."""
 
 
 class LoopStats(msgspec.Struct, frozen=True, kw_only=True):

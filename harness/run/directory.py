@@ -18,8 +18,8 @@ from harness.protocols.promise import Declaration
 
 SCHEMA_VERSION = 1
 
+# Names that one directory of a run may hold: as many chunks are 800 GB of history.
 ENTRIES_MAX = 100_000
-"""Names that one directory of a run may hold: as many chunks are 800 GB of history."""
 
 
 class BankRules(msgspec.Struct, frozen=True, kw_only=True):

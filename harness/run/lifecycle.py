@@ -108,6 +108,7 @@ class Life:
         self.system, self.workload = parts.system, parts.workload
         loop = asyncio.get_running_loop()
         self.clock = RunClock(loop, parts.wall_ns) if parts.wall_ns else RunClock(loop)
+        # Before anything is made: a disk that refuses ends the run with nothing to clean up.
         self.writer = parts.open_history(run.chunks, run_id=run.root.name)
         self.nemesis = parts.make_nemesis(self.writer.append)
         self.attendance = ExitMonitor(parts.provider, self.clock, self.writer.append)
@@ -162,6 +163,7 @@ class Life:
             yield
             return
         loop = asyncio.get_running_loop()
+        # As a user's first Ctrl-C: it heals and seals, where a hard stop would waste the run.
         alarm = loop.call_later(self.stop.budget_s, self.stop.ask, self.stop.budget_text)
         try:
             yield
@@ -177,6 +179,7 @@ class Life:
             if cluster is not None:
                 await self._exercise(cluster)
         finally:
+            # Where it may stay up, the verdict decides: see ``leave_or_tear_down``.
             if self.keep is None:
                 await self._tear_down()
 
@@ -209,6 +212,7 @@ class Life:
     async def _bring_up(self) -> Cluster:
         """Provision machines, install programs, and wait until the cluster serves."""
         self.enter("provision")
+        # A stream that a crash of the machine lost would be taken for one that never was.
         self.writer.sync()
         names = tuple(f"n{i + 1}" for i in range(self.plan.cluster.nodes))
         cluster = await self.provider.provision(names, self.system.ports)
@@ -230,6 +234,7 @@ class Life:
         case.
         """
         scene = Scene(provider=self.provider, system=self.system, cluster=cluster, clock=self.clock)
+        # Made before the watches, which ask it for its statistics.
         load = self._load(cluster)
         watches = {
             "watching the store": asyncio.ensure_future(self._watch(cluster)),
@@ -249,15 +254,18 @@ class Life:
             if not self.stop.skips() and not load.trouble:
                 await self._read_the_rest(scene, load)
         finally:
+            # From here on nothing is left that a request to stop could skip.
             self.stop.over = True
             for what, watch in watches.items():
                 await self._end(what, watch)
+            # Before the logs: what clients still have open would go on writing to the nodes.
             await self._attempt("ending the load", COLLECT_LIMIT_S, load.close())
             self.trouble.extend(load.trouble)
             self.enter("collect")
             looks = self.attendance.look(cluster.nodes)
             await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             if isinstance(self.provider, LeasesFaults):
+                # Asked at the end: a lease may run out at any time, and nothing else would tell.
                 self.trouble.extend(self.provider.lapsed())
             await self._collect(cluster)
 
@@ -290,6 +298,7 @@ class Life:
 
     async def _drive_and_break(self, scene: Scene, load: Load) -> None:
         """The drive phase: clients and nemesis side by side, for the plan's duration."""
+        # Ahead of the phase: an interpreter's start would count as a gap in the load.
         await self.stop.unless(load.enlist())
         if self.stop.skips():
             return
@@ -309,6 +318,7 @@ class Life:
         self.enter("quiesce")
         limit_s = self.plan.limits.quiesce_s
         deadline_s = self._deadline(limit_s)
+        # Also what no fault of ours did: final reads need every node, whatever ended it.
         work = self.system.recover(scene.cluster, self.provider, deadline_s)
         await self._attempt("quiesce", limit_s + SETTLE_LIMIT_S, work)
         if self.stop.skips():

@@ -24,10 +24,9 @@ LABEL_CHARS = 16
 HELD, LEADS, INK, FAINT = "#0072B2", "#D55E00", "#1B1F23", "#6A737D"
 COLOURS = {DOWN: "#3B4046", PAUSED: "#E69F00", OTHER: "#9AA3AB"}
 ALPHAS = {DOWN: 0.85, PAUSED: 0.75, OTHER: 0.35}
+# The drawing order: the stretches of a node that is down cover its roles; a node that is only cut
+# off may go on holding them.
 LAYERS = {DOWN: 3, PAUSED: 3, OTHER: 0.5}
-"""The drawing order: the stretches of a node that is down cover its roles; a node that is only cut
-off may go on holding them.
-"""
 
 
 def height_in(roles: RolesOverTime) -> float:

@@ -18,8 +18,8 @@ from harness.text import inert
 from results.drawing.axis import GAP_PX, Segment, laid_out
 from results.drawing.svg import Value, tag
 
+# A row of a trace: ``at_s``, ``from_s``, ``node``, ``did``, ``what``, ``to``, ``error``.
 Row = Mapping[str, Any]
-"""A row of a trace: ``at_s``, ``from_s``, ``node``, ``did``, ``what``, ``to``, ``error``."""
 WATCH = "observer"
 PING = "ping"
 DISK = "disk"

@@ -23,6 +23,7 @@ Value = str | int | float
 _NAME = re.compile(r"\{[^}]*\}")
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 _FONT = re.compile(r"(?:\w+ )*?(?P<size>[\d.]+px)")
+# Colours of the plots that follow the page's theme; data keeps its own in any light.
 THEMED = {
     "#1b1f23": "var(--ink)",
     "#6a737d": "var(--soft)",
@@ -30,7 +31,6 @@ THEMED = {
     "#3b4046": "var(--down)",
     "#0072b2": "var(--ok)",
 }
-"""Colours of the plots that follow the page's theme; data keeps its own in any light."""
 _DROPPED = frozenset({"metadata", "style", "title"})
 
 

@@ -21,8 +21,8 @@ from clusters.providers.remote.requirements import cache_root
 from harness.errors import HarnessError
 from harness.history.files import write_atomically
 
+# A label of an image that was made here: the digest of what it was made on.
 BASE = "firedrill.base"
-"""A label of an image that was made here: the digest of what it was made on."""
 STATUS = "/var/lib/dpkg/status"
 STATUS_LIMIT_BYTES = 32 << 20  # a node's has a hundred packages and 100 KB
 

@@ -21,8 +21,8 @@ EXIT_TEXT_BYTES = 32 << 10  # of a log's end, in which its last words are looked
 EXIT_TEXT_CHARS = 120
 LOOKS = 3  # one in some thousand shows nothing on a crowded host; the next one does
 TRIAL = "trial"
+# Of control groups version 2 and 1: one of them is there.
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Of control groups version 2 and 1: one of them is there."""
 _OOM_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 _FRAME = re.compile(r"\s+(at \S|\.\.\. \d+ )")  # of a JVM's stack, which says nothing by itself
 

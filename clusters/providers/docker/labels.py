@@ -17,12 +17,12 @@ import attrs
 
 RUN = "firedrill.run"
 NODE = "firedrill.node"
+# Carried by a container of a run that was left up on purpose; it never runs.
 KEPT = "firedrill.kept"
-"""Carried by a container of a run that was left up on purpose; it never runs."""
+# The mark of the run directory: a copy, or a manifest that names this run, is another one.
 DIRECTORY = "firedrill.directory"
-"""The mark of the run directory: a copy, or a manifest that names this run, is another one."""
+# UTC time (RFC 3339) after which the object belongs to no run any more, whoever made it.
 EXPIRES = "firedrill.expires"
-"""UTC time (RFC 3339) after which the object belongs to no run any more, whoever made it."""
 EXPIRES_AFTER = timedelta(days=8)  # the longest drive that a plan may ask for, and a day
 _HOST, _BOOT, _MACHINE = (
     "firedrill.owner-host",

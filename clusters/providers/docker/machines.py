@@ -141,7 +141,9 @@ class Machines:
         """Names of all containers of this run."""
         with doing("listing the run's containers"):
             found = self._client.containers(
-                all=True, filters={"label": f"{labels.RUN}={self._run_id}"}
+                # By label, not by name: also what a later version may name otherwise.
+                all=True,
+                filters={"label": f"{labels.RUN}={self._run_id}"},
             )
         return tuple(sorted(container["Names"][0].lstrip("/") for container in found))
 
@@ -162,6 +164,7 @@ class Machines:
         clash = "every /24 is taken"
         tries = subnets.candidates(self._run_id, taken)
         for subnet, _ in zip(tries, range(SUBNET_TRIES), strict=False):
+            # Asked for by number: the daemon's own choice may collide with routes of the host.
             pool = IPAMPool(subnet=str(subnet), gateway=str(subnet[1]))
             try:
                 self._client.create_network(
@@ -169,11 +172,13 @@ class Machines:
                     driver="bridge",
                     ipam=IPAMConfig(pool_configs=[pool]),
                     internal=True,
+                    # Old daemons would make a second network of the same name.
                     check_duplicate=True,
                     labels=self._labels,
                 )
             except APIError as error:
                 clash = error.explanation or str(error)
+                # Another run took it between the look and the request: the daemon alone knows.
                 if "overlap" not in clash.lower():
                     raise DaemonError("making the run's network", clash) from error
             else:
@@ -203,6 +208,7 @@ class Machines:
             self._client.put_archive(
                 self.name(node),
                 KEY_DIRECTORY,
+                # Before the start: sshd reads its keys when it starts.
                 install.archive({name: (content, 0o600) for name, content in keys.items()}),
             )
             self._client.start(self.name(node))
@@ -212,6 +218,7 @@ class Machines:
         with self._making_one("making a container to try things in"):
             self._client.create_container(
                 self._image,
+                # It ends by itself where a controller dies while it tries.
                 command=["tini", "--", "sleep", "60"],
                 name=self.name(node),
                 labels=self._labels | {labels.NODE: node},
@@ -268,6 +275,7 @@ class Machines:
                     self.name(node), self._network, force=True
                 )
             except APIError as error:
+                # A second call finds it disconnected already: that is what it wanted.
                 if "is not connected" not in (error.explanation or ""):
                     raise
         if self.state(node).running:
@@ -284,6 +292,7 @@ class Machines:
                     self.name(node), self._network, ipv4_address=address, aliases=[node]
                 )
             except APIError as error:
+                # A call whose answer was late may have connected it.
                 if "already exists" not in (error.explanation or ""):
                     raise
             self._client.start(self.name(node))

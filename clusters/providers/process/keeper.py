@@ -22,8 +22,8 @@ from clusters.providers.process.proxy import LinkProxy, Mesh
 from harness.history.files import write_atomically
 from harness.protocols.cluster import Address
 
+# The name of the process among those of the nodes.
 LINKS = "links"
-"""The name of the process among those of the nodes."""
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):

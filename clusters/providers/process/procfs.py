@@ -15,11 +15,11 @@ from msgspec import Meta
 
 from harness.run.directory import same_directory
 
+# What Linux gives out at most; 0 and below mean groups, 1 is nobody's to end.
 MAX_PID = 1 << 22
-"""What Linux gives out at most; 0 and below mean groups, 1 is nobody's to end."""
 
+# In the environment of every process of a run: the mark of the directory it was started for.
 MARK = "FIREDRILL_DIRECTORY"
-"""In the environment of every process of a run: the mark of the directory it was started for."""
 _ENVIRON_MAX_BYTES = 4 << 20  # an environment that is larger is none of ours
 _STOPPED = ("T", "t")
 _GONE = ("Z", "X", "x")

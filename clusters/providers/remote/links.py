@@ -101,6 +101,7 @@ class Listener:
             name="listening for probes",
         )
         port = self._running.line()
+        # ``finish`` raises with what it said, where it could not start.
         if not port.isdigit():
             self._running.finish()
             raise HarnessError(f"{session.node}: the probe's listener named no port (got {port!r})")
@@ -127,8 +128,10 @@ def rounds_against(loss: float) -> int | None:
     """How many datagrams to send where each is lost by chance with probability ``loss``, so that
     some arrive; ``None`` where no number that can be sent is enough.
     """
+    # Some all the same: a single datagram may be dropped by a busy host.
     if loss <= 0:
         return ROUNDS_MIN
+    # So many that the chance of losing all of them is below ``ALL_LOST``.
     rounds = math.ceil(math.log(ALL_LOST) / math.log(loss)) if loss < 1 else ROUNDS_MAX + 1
     return max(ROUNDS_MIN, rounds) if rounds <= ROUNDS_MAX else None
 
@@ -161,8 +164,10 @@ async def probe(
     tried = {
         link: number
         for link, number in rounds.items()
+        # A frozen or lost machine can neither listen nor send: its links are not probed.
         if number is not None and all(end in stations for end in link)
     }
+    # The control's answer passes two links, either of which may be delayed.
     patience_s = CONTROL_LIMIT_S + 2 * max((s.delay_s for s in spoiled.values()), default=0.0)
     listeners = await _listen(stations, sorted({destination for _, destination in tried}))
     answered = await _send(stations, tried, listeners, label, min(patience_s, PATIENCE_LIMIT_S))
@@ -171,7 +176,9 @@ async def probe(
         for name, listener in listeners.items()
     )
     heard = dict(zip(listeners, tokens, strict=True))
+    # By sender: one listener hears all that send to its machine.
     arrived = {(a, b): f"{label}/{a}" in heard[b] for a, b in tried}
+    # Silence proves a cut only where the same machine answered on another port meanwhile.
     return {link: passed for link, passed in arrived.items() if passed or link in answered}
 
 

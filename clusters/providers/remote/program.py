@@ -19,11 +19,11 @@ STOP_GRACE_S = 5  # between SIGTERM and SIGKILL
 ACT_LIMIT_S = STOP_GRACE_S + 10.0
 READ_LIMIT_S = 5.0
 READ_MAX_BYTES = OUTPUT_LIMIT_BYTES - 64  # beside the clock's line
+# A program that floods its log fills at most twice this, and what it writes in ``LOG_LOOK_S``.
 LOG_KEPT_BYTES = 64 << 20
-"""A program that floods its log fills at most twice this, and what it writes in ``LOG_LOOK_S``."""
 LOG_LOOK_S = 5
+# Leads to the program's log, so that whoever comes later finds it without the plan.
 LOG_LINK = "/run/firedrill-log"
-"""Leads to the program's log, so that whoever comes later finds it without the plan."""
 
 # The shell that becomes the program first writes down its own entry in /proc: pid and start time
 # stay, and are known even of a program that ends at once. A session of its own: no hang-up when SSH

@@ -72,6 +72,7 @@ class Running:
 
     def __init__(self, node: str, name: str, channel: paramiko.Channel, limit_s: float) -> None:
         self._node, self._name, self._channel, self._limit_s = node, name, channel, limit_s
+        # One limit over all waits: a command that trickles output can't stretch it.
         self._ends = time.monotonic() + limit_s
         self._unread = b""
 
@@ -113,6 +114,7 @@ class Running:
             if not received:
                 break
             self._unread += received
+            # Per line, too: a program that never ends its line would fill our memory.
             self._check_size(len(self._unread), OUTPUT_LIMIT_BYTES)
         first, _, self._unread = self._unread.partition(b"\n")
         return first.decode("utf-8", "replace")
@@ -126,6 +128,7 @@ class Running:
 
     def finish(self, output_limit_bytes: int = OUTPUT_LIMIT_BYTES) -> bytes:
         """End its input and return the rest of its output. Raises ``RemoteError`` on failure."""
+        # Many commands read their input to its end before they answer.
         self._channel.shutdown_write()
         parts = [self._unread]
         size = len(self._unread)
@@ -134,6 +137,7 @@ class Running:
             size += len(received)
             self._check_size(size, output_limit_bytes)
         self._arm()
+        # paramiko's own wait for the status has no limit.
         if not self._channel.status_event.wait(self._ends - time.monotonic()):
             self._give_up()
         status = self._channel.exit_status
@@ -158,6 +162,7 @@ class Attached:
 
     def send(self, data: bytes) -> bool:
         """Write ``data``, a few bytes, to its standard input; whether it may still hear it."""
+        # One that is closed would raise, one whose command ended might take the bytes all the same.
         if self._channel.closed or self._channel.exit_status_ready():
             return False
         try:
@@ -209,6 +214,7 @@ class Session:
         self._connected(time.monotonic() + limit_s)
 
     def _connected(self, ends: float) -> paramiko.SSHClient:
+        # One call dials, and the others use the session that it opens.
         if not self._lock.acquire(timeout=max(0.0, ends - time.monotonic())):
             raise Unreachable(self.node, self._endpoint.host, "another call is still connecting")
         try:
@@ -225,10 +231,13 @@ class Session:
     def _dial(self, ends: float) -> paramiko.SSHClient:
         while True:
             try:
+                # Never 0 or less, which is no timeout.
                 return self._dial_once(min(STEP_LIMIT_S, max(RETRY_S, ends - time.monotonic())))
+            # Final: a machine with another key is another machine, and may not get our commands.
             except paramiko.BadHostKeyException as error:
                 raise self._unreachable(error) from error
             except (OSError, EOFError, paramiko.SSHException) as error:
+                # Refused credentials stay refused; everything else may be an sshd that comes up.
                 if self._over.is_set() or _refused(error) or time.monotonic() + RETRY_S >= ends:
                     raise self._unreachable(error) from error
             self._over.wait(RETRY_S)
@@ -244,6 +253,7 @@ class Session:
         way = None
         try:
             if end.source:
+                # From the network's own address: see ``Address.source``.
                 way = socket.create_connection((end.host, end.port), step_s, (end.source, 0))
             client.connect(
                 end.host,
@@ -265,11 +275,13 @@ class Session:
             raise
         transport = client.get_transport()
         if transport is not None:
+            # Else a session to a machine that vanished would look alive for hours.
             transport.set_keepalive(KEEPALIVE_S)
         return client
 
     def open(self, argv: Sequence[str], *, limit_s: float, name: str = "") -> Running:
         """Start ``argv``; it ends by itself after ``limit_s``. ``name`` stands for it in errors."""
+        # On the machine as well: a lost session would leave the command running.
         command = shlex.join(["timeout", f"--kill-after={KILL_AFTER_S}", f"{limit_s:g}", *argv])
         channel = self._channel(time.monotonic() + limit_s + GRACE_S)
         try:

@@ -55,6 +55,7 @@ class Platter:
         The turn is replaced as well: the process that held it is gone, and can't release it.
         """
         for name, file in sorted(self.files.items()):
+            # What is synced stays whole: no crash reaches it.
             if len(file.data) > file.durable_bytes:
                 self._tear(file)
             file.durable_bytes = len(file.data)
@@ -64,8 +65,10 @@ class Platter:
 
     def _tear(self, file: _File) -> None:
         durable, stream = file.durable_bytes, self.stream
+        # A kernel writes dirty pages back when it likes: any prefix may be there.
         del file.data[durable + stream.randint(0, len(file.data) - durable) :]
         if stream.random() < 0.5:  # the size was written, but not every sector
+            # The sector that holds the last synced byte was written whole with it.
             first = -(-durable // SECTOR_BYTES)
             for start in range(first * SECTOR_BYTES, len(file.data), SECTOR_BYTES):
                 if stream.random() < 0.5:
@@ -84,6 +87,7 @@ class Platter:
         cold = [(name, file) for name, file in sorted(self.files.items()) if file.cold_bytes]
         if not cold:
             return ""
+        # Each byte alike: the largest files are hit the most, as by a failing platter.
         weights = [file.cold_bytes for _, file in cold]
         name, file = stream.choices(cold, weights)[0]
         at, bit = stream.randrange(file.cold_bytes), stream.randrange(8)
@@ -133,12 +137,16 @@ class SimDisk:
         async with self._platter.turn:
             self._check_alive()
             file = self._platter.files.setdefault(name, _File())
+            # Bits before it are old data, which a store should have checked long ago.
             file.last_write_at = len(file.data) if data else file.last_write_at
             if self._platter.trouble.full and data:
+                # A full disk takes a part: a store that trusts the error alone finds a torn record
+                # later.
                 file.data += data[: self._platter.stream.randint(0, len(data))]
             else:
                 file.data += data
             verb: Verb = "sync" if sync else "append"
+            # After the data: a crash during the sync may find all of it, or a part, or nothing.
             await self._pass(verb, name, SYNC_S if sync else CALL_S, len(data))
             if sync:
                 file.durable_bytes = len(file.data)
@@ -189,6 +197,7 @@ class SimDisk:
         platter = self._platter
         began_s = true_loop().true_time()
         await asyncio.sleep(platter.stream.uniform(*span_s) + platter.trouble.slow_s)
+        # As it is when the call ends: trouble may have begun meanwhile.
         error = "" if self._dead else _refusal(platter.trouble, verb, name, size_bytes)
         if platter.trace is not None:
             row = Row(

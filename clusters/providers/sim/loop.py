@@ -188,6 +188,8 @@ class SimLoop(asyncio.BaseEventLoop):
         """As any loop's; ``when`` is by the clock of the calling task."""
         timeline = _timeline.get()
         if timeline is not None:
+            # Clock and loop round differently: a timer in the future must not fall on this very
+            # moment.
             late = when > timeline.local(self._now_s)
             when = timeline.true(when)
             when = max(when, self._now_s + LEAST_STEP_S) if late else when
@@ -215,6 +217,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def release(self, timeline: Timeline) -> None:
         """Let its tasks run again, those that missed their time first. Idempotent."""
         timeline.still = False
+        # In the order in which they came due: a program that wakes up works off what waited.
         self._ready.extend(timeline.held)
         timeline.held.clear()
 
@@ -225,6 +228,7 @@ class SimLoop(asyncio.BaseEventLoop):
         ready, timers = self._ready, self._timers
         if not ready:
             self._let_time_pass()
+        # Tasks that wake each other for ever would stop time, and the campaign with it.
         elif self._turns >= MAX_TURNS_AT_ONE_INSTANT:
             raise Livelock(self._now_s)
         self._turns += 1
@@ -239,8 +243,10 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._dead -= 1
             else:
                 ready.append(timer)
+        # Only what was ready when the turn began: what these make ready waits, as in asyncio.
         for _ in range(len(ready)):
             handle = ready.popleft()
+            # Most simulations pause nothing: then no handle is asked for its process.
             if handle.cancelled() or (self._any_still and self._holds(handle)):
                 continue
             handle._run()
@@ -265,6 +271,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _sweep(self) -> None:
         """Forget cancelled timers before they are most of all."""
         self._timers = [row for row in self._timers if not _is_dead(row[2])]
+        # A deadline a call, nearly all cancelled: the heap would be made of dead timers.
         heapify(self._timers)
         self._dead = 0
 
@@ -342,6 +349,7 @@ def simulate(main: Coroutine[Any, Any, T], *, horizon_s: float = DEFAULT_HORIZON
 
     Raises ``SimulationError`` where it would wait for ever, never ends or reaches outside.
     """
+    # Seldom: a simulation makes few cycles.
     usual = gc.get_threshold()
     gc.set_threshold(*COLLECT_AT)
     try:

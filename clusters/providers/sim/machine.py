@@ -17,8 +17,8 @@ from harness.errors import UsageError
 from harness.protocols.cluster import NodeStatus, Program
 from harness.protocols.hardware import ClockTrouble
 
+# What a program does once it is started: returns or raises at its end, stops when cancelled.
 Body = Callable[[Program, Runtime], Coroutine[Any, Any, None]]
-"""What a program does once it is started: returns or raises at its end, stops when cancelled."""
 
 WALL_EPOCH_NS = 1_700_000_000 * NS_PER_S  # where virtual wall clocks begin
 STOP_LIMIT_S = 10.0
@@ -137,6 +137,7 @@ class Process:
 
     def begin(self, body: Coroutine[Any, Any, None]) -> None:
         """Run ``body``; every task made in it belongs to this process."""
+        # Of its own: tasks that the program starts belong to it, those of the caller do not.
         context = contextvars.copy_context()
         context.run(_process.set, self)
         context.run(live_by, self._timeline)
@@ -169,6 +170,7 @@ class Process:
         for task in left:
             task.cancel()
         if left:
+            # A task may catch its cancellation, but nothing that it does has an effect any more.
             await asyncio.wait(left, timeout=STOP_LIMIT_S)
 
     def _cut_off(self) -> None:
@@ -180,6 +182,7 @@ class Process:
         its tasks.
         """
         error = None if main.cancelled() else main.exception()
+        # What killed it, if something did, is the reason; errors after that are consequences.
         self.exit_text = self.exit_text or (f"{type(error).__name__}: {error}" if error else "")
         self._cut_off()
         for task in list(self._tasks):
@@ -209,6 +212,7 @@ class Machine:
         self._starts += 1
         boot = f"{self._name}-{self._starts}"
         network, disk = HostNetwork(self._fabric, self._name), SimDisk(self.platter)
+        # By start: what one life of a node draws must not depend on how long the last one was.
         stream = substream(self._seed, "sim-node", self._name, self._starts)
         self._process = Process(
             node=self._name, boot=boot, network=network, disk=disk, timeline=self.clocks.timeline
@@ -233,6 +237,7 @@ class Machine:
     async def kill(self) -> None:
         """End it at once; unsynced data may be lost."""
         if self._process is not None and self._process.running:
+            # Set first: once its tasks end there is nobody left to say why.
             self._process.exit_text = "killed"
             self.platter.crash()
             await self._process.kill()
@@ -266,6 +271,7 @@ class Machine:
             self._lost = True
             self._fabric.silence(self._name)
             if self._process is not None:
+                # Before the kill, which would send the peers resets.
                 self._process.network.vanish()
             await self.kill()
 
@@ -275,6 +281,7 @@ class Machine:
             self._lost = False
             self._fabric.unsilence(self._name)
             if self._process is not None:
+                # The kernel that comes back knows none of these connections, and says so.
                 self._process.network.refuse_old()
 
     async def wipe(self) -> None:

@@ -57,8 +57,8 @@ _LET_PASS = frozenset({"logging", "tempfile", "threading"})
 _LOOP, _IMPORT = "clusters.providers.sim.loop", "importlib._bootstrap"
 _BETWEEN = frozenset({"random", "secrets"})  # they pass on the requests of their callers
 
+# What a call with these arguments reaches outside, if anything.
 Stand = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
-"""What a call with these arguments reaches outside, if anything."""
 
 _inside: list[tuple[int, Callable[[str], NoReturn]]] = []
 _hooked: list[bool] = []

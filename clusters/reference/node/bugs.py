@@ -66,8 +66,8 @@ KNOWN = {
     "(storage/identity.py)",
 }
 
+# Those that lose nothing: what they break is that a store serves again once faults are healed.
 STALLING = frozenset({"laggard-left-behind"})
-"""Those that lose nothing: what they break is that a store serves again once faults are healed."""
 
 _switched_on: contextvars.ContextVar[frozenset[str]] = contextvars.ContextVar(
     "planted bugs", default=frozenset()

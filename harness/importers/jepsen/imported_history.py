@@ -33,19 +33,19 @@ from harness.run.directory import SCHEMA_VERSION, BankRules, Manifest, Origin, R
 
 LIST_APPEND, REGISTER, BANK = "list-append", "register", "bank"
 _ALWAYS = ("statistics", "evidence")
+# The checkers of a workload; gaps in availability only where times are real.
 CHECKERS = {
     LIST_APPEND: (LIST_APPEND, "lost-write", *_ALWAYS),
     REGISTER: (REGISTER, *_ALWAYS),
     BANK: (BANK, *_ALWAYS),
 }
-"""The checkers of a workload; gaps in availability only where times are real."""
 
+# The workloads that histories of a kind can be judged as; those of plug-ins are not restricted.
 _JUDGES = {LISTS: (LIST_APPEND,), REGISTERS: (REGISTER, BANK), BANKS: (BANK,)}
-"""The workloads that histories of a kind can be judged as; those of plug-ins are not restricted."""
 
 
+# In ``history/`` of an imported run: the names of keys that were no integers.
 KEYS_FILE = "keys.parquet"
-"""In ``history/`` of an imported run: the names of keys that were no integers."""
 
 
 @attrs.frozen(kw_only=True)

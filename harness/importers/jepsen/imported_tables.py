@@ -19,8 +19,8 @@ from harness.importers.jepsen.pairing import NO_ERROR, STEP_NAMES, TYPES, Pairin
 from harness.protocols.client import READ_WRITE
 from harness.text import inert
 
+# Between operations whose times are not known or go back: a millisecond each, by convention.
 UNTIMED_STEP_NS = 1_000_000
-"""Between operations whose times are not known or go back: a millisecond each, by convention."""
 
 UNKNOWN_NODE = "unknown"
 KEYS = pa.schema(

@@ -4,48 +4,47 @@ from __future__ import annotations
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
+# Read at once. Larger blocks are no faster and hold more operations as objects.
 BLOCK_BYTES = 1 << 20
-"""Read at once. Larger blocks are no faster and hold more operations as objects."""
 
+# One operation's text. A read of a list of a million elements fits.
 MAX_OPERATION_BYTES = 8 << 20
-"""One operation's text. A read of a list of a million elements fits."""
 
+# Brackets within brackets. An operation of Jepsen's has four.
 MAX_DEPTH = 64
-"""Brackets within brackets. An operation of Jepsen's has four."""
 
 MAX_EXPANDED_BYTES = 64 << 30
+# Bytes of text for each compressed byte; real histories have 10 to 40.
 MAX_EXPANSION = 200
-"""Bytes of text for each compressed byte; real histories have 10 to 40."""
+# Up to here any ratio will do.
 FREE_EXPANSION_BYTES = 4 << 20
-"""Up to here any ratio will do."""
 
+# Of blanks, comments and discarded forms between operations, beyond the bytes of the operations
+# themselves. Compressed they cost nothing to send, and as much as operations to read.
 MAX_FILLER_BYTES = 1 << 20
-"""Of blanks, comments and discarded forms between operations, beyond the bytes of the operations
-themselves. Compressed they cost nothing to send, and as much as operations to read."""
 
+# ``#_`` in one operation.
 MAX_DISCARDS = 1000
-"""``#_`` in one operation."""
 
+# Operations of no client, beyond the number of those of clients. A nemesis acts every few seconds.
 MAX_REMARKS = 10_000
-"""Operations of no client, beyond the number of those of clients. A nemesis acts every few
-seconds."""
 
 FREE_READING_S = 5.0
+# Processor time that reading may take: some seconds, and more for each byte. The slowest layout is
+# read twenty times as fast on an ordinary machine; a slower file was crafted to be slow.
 LEAST_BYTES_PER_S = 50_000
-"""Processor time that reading may take: some seconds, and more for each byte. The slowest layout is
-read twenty times as fast on an ordinary machine; a slower file was crafted to be slow."""
 
+# Of a balance or an amount: thousands of them can be added up in 64 bits.
 MAX_MONEY = 1 << 52
-"""Of a balance or an amount: thousands of them can be added up in 64 bits."""
 
+# Keys that are no integers; each costs an entry in a side table.
 MAX_NAMED_KEYS = 1 << 20
-"""Keys that are no integers; each costs an entry in a side table."""
 
+# Of an error, a note or the name of a key; longer texts are cut, longer keys refused.
 MAX_TEXT_CHARS = 300
-"""Of an error, a note or the name of a key; longer texts are cut, longer keys refused."""
 
+# Integer keys below are refused: their numbers stand for named keys while a file is read.
 LOWEST_KEY = INT64_MIN + MAX_NAMED_KEYS
-"""Integer keys below are refused: their numbers stand for named keys while a file is read."""
 
+# Beyond it (146 years) there is no room for keeping the order of operations.
 TIME_LIMIT_NS = 1 << 62
-"""Beyond it (146 years) there is no room for keeping the order of operations."""

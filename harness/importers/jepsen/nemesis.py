@@ -22,8 +22,8 @@ from harness.history.records import FaultState
 from harness.importers.jepsen.operations import Remark
 from harness.text import inert
 
+# The limit of one history; later acts are only in the notes.
 FAULTS_MAX = 1000
-"""The limit of one history; later acts are only in the notes."""
 TARGET_CHARS = 60
 PROOF_CHARS = 300
 UNNAMED_TARGET = "the cluster"

@@ -29,11 +29,11 @@ Index = Annotated[int, msgspec.Meta(ge=0, le=TIME_LIMIT_NS)]
 Step = tuple[Literal["append", "r", "w"], Key, Int64 | list[Int64] | None]
 
 NO_INDEX = -1
+# The key of a register that stands alone.
 SINGLE_KEY = 0
-"""The key of a register that stands alone."""
 
+# Characters of room that a bracket takes, so that a thousand of them end soon.
 NESTING_COST = 8
-"""Characters of room that a bracket takes, so that a thousand of them end soon."""
 
 TXN = "txn"
 TRANSFER = "transfer"

@@ -34,19 +34,19 @@ OK, FAIL, INFO = 0, 1, 2
 TYPES = (OpType.OK.value, OpType.FAIL.value, OpType.INFO.value)
 _CODES = {name: code for code, name in enumerate(TYPES)}
 _STEP_CODES = {"r": 0, "append": 1, "w": 2, "cas": 3, "add": 4, "balance": 5}
+# By the codes of steps: a balance is the result of a read, and known for a bank's.
 STEP_NAMES = ("r", "append", "w", "cas", "add", "r")
-"""By the codes of steps: a balance is the result of a read, and known for a bank's."""
 LISTS = "appends and reads of lists"
 REGISTERS = "reads and writes of registers"
+# The kinds of steps that a history may consist of.
 BANKS = "transfers and reads of a bank"
-"""The kinds of steps that a history may consist of."""
 _BANK_STEPS = frozenset({"add", "balance"})
 
+# Completed operations whose steps wait as objects to become columns.
 STAGED_OPERATIONS = 16_384
-"""Completed operations whose steps wait as objects to become columns."""
 
+# Of a transaction, in an error.
 STEPS_SHOWN = 4
-"""Of a transaction, in an error."""
 
 NOT_COMPLETED = -1
 NO_ERROR = -1

@@ -35,6 +35,7 @@ _NARROW = bytes(
 _BLANKS = bytes.maketrans(b" \t\r", b",,,")
 _KEYWORD = re.compile(rb"(?<=[\[,:]):([A-Za-z_-][A-Za-z0-9_-]*)")
 _FIELDS = (b"type", b"process", b"f", b"value", b"index", b"time", b"error")
+# Keywords of nearly every line, replaced without looking for others: it is twice as fast.
 _WORDS = tuple(
     (b"%b:%b%b" % (before, word, after), b'%b"%b"%b' % (before, word, after))
     for before, words, after in (
@@ -44,10 +45,9 @@ _WORDS = tuple(
     )
     for word in words
 )
-"""Keywords of nearly every line, replaced without looking for others: it is twice as fast."""
 _RECORD = b"#jepsen.history.Op{"
+# ``null`` is a symbol in EDN and nothing in JSON; ``::a`` is no keyword.
 _AMBIGUOUS = (b"null", b"::")
-"""``null`` is a symbol in EDN and nothing in JSON; ``::a`` is no keyword."""
 
 
 def json_lines(data: bytes) -> list[Operation] | None:

@@ -33,18 +33,18 @@ from harness.importers.jepsen.limits import (
 )
 from harness.importers.jepsen.operations import Names, Operation, Refused, Remark, normalize
 
+# Operations, and the line of each in the file, from 1.
 Batch = tuple[Sequence[Operation | Remark], Sequence[int]]
-"""Operations, and the line of each in the file, from 1."""
 
+# Seconds of processor time that were spent so far.
 Clock = Callable[[], float]
-"""Seconds of processor time that were spent so far."""
 
 Quick = Callable[[bytes], list[Operation] | None]
 
 GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+# Below, halving a block costs more than reading it exactly.
 _LEAF_BYTES = 2048
-"""Below, halving a block costs more than reading it exactly."""
 
 _BEGINNING = re.compile(rb"(?:[\s,]++|;[^\n]*+)*+(.?)\s*+(.?)\s*+(.?)", re.DOTALL)
 

@@ -19,8 +19,8 @@ MAX_CHUNKS = 256  # that wait to be read or written
 ENTRY_OVERHEAD_BYTES = 200  # of an entry in memory beside its data
 
 Callback = Callable[[object], None]
+# Messages to send: member to (group, message).
 Outgoing = dict[str, list[tuple[str, Message]]]
-"""Messages to send: member to (group, message)."""
 Send = Callable[[str, tuple[tuple[str, Message], ...]], None]
 
 

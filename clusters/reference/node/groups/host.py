@@ -130,6 +130,7 @@ class RaftHost:
             ),
             hard_state=durable.hard_state,
             entries=tuple(durable.entries)[: -1 if planted("last-entry-dropped") else None],
+            # A stream a group: election timeouts of one group must not follow from another's.
             random=random.Random(self._rng.getrandbits(64)),
             base=base,
             snapshot=None if saved is None else saved.mark,
@@ -151,6 +152,7 @@ class RaftHost:
         """
         if self.groups.get(group.name) is not group:
             return
+        # First of all: what follows may call back, and must not find it open.
         del self.groups[group.name]
         self._dirty.pop(group.name, None)
         text = f"{self._node} stops {group.name}"
@@ -174,6 +176,8 @@ class RaftHost:
         if state is None:
             return
         await self.made_durable(
+            # Two updates in one commit: a crash leaves both or neither, so the vote is never gone
+            # alone.
             Update(name, None, (), dropped=True),
             Update(name, state.hard_state, (), Compaction(Mark())),
         )
@@ -186,6 +190,7 @@ class RaftHost:
         config = raft.configuration
         if frozenset(config.voters) == frozenset(members) and not config.learners:
             return
+        # One change at a time; the next call takes up what is left of the way.
         if raft.stage is not Stage.STABLE:
             return
         try:
@@ -200,6 +205,7 @@ class RaftHost:
         """The group's state machine was restored from ``saved``, which its raft has installed."""
         group.incoming, group.fresh_bytes = saved, 0
         group.applied_index, group.applied_term = saved.mark.index, saved.mark.term
+        # The log begins behind it now: what comes next replaces nothing.
         group.written_index = saved.mark.index
         self.mark_ready(group)
         self._flush()
@@ -234,6 +240,7 @@ class RaftHost:
             text = f"{group.name}: at most {MAX_ENTRY_BYTES} bytes an entry (got {len(data)})"
             done(Failed(codes.TOO_LARGE, text))
             return None
+        # Refused while it is certainly not in the log: a refusal later would be in doubt.
         if len(group.waiters) >= MAX_PROPOSALS:
             done(Failed(codes.OVERLOADED, f"{group.name}: {MAX_PROPOSALS} commits wait already"))
             return None
@@ -245,6 +252,7 @@ class RaftHost:
             done(Failed(codes.NOT_LEADER, text, leader))
             return None
         deadline_s = asyncio.get_running_loop().time() + limit_s
+        # By index and term: another leader's entry at that index answers it, with a failure.
         group.waiters[index] = Waiter(term, deadline_s, done)
         self.mark_ready(group)
         return index
@@ -322,6 +330,7 @@ class RaftHost:
         outgoing: Outgoing = {} if gathered is None else gathered
         try:
             while self._dirty and not self._failure.reported:
+                # Taken anew each time: to drain one group may step another.
                 name = next(iter(self._dirty))
                 self._drain(self._dirty.pop(name), outgoing)
             self._flush_due = False
@@ -343,6 +352,7 @@ class RaftHost:
                 self._chunks.put(group, ready)
             if ready.must_write:
                 self._write_later(group, ready)
+            # Writes end in order, so an empty one waits for those before it.
             elif group.unwritten and ready.send_durable:
                 # It may speak of entries that an earlier Ready is still writing.
                 self._write_later(group, ready)
@@ -355,6 +365,8 @@ class RaftHost:
     def _write_later(self, group: Group, ready: Ready) -> None:
         if ready.entries:
             first, last = ready.entries[0], ready.entries[-1]
+            # A follower may drop what no quorum had; the event lets a lost write be explained by
+            # it.
             if first.index <= group.written_index:
                 self._events.add(
                     events.LOG_TRUNCATED,
@@ -373,6 +385,7 @@ class RaftHost:
         if planted("term-not-persisted") and not ready.entries:
             hard_state = None
         update = Update(group.name, hard_state, ready.entries, cut)
+        # Reports leave out a group that is being written: see ``node_report``.
         group.unwritten += 1
         self.write(
             (update,) if ready.must_write else (),
@@ -394,6 +407,7 @@ class RaftHost:
         while True:
             await self._write_wanted.wait()
             self._write_wanted.clear()
+            # All that came during the last sync shares the next one: group commit over all groups.
             batch, self._unwritten = self._unwritten, []
             if len(batch) > 1 and self._rare("short-batch"):
                 self._unwritten = batch[1:]
@@ -401,6 +415,7 @@ class RaftHost:
                 self._write_wanted.set()
             if self._rare("slow-sync"):
                 await asyncio.sleep(self._tick_s * self._election_ticks)
+            # An empty batch has no sync: its writers only wanted to stand behind the others.
             updates = [update for write in batch for update in write.updates]
             if updates:
                 await self.log.append(updates)
@@ -431,6 +446,7 @@ class RaftHost:
         group.led_term = leads
         if led is not None:
             group.machine.leadership_lost()
+            # The next leader decides what becomes of these entries: their outcome is in doubt.
             text = f"{self._node} leads {group.name} no more"
             group.fail_waiters(codes.LEADER_LOST, text, lambda waiter: waiter.term != leads)
             self._events.add(events.LEADER_LOST, text, partition=group.partition, term=led)

@@ -44,8 +44,8 @@ from clusters.reference.node.raft.types import (
     broken,
 )
 
+# Planted bug: the leader commits what is on its own disk, without counting a quorum.
 COMMIT_BEFORE_QUORUM = "commit-before-quorum"
-"""Planted bug: the leader commits what is on its own disk, without counting a quorum."""
 
 
 class Raft:
@@ -214,6 +214,8 @@ class Raft:
         """A unit of time has passed."""
         self._now += 1
         if self._leadership is None:
+            # A learner, or a member that was removed, would depose leaders for nothing: it can't
+            # win.
             if self._timer.expired(self._now) and self._log.configuration.decides(
                 self._config.node
             ):
@@ -222,6 +224,7 @@ class Raft:
         if not self._leadership.has_quorum(self._now):
             # Thesis 6.2: a leader cut off from its quorum must not keep clients waiting.
             self._follow(self.term, leader=None)
+        # At once, without a disk: heartbeats claim nothing that could be lost.
         elif self._leadership.heartbeat_due(self._now):
             self._send_now.extend(self._leadership.heartbeats(self._now, self._commit))
 
@@ -229,6 +232,7 @@ class Raft:
         """The node of ``leader`` reports that it still leads ``term``: as good as a heartbeat of
         this group, if this member follows it in that term. Returns whether it does.
         """
+        # The report may be older than an election: in another term it must not hold back a vote.
         if self._leadership is not None or (leader, term) != (self._leader, self.term):
             return False
         self._leader_seen = self._now
@@ -274,6 +278,7 @@ class Raft:
         """
         if self._leadership is None:
             raise NotLeader(self._leader)
+        # Not sent from here: ``ready`` batches everything that one turn of the loop proposed.
         entry = self._log.append(self.term, data)
         return entry.term, entry.index
 
@@ -286,6 +291,7 @@ class Raft:
         """
         if self._leadership is None:
             raise NotLeader(self._leader)
+        # The index is what new voters have to reach before they count (thesis 4.2.1).
         wanted = PeerChange(tuple(voters), tuple(learners), self._log.last_index)
         running = self._change
         if running is not None and running.same(wanted):
@@ -337,6 +343,7 @@ class Raft:
         if wanted:
             self._log.reset(chunk.mark)
             self._snapshot = self._installed = chunk.mark
+            # Only committed entries are in a snapshot, so all it covers is committed here too.
             self._commit = self._applied = chunk.mark.index
         self._answer_chunk(chunk)
         return wanted
@@ -383,6 +390,7 @@ class Raft:
         taken.
         """
         self._replicate()
+        # Bounded, so that a member that catches up does not hold the loop for all of its log.
         last = min(self._applicable(), self._applied + self._config.max_apply_entries)
         ready = Ready(
             hard_state=self._hard if self._hard_changed else None,
@@ -401,6 +409,8 @@ class Raft:
         return ready
 
     def _applicable(self) -> int:
+        # A member may learn of a commit before its own disk has the entry; applied early, a crash
+        # would leave a state machine ahead of its log.
         return min(self._commit, self._log.durable_index)
 
     # -- roles and terms
@@ -413,6 +423,7 @@ class Raft:
         """Become a follower in ``term``; a vote given in that term stays given."""
         if term > self.term:
             self._set_hard(term, None)
+        # What was queued for sending stays: it was true in the term that it names.
         self._leader, self._leadership = leader, None
         self._change = self._election = None
         self._timer.restart(self._now)
@@ -467,6 +478,8 @@ class Raft:
             # Thesis 4.2.3: while a leader is alive no member may depose it, and its lease holds.
             self._answer_vote(request, granted=False)
             return
+        # A pre-vote changes nothing here: it only asks whether an election would be worth a new
+        # term.
         if request.term > self.term and not request.pre:
             self._follow(request.term, leader=None)
         up_to_date = planted("vote-ignores-log") or (request.last_term, request.last_index) >= (
@@ -476,6 +489,7 @@ class Raft:
         if request.pre:
             self._answer_vote(request, granted=up_to_date and request.term > self.term)
             return
+        # The same candidate may ask again, since its answer may have been lost (Raft 5.2).
         free = self._hard.vote in (None, request.sender) and self._leader is None
         granted = request.term == self.term and free and up_to_date
         if granted:
@@ -489,6 +503,7 @@ class Raft:
         """
         term = request.term if granted else self.term
         reply = VoteReply(sender=self._config.node, term=term, granted=granted, pre=request.pre)
+        # A vote that a crash could forget would be given twice in one term: two leaders.
         (self._send_now if request.pre else self._send_durable).append((request.sender, reply))
 
     def _vote_answered(self, reply: VoteReply) -> None:
@@ -512,6 +527,7 @@ class Raft:
             raise InvariantBroken(f"{message.sender} and {self._leader} both lead term {self.term}")
         self._follow(message.term, leader=message.sender)
         self._leader_seen = self._now
+        # Below the base the terms are gone, and all of it is committed: nothing there can conflict.
         base, previous = self._log.base.index, message.previous_index
         unchecked = planted("term-not-checked") and previous <= self._log.last_index
         matches = unchecked or self._log.term(previous) == message.previous_term
@@ -520,7 +536,9 @@ class Raft:
             return
         # Entries cut off here were committed, so they match every leader's.
         self._log.merge([e for e in message.entries if e.index > base], self._commit)
+        # Not the end of the log: what lies behind the message may be of another leader.
         match_index = max(previous + len(message.entries), base)
+        # Only as far as the log is known to match this leader's (Raft figure 2, rule 5).
         self._commit = max(self._commit, min(message.commit, match_index))
         self._answer_append(message, refused=False, index=match_index, hint=0)
 
@@ -543,6 +561,7 @@ class Raft:
             context=message.context,
             commit=self._commit,
         )
+        # It promises that the entries survive a crash here, so it waits for the disk.
         self._send_durable.append((message.sender, reply))
 
     def _append_answered(self, reply: AppendReply) -> None:
@@ -562,6 +581,7 @@ class Raft:
         """Raft 5.4.2: only an entry of our own term commits by counting, all before it with it."""
         if self._leadership is None:
             return
+        # Never back: a member that joins late lowers the quorum's index, not what was committed.
         index = self._leadership.quorum_index()
         if COMMIT_BEFORE_QUORUM in self._config.bugs:
             index = self._log.durable_index
@@ -578,6 +598,7 @@ class Raft:
             return
         self._follow(chunk.term, leader=chunk.sender)
         self._leader_seen = self._now
+        # A chunk that comes again after its install, or for what appends brought meanwhile.
         if self._has(chunk.mark):
             self._answer_chunk(chunk)
         else:
@@ -606,6 +627,7 @@ class Raft:
     def _advance_change(self) -> None:
         """One configuration after the other, each once the last one is committed."""
         leads, config = self._leadership, self._log.configuration
+        # One change at a time: majorities of two changes that overlap need not meet (thesis 4.3).
         if leads is None or self._log.configuration_index > self._commit:
             return
         if self._log.term(self._commit) != self.term:

@@ -72,6 +72,7 @@ class Progress:
         self.probing = False
         self.waiting = False
         self.inflight: deque[int] = deque()
+        # Before any tick: silence since the beginning is no answer at tick 0.
         self.heard_tick = -1
         self.transfer: Transfer | None = None
 
@@ -98,6 +99,7 @@ class Progress:
         self.lost = 0
         while self.inflight and self.inflight[0] <= match_index:
             self.inflight.popleft()
+        # An answer to an older message says nothing of what was sent since.
         if match_index >= self.next_index - 1:
             self.next_index = match_index + 1
             self.probing = self.waiting = False
@@ -105,8 +107,10 @@ class Progress:
 
     def refused(self, previous_index: int, hint_index: int) -> None:
         """The follower has no such entry at ``previous_index``; go back to ``hint_index``."""
+        # An honest log never shrinks below what it acknowledged.
         if hint_index < self.match_index:
             self.lost += 1  # once it may be late: said before what was accepted since
+        # Of a pipeline only the first refusal counts; those of the messages behind it are stale.
         stale = (
             previous_index != self.next_index - 1
             if self.probing
@@ -125,6 +129,7 @@ class Progress:
         """The log no longer has the entries that the follower lacks: send the snapshot at
         ``mark``.
         """
+        # A newer snapshot starts over: bytes of two snapshots don't fit together.
         if self.transfer is None or self.transfer.mark.index < mark.index:
             self.transfer = Transfer(mark)
             self.probing, self.waiting = True, False
@@ -156,6 +161,7 @@ class Leadership:
         """
         next_index = self._log.last_index + 1
         self._peers = {
+            # Members that stay keep theirs: it is of this term, whatever else changes.
             name: self._peers.get(name) or Progress(next_index)
             for name in self._log.configuration.members
             if name != self._config.node
@@ -188,6 +194,7 @@ class Leadership:
         for name, progress in self._peers.items():
             while (
                 progress.next_index <= self._log.last_index
+                # Behind the base only a snapshot helps: see ``chunks``.
                 and progress.next_index > self._log.base.index
                 and progress.transfer is None
                 and progress.may_send(self._config.max_inflight)
@@ -203,6 +210,7 @@ class Leadership:
                 progress.begin_transfer(snapshot)
             transfer = progress.transfer
             if transfer is not None and transfer.due(now, self._config.election_ticks):
+                # One chunk at a time: a follower that is slow to write sets the pace.
                 transfer.sent_tick = now
                 yield (
                     name,
@@ -244,6 +252,7 @@ class Leadership:
             return
         progress.heard_tick = max(progress.heard_tick, reply.context)
         progress.commit_index = max(progress.commit_index, reply.commit)
+        # Its node could not know whether this group is there: first the member itself answers.
         progress.is_acking = True
         if reply.refused:
             progress.refused(reply.match_index, reply.hint_index)
@@ -271,6 +280,7 @@ class Leadership:
         progress = self._peers.get(name)
         if progress is not None:
             progress.heard_tick = max(progress.heard_tick, tick)
+            # After ``unpair`` an ack may still be under way: it must not stand for the member.
             progress.paired = progress.is_acking
 
     def unpair(self, name: str) -> None:
@@ -306,12 +316,14 @@ class Leadership:
 
     def has_quorum(self, now: int) -> bool:
         """Whether a quorum followed within the last election timeout (a new leader has one)."""
+        # The votes themselves count as answers, or a new leader would step down at once.
         last = max(self._elected_tick, self._quorum_tick(now))
         return now - last < self._config.election_ticks
 
     def lease_holds(self, now: int) -> bool:
         """Whether no one else can have been elected yet: a quorum still refuses its votes."""
         tick = self._quorum_tick(now)
+        # Shorter than the followers' patience, by what clocks may drift apart within it.
         limit = self._config.election_ticks - LEASE_MARGIN_TICKS
         return tick >= 0 and now - tick < limit
 

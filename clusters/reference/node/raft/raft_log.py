@@ -34,6 +34,7 @@ class Log:
         self._base = base
         self._entries = list(entries)
         self._configs = [(base.index, base.configuration)]
+        # What recovery read is on the disk by definition.
         self._handed = self._durable = self.last_index
         self._batches: deque[_Batch] = deque()
         if broken := self.broken():
@@ -80,6 +81,7 @@ class Log:
         term = self.term(index)
         if term is None:
             raise InvariantBroken(f"there is no entry {index} to mark")
+        # From the end: a mark is taken near it, and changes of members are rare.
         config = next(c for i, c in reversed(self._configs) if i <= index)
         return Mark(index, term, config)
 
@@ -109,6 +111,8 @@ class Log:
         position = first - self._base.index - 1
         for entry in self._entries[position : position + max_entries]:
             size += len(entry.data)
+            # One entry may be larger than the limit by itself; without it replication would stand
+            # still.
             if found and size > max_bytes:
                 break
             found.append(entry)
@@ -133,6 +137,7 @@ class Log:
         nothing. Raises ``InvariantBroken`` where a conflict lies at or below ``commit_index``.
         """
         for position, entry in enumerate(entries):
+            # Same index and term: the same entry (Raft 5.3, log matching).
             if self.term(entry.index) == entry.term:
                 continue
             if planted("conflict-kept") and entry.index <= self.last_index:
@@ -144,6 +149,7 @@ class Log:
             return
 
     def _truncate(self, entry: Entry, commit_index: int) -> None:
+        # Such a conflict means that raft's safety is lost already: better to stop than to go on.
         if entry.index <= commit_index:
             raise InvariantBroken(
                 f"entry {entry.index} of term {entry.term} conflicts with a committed entry of "
@@ -151,8 +157,11 @@ class Log:
             )
         keep = entry.index - 1
         del self._entries[keep - self._base.index :]
+        # A configuration counts as soon as it is in the log, so it goes with its entry (thesis
+        # 4.1).
         while self._configs[-1][0] > keep:
             self._configs.pop()
+        # Writes of the truncated entries may still be under way: see ``_Batch``.
         self._handed, self._durable = min(self._handed, keep), min(self._durable, keep)
         for batch in self._batches:
             batch.valid = min(batch.valid, keep)
@@ -188,6 +197,7 @@ class Log:
             raise InvariantBroken(f"can't cut at {index}: durable up to {self._durable}")
         base = self.mark(index)
         del self._entries[: index - self._base.index]
+        # The base's own configuration stands for all that are cut off.
         kept = [(i, c) for i, c in self._configs if i > index]
         self._base, self._configs = base, [(index, base.configuration), *kept]
 
@@ -197,6 +207,7 @@ class Log:
         self._entries.clear()
         self._handed = self._durable = base.index
         for batch in self._batches:
+            # Late completions of these writes say nothing of the snapshot that replaced them.
             batch.valid = 0
 
     def _note_configs(self, entries: Sequence[Entry]) -> None:
@@ -209,6 +220,7 @@ class Log:
                 f"marks out of order: durable {self._durable}, handed {self._handed}, "
                 f"last {self.last_index}"
             )
+        # The base is the entry before the first: terms must not fall behind it either.
         before = Entry(self._base.term, self._base.index, b"")
         for entry in self._entries:
             if entry.index != before.index + 1:

@@ -29,13 +29,11 @@ class ChangeRefused(RaftError):
     """A change of members that can't be made, or not now."""
 
 
+# How much earlier than its followers' patience ends a leader's lease does. One tick because a
+# leader sends somewhere inside its tick, one because a follower's first tick may come right after a
+# message. At 10 election ticks the rest allows clocks that differ in rate by a tenth; with more
+# drift than that a lease may outlive the leadership.
 LEASE_MARGIN_TICKS = 2
-"""How much earlier than its followers' patience ends a leader's lease does.
-
-One tick because a leader sends somewhere inside its tick, one because a follower's first tick may
-come right after a message. At 10 election ticks the rest allows clocks that differ in rate by a
-tenth; with more drift than that a lease may outlive the leadership.
-"""
 
 
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -122,8 +122,8 @@ class Runtime(Protocol):
         """Wall clock in ns: for people and event logs, never for leases or order."""
 
 
+# Whether the rare path is taken at the named point, now.
 Rare = Callable[[str], bool]
-"""Whether the rare path is taken at the named point, now."""
 
 POINTS = {
     "early-snapshot": "a group is saved long before its log is large (groups/snapshot_manager.py)",

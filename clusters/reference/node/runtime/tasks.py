@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
+# Starts work beside everything else; an error that it raises stops the node.
 Spawn = Callable[[Coroutine[None, None, None]], object]
-"""Starts work beside everything else; an error that it raises stops the node."""
 
 
 async def together(*parts: Awaitable[None]) -> None:

@@ -83,11 +83,13 @@ class GroupState:
             self.live_bytes -= size_of(self.entries.popleft())
         if not self.entries:
             self._runs.clear()
+        # The last run stays: its segment still holds entries behind the base.
         while len(self._runs) > 1 and self._runs[1][0] <= cut.base.index + 1:
             self._runs.popleft()
 
     def _write(self, entries: tuple[Entry, ...], segment: int) -> None:
         first = entries[0].index
+        # A new leader's entries replace all from their first one on (Raft 5.3).
         while self.entries and self.entries[-1].index >= first:
             self.live_bytes -= size_of(self.entries.pop())
         while self._runs and self._runs[-1][0] >= first:
@@ -145,6 +147,7 @@ class Parts:
         if len(parts) < update.parts:
             return None
         del self._open[update.group]
+        # Term, vote and cut are in each part; those of the first count only with the last one here.
         entries = tuple(entry for part in parts for entry in part.entries)
         return msgspec.structs.replace(parts[0], entries=entries, part=1, parts=1), first
 
@@ -187,6 +190,7 @@ class SharedLog:
     async def open(self) -> None:
         """Replay the segments and cut a torn tail. Raises ``CorruptLog`` and ``DiskError``."""
         names = [name for name in await self._disk.names() if name.startswith(PREFIX)]
+        # Older segments were given up, from the front only: any gap behind is damage.
         first = number_of(names[0]) if names else 1
         for position, name in enumerate(names):
             self._number = first + position
@@ -194,6 +198,7 @@ class SharedLog:
                 raise CorruptLog(name, 0, f"segment {self._number} is missing")
             await self._replay(name, last=position == len(names) - 1)
         for group, state in self.groups.items():
+            # Asked once all is replayed: in between a state may lack what a later segment holds.
             if problem := state.problem():
                 raise CorruptLog(segment_name(first), 0, f"group {group}: {problem}")
         if names:
@@ -212,6 +217,7 @@ class SharedLog:
             self._number += 1
             self._may_give_up = True
         size = self._sizes.get(self._number, 0)
+        # In one write with the first record, so that no crash leaves a segment without content.
         header = b"" if size else segment_header(self._number)
         record = encode_record(commit, self._number, size + len(header))
         await self._disk.append(segment_name(self._number), header + record, sync=self._fsync)
@@ -229,6 +235,8 @@ class SharedLog:
             oldest = next(iter(self._sizes))
             pinned = [g for g, state in self.groups.items() if state.oldest_segment() == oldest]
             if pinned:
+                # To rewrite costs a sync; it pays only once most of the disk holds what counts no
+                # more.
                 if self.size_bytes <= MAX_WASTE * (self.live_bytes + SEGMENT_BYTES):
                     return
                 for commit in _commits([self.groups[group].whole(group) for group in pinned]):
@@ -258,6 +266,7 @@ class SharedLog:
                 file=name, offset=found.end, cut_bytes=len(data) - found.end, reason=found.torn
             )
             await self._disk.truncate(name, found.end)
+        # The next append goes on where the whole records end.
         self._sizes[self._number] = found.end
 
 

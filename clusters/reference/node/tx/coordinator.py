@@ -85,6 +85,7 @@ class Transaction:
         write a key, one can only die, and the sooner it dies the less of its work is lost.
         """
         self._limits.count_key(key)
+        # Writes stay here until commit, so no primary could answer this.
         if key in self._writes and not planted("own-write-unseen"):
             return self._writes[key]
         if key not in self._reads:
@@ -97,6 +98,7 @@ class Transaction:
     async def put(self, key: bytes, value: bytes) -> None:
         """Keep the write; its key is locked now, at least against other writers."""
         self._limits.count_key(key, value)
+        # A key that was read has a lock; it is made exclusive when its write is prepared.
         if key not in self._locked and key not in self._reads:
             await self._lock(key, exclusive=True, read=False)
             self._locked[key] = None
@@ -107,7 +109,9 @@ class Transaction:
         self._limits.left_s()
         if not self._writes:
             return await self._validate()
+        # Any partition that is written would do; the least, so that it follows from the writes.
         home = min(self._partition(key) for key in self._writes)
+        # Also those only read: their locks must hold until the outcome (strict two-phase locking).
         others = tuple(sorted(p for p in self._tokens if p != home))
         ts = await self._prepare(home, others) if others else 0
         limit_s = self._limits.left_s()
@@ -122,6 +126,7 @@ class Transaction:
         )
         # From here on home decides; only if it certainly did not is there anything to give up.
         tokens, self._tokens = self._tokens, {}
+        # Never sent twice: the first may have committed and its answer been lost.
         answer = await self._primaries.ask(home, command, 0, limit_s)
         if planted("commit-retried") and not isinstance(answer, CommitReply):
             answer = await self._primaries.ask(home, command, ROUTING_TIMEOUT_S, limit_s)
@@ -129,6 +134,8 @@ class Transaction:
             return answer.ts
         failed = _failed(answer)
         if failed.code in codes.DEFINITE:
+            # ``rollback`` may now tell the participants: home has decided against it, or never
+            # will.
             self._tokens = tokens
         raise TxError(failed)
 
@@ -138,6 +145,7 @@ class Transaction:
         """
         tokens, self._tokens = self._tokens, {}
         for partition in tokens:
+            # Without waiting: a client that gives up is not held by nodes that don't answer.
             self._primaries.notify(partition, Finish(partition, self.txn, 0))
 
     async def _validate(self) -> int:
@@ -153,6 +161,7 @@ class Transaction:
     async def _prepare(self, home: int, others: tuple[int, ...]) -> int:
         """Prepare all but home; the timestamp below which the transaction can't commit."""
         limit_ms = self._limits.left_ms()
+        # Where a lock is missing it may have to wait, and must die for an older one meanwhile.
         wanting = {self._partition(key) for key in self._writes if key not in self._locked}
         bodies = (
             Prepare(
@@ -169,6 +178,7 @@ class Transaction:
         answers = await self._ask_all(PrepareReply, bodies)
         if not planted("refusal-ignored"):
             self._must(answers, PrepareReply, "it could not be prepared everywhere")
+        # Above every participant's, or a snapshot there could miss what it should see.
         return max((answer.ts for answer in answers if isinstance(answer, PrepareReply)), default=0)
 
     async def _ask_all(
@@ -239,6 +249,7 @@ async def one_shot(
     check_steps(steps)
     for key, value in steps:
         limits.count_key(key, value)
+    # A transaction without steps has no partition of its own.
     where = sorted({partition_of(key, partitions) for key, _ in steps}) or [0]
     if len(where) == 1:
         body = Execute(where[0], txn, steps, limits.left_ms())
@@ -267,10 +278,12 @@ async def _take_steps(tx: Transaction, steps: tuple[Step, ...]) -> tuple[bytes |
     try:
         for key, value in steps:
             if value is None:
+                # All keys are known ahead: to read and upgrade later would only invite deadlocks.
                 values.append(await tx.get(key, for_update=key in written))
             else:
                 await tx.put(key, value)
     except TxError as stopped:
+        # In doubt is only a commit; before it nothing can have happened.
         if stopped.failed.code == codes.PEER_LOST:
             raise error(codes.ABORTED, f"before its commit: {stopped}") from stopped
         raise
@@ -291,6 +304,7 @@ class ReadOnlyTransaction:
         self, *, txn: TxnId, limit_s: float, partitions: int, primaries: PrimaryClient
     ) -> None:
         self.txn = txn
+        # Older ones would find their versions collected.
         self._limits = Limits(txn, min(limit_s, MAX_OPEN_S))
         self._partitions, self._primaries = partitions, primaries
         self._begun_s = asyncio.get_running_loop().time()

@@ -156,6 +156,7 @@ class Partition:
 
     def predict(self, entry: Entry) -> Result | None:
         """The result of ``apply`` unless another primary takes over."""
+        # A leader's first entry is empty (Raft 8).
         command = commands.decode(entry.data) if entry.data else None
         if isinstance(command, Commit):
             return CommitReply(command.ts)
@@ -173,6 +174,7 @@ class Partition:
         """The transactions that hold nothing here any more since the last call, in order."""
         if not self._ended:
             return self._ended
+        # Mostly empty, and asked for after every entry: no new list then.
         ended, self._ended = self._ended, []
         return ended
 
@@ -205,6 +207,7 @@ class Partition:
         return SnapshotRestore(self)
 
     def _take_over(self, command: Takeover) -> Ack | Failed:
+        # A takeover that was proposed twice, or one that a later one overtook in the log.
         if command.epoch <= self.epoch:
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch}, it is {self.epoch} already")
         self.epoch = command.epoch
@@ -219,6 +222,7 @@ class Partition:
         if decided is None:
             self._install(command.writes, command.ts)
             if command.participants and not planted("outcome-not-recorded"):
+                # Kept until every participant has it: a participant that asks must find it.
                 self.outcomes[txn] = Outcome(command.ts, command.participants)
         self._ended.append(txn)
         if decided is not None and not decided.ts:
@@ -231,6 +235,8 @@ class Partition:
     def _abort(self, txn: TxnId) -> ResolveReply:
         decided = self.outcome(txn)
         if decided is None:
+            # An entry of its own: a commit that comes later in the log must find that it is too
+            # late.
             self.outcomes[txn] = Outcome(0)
             self._ended.append(txn)
             decided = ResolveReply(0)
@@ -238,6 +244,7 @@ class Partition:
         return decided
 
     def _finish(self, command: Finish) -> Ack:
+        # Sent until answered, so it may come twice: the second finds nothing to do.
         prepared = self.prepared.pop(command.txn, None)
         if prepared is not None:
             if command.ts:
@@ -253,12 +260,15 @@ class Partition:
         for txn in command.txns:
             self.outcomes.pop(txn, None)
         self.horizon = max(self.horizon, command.horizon)
+        # What is not known and below the horizon counts as aborted, so these need no row.
         for txn in [t for t, o in self.outcomes.items() if not o.ts and t.ts <= self.horizon]:
             del self.outcomes[txn]
         return Ack()
 
     def _install(self, writes: commands.Writes, ts: int) -> None:
         for key, value in writes:
+            # Locks and the floor of each takeover see to it; a mistake there must not reorder
+            # history.
             if (before := self.versions.newest(key).ts) >= ts:
                 raise InvariantBroken(f"key {key.hex()}: version {ts} after version {before}")
             self.versions.install(key, value, ts)
@@ -282,6 +292,7 @@ class SnapshotRestore:
             self._head = _decode_head(chunk)
             return
         for key, row in _decode_rows(chunk):
+            # Beside the live storage: a transfer that breaks off leaves the old state whole.
             self._versions.load(key, row[:1] if planted("snapshot-applied-partly") else row)
 
     def done(self) -> None:

@@ -74,6 +74,7 @@ class Promises:
 
     def fresh(self, at_s: float) -> int:
         """A timestamp above which nothing was acknowledged here before ``at_s``."""
+        # Before this primary opened, its predecessor acknowledged: only the log tells how far.
         if at_s < self._opened_s:
             return self._found_ts
         return self._leases.clock_at(at_s)
@@ -86,6 +87,7 @@ class Promises:
         self._clock.observe(ts)
         now_s = asyncio.get_running_loop().time
         give_up_s = now_s() + CEILING_WAIT_S
+        # The ceiling rises only with a renewal, which has no event to wait for and comes soon.
         while ts > self._leases.ceiling and now_s() < give_up_s:  # noqa: ASYNC110 (two ends)
             await asyncio.sleep(CEILING_POLL_S)
         return ts <= self._leases.ceiling
@@ -138,6 +140,7 @@ class Primary:
 
     async def take_over(self, epoch: int) -> bool:
         """Open under ``epoch``, which was granted; whether it worked."""
+        # Above every version and every promise that this node knows of.
         floor = max(self.clock.now(), self.partition.max_ts)
         done = await self.propose(commands.Takeover(epoch, floor), INTERNAL_TIMEOUT_S)
         if not isinstance(done, Ack) or not self._replication.serving:
@@ -149,6 +152,7 @@ class Primary:
         self.locks = LockTable()
         self.transactions.clear()
         if not planted("locks-not-rebuilt"):
+            # The log is the only witness: a prepared transaction must find its locks whoever leads.
             for prepared in self.partition.prepared.values():
                 self._restore(prepared)
         return True
@@ -219,6 +223,7 @@ class Primary:
         tx = self.open_or_resume(body.txn, body.token, 0)
         if isinstance(tx, Failed):
             return tx
+        # Its locks may have gone while it waited: then another may have written what it read.
         if not await self.promised(body.ts) or tx.over:
             return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
         self.drop(body.txn)
@@ -232,8 +237,10 @@ class Primary:
         if failed is not None:
             return failed
         written = {key for key, _ in body.writes}
+        # In the log, so that a successor holds the read locks too until the outcome is known.
         reads = tuple(key for key in self.locks.held(body.txn) if key not in written)
         tx.propose(self.clock.now())
+        # It waits for no lock anywhere, so any other may wait for it without a deadlock.
         if body.settled:
             self.locks.settle(body.txn)
         command = commands.Prepare(self.epoch, body.txn, tx.ts, reads, body.writes, body.home)
@@ -254,6 +261,7 @@ class Primary:
         self, tx: OpenTransaction, writes: commands.Writes, limit_s: float
     ) -> Failed | None:
         """Acquire every exclusive lock that ``tx`` lacks, well within ``limit_s``, or end it."""
+        # The refusal has to reach the coordinator before that gives up: else it is in doubt.
         give_up_s = _now_s() + min(LOCK_TIMEOUT_S, limit_s - NETWORK_ALLOWANCE_S)
         for key, _ in writes:
             failed = await self.acquire(tx, key, exclusive=True, limit_s=give_up_s - _now_s())
@@ -280,6 +288,7 @@ class Primary:
         if isinstance(done, CommitReply):
             self.counters["commits"] += 1
             if participants:
+                # Before the answer: participants hold locks until they are told.
                 self._outcomes.send(txn)
             if not self.serving:
                 return Failed(codes.LEASE_LOST, f"{txn}: the lease ended before the answer")
@@ -297,6 +306,7 @@ class Primary:
             self.clock.observe(body.ts)
             command = commands.Finish(self.epoch, body.txn, body.ts)
             if tx is None or not (tx.awaited or self.locks.waited_for(body.txn)):
+                # No transaction waits for these locks: the entry may share its sync with the next.
                 await self.lazy.wait_for_batch()
             done = await self._replication.propose(command, INTERNAL_TIMEOUT_S)
             return done if isinstance(done, Ack | Failed) else self.refusal()
@@ -320,6 +330,7 @@ class Primary:
             if value is not None:
                 writes[key] = value
             else:
+                # Under its lock the newest version is the one to read: none can come in between.
                 values.append(writes.get(key, self.partition.versions.newest(key).value))
         failed = answer_too_large(values)
         if failed is not None:
@@ -327,6 +338,7 @@ class Primary:
             return failed
         if not writes:
             ts = self.clock.now()
+            # Reads need no entry of the log, but the same proof that this was still the primary.
             promised = await self.promised(ts) and not tx.over
             self.drop(body.txn)
             if promised:
@@ -342,9 +354,11 @@ class Primary:
         """
         tx = self.transactions.get(body.txn)
         if tx is not None and tx.waits:
+            # To abort it now would fail a commit that is only queueing.
             await tx.ended(LOCK_TIMEOUT_S)
         outcome = self.partition.outcome(body.txn)
         if outcome is None:
+            # Through the log: a commit that is under way there and this abort are decided by order.
             command = commands.Abort(self.epoch, body.txn)
             done = await self.propose(command, INTERNAL_TIMEOUT_S)
             if not isinstance(done, ResolveReply):
@@ -357,6 +371,8 @@ class Primary:
         any more; one that may yet do so is waited for. The read takes no lock, so no writer ever
         waits for it.
         """
+        # Counted from the snapshot's begin, by the age that its coordinator measured: the clocks
+        # of two nodes differ.
         fresh_s = _now_s() - STALENESS_S - body.age_ms / 1000
         if body.ts < self.promises.fresh(fresh_s):
             return Failed(codes.SNAPSHOT_TOO_OLD, f"the snapshot is over {STALENESS_S:g} s old")
@@ -365,8 +381,10 @@ class Primary:
                 return self.refusal()
             return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
         give_up_s = _now_s() + min(OUTCOME_TIMEOUT_S, body.limit_ms / 1000)
+        # One after the other may come to hold the lock: each may still commit below the snapshot.
         while (writer := self.locks.writer(body.key)) is not None:
             tx = self.transactions.get(writer)
+            # Not proposed yet, its timestamp will be above what was just promised.
             if tx is None or not tx.proposed or tx.ts > body.ts:
                 break
             if planted("pending-ignored"):
@@ -381,6 +399,7 @@ class Primary:
                 return Failed(codes.SNAPSHOT_TOO_OLD, text)
         if not self.serving:
             return self.refusal()
+        # Asked last: while this waited, versions may have been collected.
         if body.ts < self.partition.readable_from:
             return Failed(codes.SNAPSHOT_TOO_OLD, "versions of that time may be gone")
         self.counters["snapshots"] += 1
@@ -399,6 +418,7 @@ class Primary:
     ) -> OpenTransaction | Failed:
         """``txn`` as it is open here, opened now where it is not."""
         tx = self.transactions.get(txn)
+        # A token of a former hold proves that its locks were given to others since.
         shown = 0 if planted("lost-hold-ignored") else token.number
         if shown and (tx is None or tx.proposed or token != LockToken(self.epoch, tx.number)):
             return Failed(codes.LOST, f"{txn} has lost its locks in partition {self.number}")
@@ -415,6 +435,7 @@ class Primary:
         answer, request = self._ask(tx, key, exclusive=exclusive), tx.asked
         if answer is Answer.WAITING:
             self.lazy.flush()
+            # Anything may have happened in between: epoch, locks, even another request of its own.
             granted = await tx.wait(min(limit_s, tx.deadline_s - _now_s()))
             if tx.over or not self.serving or tx.asked != request:
                 return Failed(codes.LOST, f"{tx.txn} has lost its locks while it waited")
@@ -468,6 +489,7 @@ class Primary:
         if isinstance(done, wanted):
             return done
         failed = done if isinstance(done, Failed) else self.refusal()
+        # Only then is it certain that no entry of it can still be applied.
         if failed.code in codes.NOT_PROPOSED:
             self.drop(txn)
         elif planted("doubt-called-abort"):
@@ -480,6 +502,7 @@ class Primary:
         return Failed(codes.NOT_PRIMARY, f"not primary of partition {self.number}: {why}")
 
     def _restore(self, prepared: commands.Prepare) -> None:
+        # Beyond the limit of open ones if need be: it was admitted before.
         tx = self.transactions.add(prepared.txn, 0.0, forced=True)
         if tx is not None:
             tx.found(prepared.ts)
@@ -499,6 +522,7 @@ class Primary:
             return
         now_s = _now_s()
         for tx in self.transactions.all():
+            # Prepared means promised: only home's outcome may end it, however long that takes.
             bound = tx.proposed and not planted("prepared-times-out")
             if not bound and (now_s > tx.deadline_s or coordinator_dead(tx)):
                 self.counters["expired"] += 1

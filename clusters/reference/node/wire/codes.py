@@ -26,15 +26,17 @@ LEADER_LOST = "LEADER-LOST"
 PEER_LOST = "PEER-LOST"
 COMMIT_TIMEOUT = "COMMIT-TIMEOUT"
 
+# The transaction met another one: the partition served, and decided for the other.
 CONFLICTS = (CONFLICT, LOCK_TIMEOUT)
-"""The transaction met another one: the partition served, and decided for the other."""
 
+# The request reached no primary that acted on it: the next one may be asked.
 NOT_SERVED = (NO_PRIMARY, NOT_PRIMARY, NOT_LEADER, UNREACHABLE)
-"""The request reached no primary that acted on it: the next one may be asked."""
 
+# A raft group's refusals of a command that it did not take into its log.
 NOT_PROPOSED = (NOT_LEADER, OVERLOADED, TOO_LARGE)
-"""A raft group's refusals of a command that it did not take into its log."""
 
+# As the answer to a commit: it did not happen and never will. Nothing was proposed to any log, or
+# the log itself decided against it.
 DEFINITE = frozenset(
     (
         *CONFLICTS,
@@ -44,6 +46,3 @@ DEFINITE = frozenset(
         *(NO_TRANSACTION, KIND, READ_ONLY, SNAPSHOT_TOO_OLD, SNAPSHOT_BUSY),
     )
 )
-"""As the answer to a commit: it did not happen and never will. Nothing was proposed to any log, or
-the log itself decided against it.
-"""

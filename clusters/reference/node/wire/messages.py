@@ -58,8 +58,8 @@ class LockToken(msgspec.Struct, frozen=True, array_like=True):
 NO_TOKEN = LockToken(0, 0)
 
 
+# A group and a term of it.
 Claim = tuple[str, int]
-"""A group and a term of it."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True):
