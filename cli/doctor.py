@@ -147,6 +147,8 @@ def _show(rows: list[Finding], choice: Choice) -> None:
         mark = Text("ok", style="blue") if row.ok else Text("missing", style="bold yellow")
         table.add_row(Text(row.name), mark, Text(inert(row.found)), Text(inert(row.remedy)))
     console = Console(width=None if sys.stdout.isatty() else LOG_COLUMNS)
-    console.print(table)
+    with console.capture() as shown:  # its lines are filled up with blanks
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in shown.get().splitlines()))
     name = choice.name or "nothing"
     console.print(Text(f'\nprovider "auto" would use {name}: {inert(choice.why)}'), soft_wrap=True)

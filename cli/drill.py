@@ -166,5 +166,6 @@ class _Drill:
 
 def _tell_kept(run: RunDirectory, store: RunStore) -> None:
     name, where = run.root.name, f"--runs-dir {store.root}"
-    say(f"the cluster is still up: firedrill shell {where} {name} NODE, firedrill logs {where}")
+    at = f"{where} {name} NODE"
+    say(f"the cluster is still up: firedrill shell {at}, firedrill logs {at}")
     say(f"firedrill cleanup {where} {name} takes it down")

@@ -142,15 +142,23 @@ def planned(text: str) -> dict[str, object]:
     ``PlanError``.
     """
     parts = [part.strip() for part in text.split(":")]
+    if len(parts) not in (3, 4):
+        raise _unplanned(text, f"it has {len(parts)} parts, not 3 or 4")
+    at, kind, target, *hold = parts
+    row: dict[str, object] = {"at_s": _number(text, "AT_S", at), "kind": kind, "target": target}
+    return row | ({"hold_s": _number(text, "HOLD_S", hold[0])} if hold else {})
+
+
+def _number(text: str, name: str, part: str) -> float:
     try:
-        at, kind, target, *hold = parts
-        numbers = [float(number) for number in (at, *hold)]
+        return float(part)
     except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2):
-        raise PlanError("nemesis.schedule", f"expected {SCHEDULE_FORM} (got {text!r})")
-    row: dict[str, object] = {"at_s": numbers[0], "kind": kind, "target": target}
-    return row | ({"hold_s": numbers[1]} if len(numbers) == 2 else {})
+        raise _unplanned(text, f"{name} is {part!r}, no number of seconds") from None
+
+
+def _unplanned(text: str, why: str) -> PlanError:
+    problem = f"expected {SCHEDULE_FORM} (got {text!r}: {why})"
+    return PlanError("nemesis.schedule", problem, "flags")
 
 
 def _refuse_without_java(plan: Plan) -> None:

@@ -4,6 +4,7 @@ checkers' alarms.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import statistics
 import tempfile
@@ -282,6 +283,9 @@ def _conclude(summary: Summary, root: Path) -> int:
         click.echo("the canary is silent: nothing that was found or not found counts")
     if summary.clean_outcome is Outcome.UNKNOWN:
         click.echo("the sound node showed too little to be called clean")
+    for each in summary.bugs:
+        if each.run:
+            click.echo(f"{each.bug}: firedrill replay {shlex.quote(each.run)}")
     click.echo(f"results: {root / RESULTS}")
     if summary.clean_anomalies:
         return Outcome.VIOLATION.exit_code

@@ -69,9 +69,15 @@ def runs_option(command: C) -> C:
         envvar="FIREDRILL_RUNS_DIR",
         default=str(DEFAULT_ROOT),
         show_default=True,
-        callback=lambda _context, _option, value: RunStore(Path(value)),
+        callback=_store,
         help="Directory of run directories.",
     )(command)
+
+
+def _store(_context: click.Context, _option: click.Parameter, value: str) -> RunStore:
+    if Path(value).exists() and not Path(value).is_dir():
+        raise click.BadParameter(f"expected a directory (got the file {value!r})")
+    return RunStore(Path(value))
 
 
 def executor_option(command: C) -> C:

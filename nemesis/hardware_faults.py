@@ -68,8 +68,8 @@ class HardwareFault:
         """
         parsed = targets.checked(target, self.kind.strength, nodes, partitions, path)
         if self.kind.destroys and targets.is_majority(parsed, len(nodes)):
-            left = "who leaves a majority whole, since no store survives the loss of one"
-            raise PlanError(path, f"target of {self.kind.name} must be {left} (got {target!r})")
+            left = "leave a majority whole, since no store survives the loss of one"
+            raise PlanError(path, f"target of {self.kind.name} must {left} (got {target!r})")
 
     def resolve(
         self, target: str, roles: Roles, nodes: tuple[str, ...], draw: int

@@ -15,6 +15,7 @@ from harness.clock import NS_PER_S
 from harness.history.records import FaultState, OpType
 from harness.outcome import Outcome
 from harness.protocols.fault_kinds import by_name, possible
+from harness.protocols.promise import Declaration
 from harness.protocols.verdict import Verdict
 from harness.run.directory import Origin
 from harness.text import inert
@@ -26,6 +27,7 @@ from results.report.fault_rows import FaultRow
 from results.report.harness_actions import HarnessActions
 from results.report.run_data import NodeFiles, RunData
 from results.report.tabulate import Grid
+from results.store.retention import begun_at
 
 EVENTS_MAX = 150
 REASONS_MAX = 12
@@ -173,14 +175,24 @@ def _tested(material: RunData) -> tuple[str, ...]:
     plan, manifest = material.plan, material.manifest
     cluster, drive = _table(plan, "cluster"), _table(plan, "drive")
     declared = manifest.declaration
-    promised = ", ".join(sorted({promise.model for promise in declared.promises})) or "nothing"
+    promised = ", ".join(_promises(declared)) or "nothing"
     where = f"{cluster.get('nodes', len(material.nodes))} nodes ({cluster.get('provider', '?')})"
     load = f"{drive.get('concurrency', '?')} clients for {_plain(drive.get('duration_s'))} s"
+    begun = begun_at(manifest.run_id)
+    when = "" if begun is None else f" on {begun:%Y-%m-%d at %H:%M} UTC"
     first = (
         f"{manifest.workload} against {declared.system} in mode {declared.mode}, which promises"
-        f" {promised}: {where}, {load}."
+        f" {promised}: {where}, {load}, seed {plan.get('seed', '?')}{when}."
     )
     return first, f"{_happened(material)} {_broken(material)}"
+
+
+def _promises(declared: Declaration) -> list[str]:
+    """Name the promised models; where there are several, with the transactions they are for."""
+    models = {promise.kind: promise.model for promise in declared.promises}
+    if len(set(models.values())) < 2:
+        return sorted(set(models.values()))
+    return sorted(f"{model} ({kind})" for kind, model in models.items())
 
 
 def _plain(number: object) -> str:
@@ -269,7 +281,8 @@ def _broken(material: RunData) -> str:
     proven = (
         "all proven effective and healed" if not bad else f"{len(bad)} not proven or not healed"
     )
-    return f"{len(material.faults)} faults ({named}), {proven}."
+    count = len(material.faults)
+    return f"{count} fault{'s' * (count != 1)} ({named}), {proven}."
 
 
 def _picture(material: RunData) -> tuple[Markup | None, tuple[str, ...]]:
@@ -353,8 +366,12 @@ def _commands(material: RunData) -> tuple[tuple[str, str], ...]:
     """Return the commands for the run directory's parent: the directory can be moved."""
     name = shlex.quote(material.manifest.run_id)
     again = ("Run the same plan again", f"firedrill run {name}/plan.toml")
+    drive = ("Replay this run: simulated, byte for byte", f"firedrill replay ./{name}")
+    smaller = ("Find the smallest plan that fails so", f"firedrill shrink ./{name}")
+    violated = material.verdict is not None and material.verdict.outcome is Outcome.VIOLATION
     return (
-        *((again,) if material.plan_text else ()),
+        *((again, drive) if material.plan_text else ()),
+        *((smaller,) if material.plan_text and violated else ()),
         ("Judge this history again", f"firedrill check ./{name}"),
         ("Write this page again", f"firedrill report ./{name}"),
     )

@@ -63,3 +63,31 @@ def test_a_run_that_breaks_off_is_never_taken_for_another_that_began_beside_it(
     (own,) = [run.root for run in store.runs() if run != others[0]]
     assert (own / "traceback.txt").exists()
     assert list(others[0].root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "why"),
+    [
+        ("5:kill", "it has 2 parts, not 3 or 4"),
+        ("abc:kill:n1", "AT_S is 'abc', no number of seconds"),
+        ("5:kill:n1:x", "HOLD_S is 'x', no number of seconds"),
+    ],
+)
+def test_a_schedule_says_which_of_its_parts_is_wrong(
+    schedule: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(["run", "--schedule", schedule]) == 254
+
+    form = "AT_S:KIND:TARGET[:HOLD_S]"
+    told = f"flags: nemesis.schedule: expected {form} (got {schedule!r}: {why})"
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("runs",), ("cleanup",), ("check", "latest")])
+def test_a_store_that_is_a_file_is_misuse(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+
+    assert execute([*command, "--runs-dir", str(tmp_path / "file")]) == 254
+    assert "expected a directory (got the file" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import asyncio
 
 import docker
 import pytest
+from capabilities import lacking
 from docker_runs import Run, named, running
 
 from harness.protocols.cluster import Capability, LinkShape
@@ -81,7 +82,7 @@ def test_a_delayed_link_is_told_from_one_that_is_cut(docker_daemon: docker.APICl
 
     async def story(run: Run) -> None:
         if Capability.DELAY not in await run.provider.capabilities():
-            pytest.skip("this kernel delays nothing")
+            lacking("this kernel delays nothing", promised=False)
         await run.provider.cut((cut,))
         await run.provider.shape(tuple(LinkShape(link=a, delay_s=0.5) for a in (slow, cut)))
 

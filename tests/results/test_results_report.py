@@ -8,6 +8,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import attrs
 import msgspec
 import pytest
 import synthetic_run
@@ -28,6 +29,7 @@ from harness.history.records import (
 )
 from harness.history.seal import recover, seal
 from harness.outcome import Outcome
+from harness.protocols.promise import Promise
 from harness.protocols.verdict import Anomaly, Verdict
 from harness.run.directory import RunDirectory
 from results.report import fault_rows
@@ -92,11 +94,14 @@ def test_a_valid_run_is_told_from_verdict_to_rerun(tmp_path: Path) -> None:
         "TX-CONFLICT",
         "whole drive phase",
         "firedrill run 20261121-104500-drill-1a2b/plan.toml",
+        "firedrill replay ./20261121-104500-drill-1a2b",
+        ", seed 4711 on 2026-11-21 at 10:45 UTC.",
         "seed = 4711",
         "reference",
     ):
         assert told in page.text
     assert "Anomalies" not in page.text
+    assert "firedrill shrink" not in page.text
     assert_inert(page)
 
 
@@ -440,3 +445,27 @@ def test_lists_that_are_too_long_by_themselves_go_last_and_the_page_says_so(
 
     assert run.report.stat().st_size < limit
     assert f"and {pages.EVENTS_MAX - LEAN_LINES} more in events.parquet" in page.text
+
+
+def test_one_fault_is_one_and_a_violation_can_be_shrunk(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL | {"breaks": BREAKS[:1]})
+
+    page = report(run, violation(txns=(10, 11)))
+
+    assert "1 fault (1 " in page.text
+    assert "firedrill shrink ./" in page.text
+
+
+def test_several_promised_models_are_told_with_what_they_are_promised_to(tmp_path: Path) -> None:
+    run = build(tmp_path / "run", **SMALL)
+    material = gather(run)
+    declared = material.manifest.declaration
+    promises = (*declared.promises, Promise(kind="snapshot", model="serializable"))
+    changed = msgspec.structs.replace(
+        material.manifest, declaration=msgspec.structs.replace(declared, promises=promises)
+    )
+    history = attrs.evolve(material.history, manifest=changed)
+
+    told = pages.page(attrs.evolve(material, history=history)).tested[0]
+
+    assert "which promises serializable (snapshot), strict-serializable (read-write): " in told

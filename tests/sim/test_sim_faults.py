@@ -106,7 +106,7 @@ def test_what_destroys_may_strike_who_is_no_majority(target: str) -> None:
         (clock_fast(), "n1 at 30 ms", "a strength in %"),
         (wipe(), "n1 at 30 ms", "no strength"),
         (bit_flip(), "n9", "nodes of this cluster"),
-        (wipe(), "majority", "target of wipe must be who leaves a majority whole"),
+        (wipe(), "majority", "target of wipe must leave a majority whole"),
         (wipe(), "all", "no store survives the loss of one"),
         (bit_flip(), "majority of partition 0", "target of bit-flip must be"),
         (bit_flip(), "its majority", "target of bit-flip must be"),

@@ -248,5 +248,5 @@ async def _whole(cluster: Cluster, deadline_s: float) -> None:
         if not silent:
             return
         if loop.time() >= deadline_s:
-            raise HarnessError(f"pebble is not whole: {', '.join(silent)} does not serve")
+            raise HarnessError(f"pebble is not whole: no answer from {', '.join(silent)}")
         await asyncio.sleep(POLL_S)
