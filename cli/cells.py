@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import time
@@ -13,6 +14,7 @@ import attrs
 import msgspec
 
 import harness
+from harness import plugins
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import Pool, RunStarted
 from harness.errors import FiredrillError, UsageError
@@ -29,12 +31,21 @@ if TYPE_CHECKING:
 PACKAGES = ("harness", "workloads", "nemesis", "checkers", "clusters")
 _PRELOADED = (
     "checkers.engine.analyze",
+    "cli.cleanup",
+    "cli.wiring",
     "clusters.providers.sim.provider",
+    "clusters.reference.node.runtime.real",
     "clusters.reference.system",
     "harness.campaigns.run_stats",
+    "harness.driving.driver",
     "nemesis.runner",
+    "nemesis.schedule",
+    "pandas",  # what pyarrow converts with
+    "pyarrow.acero",
+    "pyarrow.dataset",
     "results.store.store",
 )
+_PRELOADED_PLUGINS = ("faults", "workloads", "checkers")
 
 
 def simulation_pool(runs_dir: Path, *, keep: bool = False, jobs: int | None = None) -> Pool:
@@ -43,8 +54,13 @@ def simulation_pool(runs_dir: Path, *, keep: bool = False, jobs: int | None = No
     """
     from cli.analysis import MEMORY_BASE_BYTES, MEMORY_SHARE, machine_memory_bytes
 
-    for module in _PRELOADED:  # before the first fork: every worker has them
+    # Before the first fork: no cell pays for them, and none is of code that changed meanwhile.
+    for module in _PRELOADED:
         importlib.import_module(module)
+    for group in _PRELOADED_PLUGINS:
+        for name in plugins.names(group):
+            with contextlib.suppress(FiredrillError):  # the cells that need it tell
+                plugins.load(group, name)
     pool = Pool(work=partial(simulate, runs_dir=runs_dir, keep=keep))
     workers = jobs or pool.workers
     share = int(MEMORY_SHARE * machine_memory_bytes() / workers)

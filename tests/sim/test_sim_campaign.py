@@ -109,6 +109,34 @@ def test_what_fails_is_kept_and_named_and_a_replay_is_the_same_byte_for_byte(
     assert "kill of all" in svg
 
 
+IMPORTS = """
+import sys
+from pathlib import Path
+from cli.cells import simulate, simulation_pool
+from cli.sim import seed_plans
+from harness.campaigns.cell import Cell, result_of
+from harness.campaigns.pool import Pool, in_turn
+pool = simulation_pool(Path(sys.argv[1]))
+before = set(sys.modules)
+OURS = ("cli", "harness", "workloads", "nemesis", "checkers", "clusters", "results", "pandas")
+def work(cell, run_started):
+    result = pool.work(cell, run_started)
+    made = sorted(m for m in set(sys.modules) - before if m.partition(".")[0] in OURS)
+    return result_of(cell, result.outcome, [" ".join(made)])
+short = {"drive.duration_s": 8.0, "check.min_ok": 1, "nemesis.mix": ["kill"]}
+cells = (Cell(plan=plan) for plan in seed_plans(None, short, (), range(2)))
+for result in Pool(work=work).results(in_turn(cells)):
+    print(result.outcome.value, *result.reasons)
+"""
+
+
+def test_no_seed_pays_for_an_import(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", IMPORTS, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert done.stdout.split() == ["valid", "valid"], done.stdout + done.stderr
+
+
 def test_a_replay_that_proves_nothing_ends_as_unknown_although_its_run_is_valid(
     tmp_path: Path,
 ) -> None:
