@@ -70,7 +70,7 @@ def main() -> None:
     found = {**verdict.anomalies, **verdict.observed}
     print(f"verdict: {verdict.outcome}, {len(encode(verdict))} bytes, not {verdict.not_}")
     for name, anomaly in sorted(found.items()):
-        steps = [len(e.get("cycle", ())) for e in anomaly.examples]
+        steps = [len(e.cycle) for e in anomaly.examples]
         print(f"  {name}: {anomaly.count}, steps of the cycles shown: {steps}")
 
 

@@ -20,7 +20,7 @@ from cli.session import runs_option
 from harness import plugins
 from harness.errors import FiredrillError
 from harness.outcome import Outcome
-from harness.protocols.cluster import Finding
+from harness.protocols.cluster import Requirement
 from harness.protocols.faults import Fault
 from harness.text import inert
 from results.store.store import RunStore
@@ -56,22 +56,24 @@ def doctor(as_json: bool, store: RunStore) -> int:
     return 0 if choice.name else Outcome.HARNESS_ERROR.exit_code
 
 
-def examine(runs: Path) -> tuple[list[Finding], Choice]:
+def examine(runs: Path) -> tuple[list[Requirement], Choice]:
     """Return every finding, and the provider that follows from them."""
     rows = [_python(), _processes(), _java(), *_docker(), *_plugins(), _disk(runs)]
     return rows, _choice()
 
 
-def _python() -> Finding:
-    return Finding(name="Python", ok=True, found=f"{platform.python_version()} ({sys.executable})")
+def _python() -> Requirement:
+    return Requirement(
+        name="Python", ok=True, found=f"{platform.python_version()} ({sys.executable})"
+    )
 
 
-def _processes() -> Finding:
+def _processes() -> Requirement:
     """Check the needs of the process provider: the kernel's ``/proc``, which tells
     processes apart.
     """
     ok = Path("/proc/self/stat").exists()
-    return Finding(
+    return Requirement(
         name="processes",
         ok=ok,
         found="/proc tells processes apart" if ok else "no /proc here",
@@ -79,22 +81,24 @@ def _processes() -> Finding:
     )
 
 
-def _java() -> Finding:
+def _java() -> Requirement:
     from checkers.engine.java import JAVA_MIN, find_java
 
     choice = find_java()
     remedy = f"apt-get install openjdk-{JAVA_MIN}-jre-headless, or check with --executor local"
     ok = choice.home is not None
-    return Finding(name="Java for Spark", ok=ok, found=choice.reason, remedy="" if ok else remedy)
+    return Requirement(
+        name="Java for Spark", ok=ok, found=choice.reason, remedy="" if ok else remedy
+    )
 
 
-def _docker() -> tuple[Finding, ...]:
+def _docker() -> tuple[Requirement, ...]:
     from clusters.providers.docker.doctor import diagnose
 
     return diagnose()
 
 
-def _plugins() -> Iterator[Finding]:
+def _plugins() -> Iterator[Requirement]:
     """Yield the findings of plugins about their needs, from a function without arguments behind
     each entry point.
     """
@@ -104,7 +108,7 @@ def _plugins() -> Iterator[Finding]:
         yield _plugin(group, name, package)
 
 
-def _plugin(group: str, name: str, package: str) -> Finding:
+def _plugin(group: str, name: str, package: str) -> Requirement:
     """Check that a third-party plugin can be loaded, and, where it can be built without arguments,
     has the members of its protocol.
     """
@@ -119,16 +123,18 @@ def _plugin(group: str, name: str, package: str) -> Finding:
             plugins.made(group, name, Fault, part)
     except FiredrillError as error:
         remedy = f"mend or uninstall {package}"
-        return Finding(name=what, ok=False, found=str(error), remedy=remedy)
-    return Finding(name=what, ok=True, found=package)
+        return Requirement(name=what, ok=False, found=str(error), remedy=remedy)
+    return Requirement(name=what, ok=True, found=package)
 
 
-def _disk(runs: Path) -> Finding:
+def _disk(runs: Path) -> Requirement:
     place = next(p for p in (runs, *runs.resolve().parents) if p.is_dir())
     free = shutil.disk_usage(place).free
     ok = free >= DISK_MIN_BYTES
     remedy = "" if ok else "give another directory with --runs-dir"
-    return Finding(name="disk", ok=ok, found=f"{free / GIB:.1f} GiB free for {runs}", remedy=remedy)
+    return Requirement(
+        name="disk", ok=ok, found=f"{free / GIB:.1f} GiB free for {runs}", remedy=remedy
+    )
 
 
 def _choice() -> Choice:
@@ -139,7 +145,7 @@ def _choice() -> Choice:
     return Choice(name=name if possible else None, why=why)
 
 
-def _show(rows: list[Finding], choice: Choice) -> None:
+def _show(rows: list[Requirement], choice: Choice) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(4):
         table.add_column(overflow="fold")  # a remedy is there to be copied: never cut short

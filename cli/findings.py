@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,11 +18,12 @@ from harness.history.manifest import read_manifest
 from harness.history.records import OpType
 from harness.outcome import Outcome
 from harness.plan import plan as plans
+from harness.protocols.finding import Finding
 from harness.protocols.verdict import Verdict
 from harness.run.directory import Manifest, RunDirectory
 from harness.text import inert
 from results.drawing import series
-from results.report.cards import other_reasons, plainest_first
+from results.report.cards import plainest_first
 from results.report.steps import key_names
 
 EXAMPLES_SHOWN = 2  # of each anomaly, in words; the report shows more
@@ -65,25 +65,24 @@ def beside(verdict: Verdict) -> Iterator[str]:
     if verdict.observed:
         kinds = ", ".join(f"{name} ({found.count})" for name, found in verdict.observed.items())
         yield f"observed, ruled out by no promise: {inert(kinds)}"
-    reasons = other_reasons(verdict.reasons, verdict.anomalies)
+    reasons = verdict.other_reasons
     for reason in reasons[:REASONS_SHOWN]:
         yield f"because: {inert(reason, LINE_CHARS)}"
     if len(reasons) > REASONS_SHOWN:
         yield f"and {len(reasons) - REASONS_SHOWN} more reasons"
 
 
-def _example(example: Mapping[str, Any], names: Mapping[int, str]) -> Iterator[str]:
-    yield f"  {inert(str(example.get('text', '')), LINE_CHARS)}"
-    explained = example.get("explained_by") or {}
-    for key in (key for key in example.get("keys", ()) if key in names):
+def _example(finding: Finding, names: Mapping[int, str]) -> Iterator[str]:
+    yield f"  {inert(finding.text, LINE_CHARS)}"
+    for key in (key for key in finding.keys if key in names):
         yield f"    key {key} is {inert(names[key], LINE_CHARS)} in the file"
-    if "text" in explained:
-        yield f"    explained by: {inert(str(explained['text']), LINE_CHARS)}"
+    if finding.explained_by is not None:
+        yield f"    explained by: {inert(finding.explained_by.text, LINE_CHARS)}"
 
 
-def _places(example: Mapping[str, Any], table: pa.Table) -> Iterator[str]:
-    """Say where the transactions of an example stand in the file that was imported."""
-    wanted = [txn for txn in example.get("txns", ()) if isinstance(txn, int)][:PLACES_SHOWN]
+def _places(finding: Finding, table: pa.Table) -> Iterator[str]:
+    """Say where the transactions of a finding stand in the file that was imported."""
+    wanted = finding.txns[:PLACES_SHOWN]
     rows = table.filter(pc.is_in(table["txn"], value_set=pa.array(wanted, pa.int64())))
     columns = ["txn", "invoke_index", "complete_index"]
     told = [
@@ -101,8 +100,8 @@ def _driven(run: RunDirectory, verdict: Verdict, manifest: Manifest, table: pa.T
         took = series.overall(series.by_type(table)[OpType.OK])
         if took:
             parts.append(f"{FIRST} {_time(took[0.5])}, {LAST} {_time(took[0.99])}")
-        gap_ns = verdict.availability.get("drive", {}).get("longest_gap_ns")
-        if gap_ns is not None:
+        if verdict.availability.drive is not None:
+            gap_ns = verdict.availability.drive.longest_gap_ns
             parts.append(f"longest gap {_time(gap_ns / 1e9)}")
     parts.append(_broken(run))
     return f"{_plan(run, manifest)}: {'; '.join(parts)}"
@@ -161,7 +160,7 @@ def _next(run: RunDirectory, verdict: Verdict) -> Iterator[str]:
     """Name the commands that go on from a violation of a run that can be driven again."""
     if verdict.outcome is not Outcome.VIOLATION or not run.plan.is_file():
         return
-    nodes = {str(e["node"]) for a in verdict.anomalies.values() for e in a.examples if "node" in e}
+    nodes = {e.node for a in verdict.anomalies.values() for e in a.examples if e.node is not None}
     name = inert(shlex.quote(str(run.root)), PATH_CHARS)
     steps = [f"firedrill replay {name}", f"firedrill shrink {name}"]
     steps += [f"firedrill logs {name} {inert(node)}" for node in sorted(nodes)[:1]]

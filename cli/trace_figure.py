@@ -7,7 +7,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import msgspec
@@ -16,8 +16,10 @@ from cli.environment import TRACE
 from harness.campaigns.cell import CRASHES
 from harness.clock import NS_PER_S
 from harness.history.files import open_regular, write_atomically
-from harness.history.records import EventKind
+from harness.history.records import EventKind, MicroOp
 from harness.protocols.fault_spans import fault_spans
+from harness.protocols.finding import Finding
+from harness.protocols.models import LOST_WRITE
 from harness.protocols.verdict import Anomaly, read_verdict
 from harness.run.directory import RunDirectory
 
@@ -32,7 +34,7 @@ MARGIN_S, MOMENT_S = 0.012, 0.03  # around an operation, and around what happene
 OPERATION_MOST_S = 0.4  # of one operation; of a longer one its end is drawn
 APART_S = 0.08  # stretches that are closer are one
 STRETCHES_MAX = 6
-CLEAREST = "lost-write"
+NOTHING = Finding(text="", txns=(), keys=())
 TITLE_CHARS = 170
 OPERATIONS_MAX = 4
 ELEMENTS_SHOWN = 6
@@ -67,9 +69,9 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
     from results.drawing.spacetime import USUAL, draw
 
     history = load(run)
-    name, example = _proof(run)
-    story = _story(run, history, name, example)
-    stretches = list(view.windows) or stretches_of(story, _partitions(history, example))
+    finding = _proof(run)
+    story = _story(run, history, finding)
+    stretches = list(view.windows) or stretches_of(story, _partitions(history, finding))
     stretches = merged(stretches, 0.0 if view.windows else APART_S)
     decoder = msgspec.json.Decoder()
     with open_regular(run.root / TRACE) as lines:
@@ -85,39 +87,30 @@ def draw_figure(run: RunDirectory, view: View) -> tuple[Path, Stretches, int]:
     return path, stretches, left_out
 
 
-def _proof(run: RunDirectory) -> tuple[str, dict[str, Any]]:
-    """Return the anomaly with the shortest proof, by its first example: one with the fewest
-    operations.
+def _proof(run: RunDirectory) -> Finding:
+    """Return the first finding of the anomaly with the shortest proof, the fewest operations; an
+    empty one where nothing was found.
     """
     verdict = read_verdict(run)
-    if verdict is None:
-        return "", {}
 
     def rank(item: tuple[str, Anomaly]) -> tuple[bool, bool, int, bool, str]:
         name, anomaly = item
-        operations = _operations_of(dict(anomaly.examples[0])) if anomaly.examples else []
-        return name in CRASHES, not operations, len(operations), name != CLEAREST, name
+        operations = anomaly.examples[0].operations
+        return name in CRASHES, not operations, len(operations), name != LOST_WRITE, name
 
-    shown = [item for item in verdict.anomalies.items() if item[1].examples]
-    if not shown:
-        return "", {}
-    name, anomaly = min(shown, key=rank)
-    return name, dict(anomaly.examples[0])
+    found = verdict.anomalies if verdict else {}
+    shown = [item for item in found.items() if item[1].examples]
+    return min(shown, key=rank)[1].examples[0] if shown else NOTHING
 
 
-def _operations_of(example: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = example.get("operations") or []
-    return found
-
-
-def _story(run: RunDirectory, history: History, name: str, example: dict[str, Any]) -> Story:
+def _story(run: RunDirectory, history: History, finding: Finding) -> Story:
     from results.drawing.spacetime import Happening, Operation, Story, Stretch
 
-    keys = set(example.get("keys") or ())
+    keys = set(finding.keys)
     last_ns = max((at_ns for _, at_ns in history.manifest.phases), default=0)
-    explained = (example.get("explained_by") or {}).get("text", "")
+    explained = finding.explained_by.text if finding.explained_by else ""
     return Story(
-        title=(run.root.name, *textwrap.wrap(example.get("text", ""), TITLE_CHARS)[:1], explained),
+        title=(run.root.name, *textwrap.wrap(finding.text, TITLE_CHARS)[:1], explained),
         controller=CONTROLLER,
         faults=tuple(
             Stretch(
@@ -131,12 +124,12 @@ def _story(run: RunDirectory, history: History, name: str, example: dict[str, An
         ),
         operations=tuple(
             Operation(
-                start_s=row["invoke_ns"] / NS_PER_S,
-                end_s=row["complete_ns"] / NS_PER_S,
-                node=row["node"],
-                text=f"T{row['txn']} {said(row['ops'], keys)}: {row['type']}",
+                start_s=operation.invoke_ns / NS_PER_S,
+                end_s=operation.complete_ns / NS_PER_S,
+                node=operation.node or "",
+                text=f"T{operation.txn} {said(operation.ops, keys)}: {operation.type}",
             )
-            for row in _operations_of(example)[:OPERATIONS_MAX]
+            for operation in finding.operations[:OPERATIONS_MAX]
         ),
         happenings=tuple(
             Happening(
@@ -151,26 +144,24 @@ def _story(run: RunDirectory, history: History, name: str, example: dict[str, An
     )
 
 
-def said(ops: Iterable[Sequence[Any]], keys: set[int]) -> str:
+def said(ops: Sequence[MicroOp], keys: set[int]) -> str:
     """Format the steps on ``keys`` (on all, where none are named)."""
-    every = [list(op) for op in ops]
-    mine = [op for op in every if op[1] in keys] or every
     words = []
-    for f, key, value in mine:
-        if isinstance(value, list):
-            shown = " ".join(map(str, value[-ELEMENTS_SHOWN:]))
-            dots = "… " if len(value) > ELEMENTS_SHOWN else ""
-            words.append(f"{f} {key} = [{dots}{shown}]")
+    for op in [op for op in ops if op.key in keys] or ops:
+        if isinstance(op.value, tuple):
+            shown = " ".join(map(str, op.value[-ELEMENTS_SHOWN:]))
+            dots = "… " if len(op.value) > ELEMENTS_SHOWN else ""
+            words.append(f"{op.f} {op.key} = [{dots}{shown}]")
         else:
-            words.append(f"{f} {key} {'' if value is None else value}".rstrip())
+            words.append(f"{op.f} {op.key} {'' if op.value is None else op.value}".rstrip())
     return ", ".join(words)
 
 
-def _partitions(history: History, example: dict[str, Any]) -> tuple[str, ...]:
-    """Return the partitions of the example's keys, as the store's events name them at their end or
+def _partitions(history: History, finding: Finding) -> tuple[str, ...]:
+    """Return the partitions of the finding's keys, as the store's events name them at their end or
     in their text: ``p3``, ``partition 3``.
     """
-    keys = set(example.get("keys") or ())
+    keys = set(finding.keys)
     ops = history.micro_ops().select(["key", "partition"]).to_pylist() if keys else []
     found = {row["partition"] for row in ops if row["key"] in keys} - {None}
     return tuple(name for p in sorted(found) for name in (f"p{p}", f"partition {p}"))

@@ -69,7 +69,6 @@ from harness.protocols.cluster import (
     Address,
     Capability,
     Cluster,
-    Finding,
     LeasesFaults,
     Link,
     LinkQuality,
@@ -84,6 +83,7 @@ from harness.protocols.cluster import (
     PythonTree,
     Readmits,
     ReadsLogs,
+    Requirement,
     Roles,
     System,
     TellsVersions,
@@ -91,6 +91,7 @@ from harness.protocols.cluster import (
 )
 from harness.protocols.fault_kinds import EVERY_NODE, Effect, FaultKind, Strength
 from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
+from harness.protocols.finding import Dependency, Explanation, Finding, RecordedOperation
 from harness.protocols.hardware import (
     ClockLook,
     ClockTrouble,
@@ -128,12 +129,14 @@ __all__ = [
     "Context",
     "DeadlineExceeded",
     "Declaration",
+    "Dependency",
     "DiskLook",
     "DiskTrouble",
     "Effect",
     "ErrorMeaning",
     "EventKind",
     "Exchange",
+    "Explanation",
     "Fault",
     "FaultKind",
     "FaultState",
@@ -179,10 +182,12 @@ __all__ = [
     "Readmits",
     "ReadsLogs",
     "ReadsTogether",
+    "RecordedOperation",
     "RecoveredState",
     "Repeat",
     "ReplicaState",
     "Replicas",
+    "Requirement",
     "Role",
     "RoleKind",
     "Roles",

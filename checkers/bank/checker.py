@@ -14,6 +14,7 @@ from checkers.engine.arrays import ints
 from checkers.explain.attribution import explain_operations
 from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
@@ -157,32 +158,37 @@ def _pairs(
     rows = rows.sort_by([("key", "ascending"), ("read", "ascending")])
     examples = []
     for row in rows.slice(0, EXAMPLES_MAX).to_pylist():
-        txns = [row[earlier], row["read"]]
-        found = lookup.operations(tuple(txns))
-        shown = [found[txn] for txn in txns]
-        example = {"text": tell(row), "txns": txns, "keys": [row["key"]], "operations": shown}
-        examples.append(example | explain_operations(shown, faults))
+        txns = (row[earlier], row["read"])
+        found = lookup.operations(txns)
+        shown = tuple(found[txn] for txn in txns)
+        finding = Finding(
+            text=tell(row),
+            txns=txns,
+            keys=(row["key"],),
+            operations=shown,
+            explained_by=explain_operations(shown, faults),
+        )
+        examples.append(finding)
     return Anomaly(count=rows.num_rows, examples=tuple(examples))
 
 
 def _examples(
     rows: pa.Table, tell: Callable[[Row], str], faults: pa.Table, lookup: Lookup
-) -> tuple[Row, ...]:
+) -> tuple[Finding, ...]:
     shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
     operations = lookup.operations(tuple(row["txn"] for row in shown))
-    return tuple(_example(row, tell(row), operations[row["txn"]], faults) for row in shown)
+    return tuple(_finding(row, tell(row), operations[row["txn"]], faults) for row in shown)
 
 
-def _example(row: Row, text: str, operation: Row, faults: pa.Table) -> Row:
-    example = {
-        "text": text,
-        "txns": [row["txn"]],
-        "keys": sorted({step[1] for step in operation["ops"]}),
-        "total": row["total"],
-        "expected": row["expected"],
-        "operations": [operation],
-    }
-    return example | explain_operations([operation], faults)
+def _finding(row: Row, text: str, operation: RecordedOperation, faults: pa.Table) -> Finding:
+    return Finding(
+        text=text,
+        txns=(row["txn"],),
+        keys=tuple(sorted({step.key for step in operation.ops})),
+        operations=(operation,),
+        explained_by=explain_operations([operation], faults),
+        details={"total": row["total"], "expected": row["expected"]},
+    )
 
 
 def _wrong_total(row: Row) -> str:

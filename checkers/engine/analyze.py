@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -31,6 +31,7 @@ from harness.plan.plan import MAX_RATE_PER_S, CheckPlan
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_kinds import possible
+from harness.protocols.finding import finding_of
 from harness.protocols.models import (
     OF_NODES,
     OF_SERVICE,
@@ -45,7 +46,16 @@ from harness.protocols.models import (
     ruled_out,
 )
 from harness.protocols.promise import Declaration
-from harness.protocols.verdict import Anomaly, Verdict, fitted
+from harness.protocols.verdict import (
+    Anomaly,
+    Availability,
+    ControllerLoad,
+    Coverage,
+    LogLines,
+    Verdict,
+    fitted,
+    reason_of,
+)
 from harness.run.directory import BankRules, Manifest, RunDirectory
 from harness.run.state_log import read_states
 
@@ -56,10 +66,7 @@ LOGS_UNPROVEN = (
     "the controller died before it sealed the run, so that nothing shows that the logs of the "
     "nodes are what they wrote in it"
 )
-# Fields of a verdict for findings that are no anomalies, by the field of the part and of the
-# verdict.
-_TOLD = ("statistics", "availability", "coverage", "controller", "node_logs")
-
+T = TypeVar("T")
 ByKey = Callable[[Iterable[Kernel], Source, Setting], KernelOutput]
 
 
@@ -263,10 +270,18 @@ def _complete(checker: str, part: Part) -> Part:
     """Return ``part`` with the meaning of every anomaly of the checker's own. Every accusation has
     an example: a verdict must show its proof.
     """
-    for name, anomaly in part.anomalies.items():
-        if not anomaly.examples or "text" not in anomaly.examples[0]:
+    anomalies = {name: _typed(anomaly) for name, anomaly in part.anomalies.items()}
+    for name, anomaly in anomalies.items():
+        if not anomaly.examples or not anomaly.examples[0].text:
             raise HarnessBug(f"anomaly {name!r}: expected an example with a text, found none")
-    return attrs.evolve(part, meanings=declared(part.anomalies, part.meanings, checker))
+    meanings = declared(anomalies, part.meanings, checker)
+    return attrs.evolve(part, anomalies=anomalies, meanings=meanings)
+
+
+def _typed(anomaly: Anomaly) -> Anomaly:
+    """Return ``anomaly`` with findings for examples: plug-ins of before give mappings."""
+    found = (finding_of(e) if isinstance(e, Mapping) else e for e in anomaly.examples)
+    return Anomaly(count=anomaly.count, examples=tuple(found))
 
 
 def _meanings(parts: Iterable[Part]) -> Meanings:
@@ -296,13 +311,14 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
     """
     found: dict[str, Anomaly] = {}
     tables: dict[str, pa.Table] = {}
-    told: dict[str, dict[str, Any]] = {name: {} for name in _TOLD}
+    statistics: dict[str, Any] = {}
+    node_logs: dict[str, dict[str, LogLines]] = {}
     for part in parts:
         for name, anomaly in part.anomalies.items():
             found[name] = _together(found[name], anomaly) if name in found else anomaly
         tables |= part.tables
-        for name in _TOLD:
-            told[name] |= getattr(part, name)
+        statistics |= part.statistics
+        node_logs |= part.node_logs
     meanings = _meanings(parts)
     deciding = {
         name: a for name, a in sorted(found.items()) if decides(name, setting.model, meanings)
@@ -313,7 +329,7 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
     weakest, above = ruled_out(found, meanings)
     outcomes = [part.outcome for part in parts] + [Outcome.VIOLATION] * bool(deciding)
     reasons = [
-        _reason(name, a, meaning_of(name, meanings).promise or setting.model)
+        reason_of(name, a, meaning_of(name, meanings).promise or setting.model)
         for name, a in deciding.items()
     ]
     for reason, names in spared.items():
@@ -330,9 +346,18 @@ def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
         also_not=above,
         observed={name: a for name, a in sorted(found.items()) if name not in deciding},
         reasons=(*reasons, *(reason for part in parts for reason in part.reasons)),
-        **told,
+        statistics=statistics,
+        availability=_told((part.availability for part in parts), Availability()),
+        coverage=_told((part.coverage for part in parts), Coverage()),
+        controller=_told((part.controller for part in parts), ControllerLoad()),
+        node_logs=node_logs,
     )
     return Analysis(verdict=fitted(verdict), tables=tables)
+
+
+def _told(given: Iterable[T | None], otherwise: T) -> T:
+    """Return the last of ``given``: the part of a verdict that one checker alone computes."""
+    return [otherwise, *(part for part in given if part is not None)][-1]
 
 
 def _spared(names: Iterable[str], setting: Setting, forgot: str) -> dict[str, tuple[str, ...]]:
@@ -352,10 +377,6 @@ def _left_open(model: str, found: Iterable[str]) -> str:
         f"undecided: whether {model} holds can't be told; it would follow from a stronger model, "
         f"but those that can be decided are ruled out by {', '.join(sorted(found))}"
     )
-
-
-def _reason(name: str, anomaly: Anomaly, broken: str) -> str:
-    return f"{name} ({anomaly.count}) breaks {broken}: {anomaly.examples[0]['text']}"
 
 
 def _write(directory: Path, tables: Tables) -> None:

@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 
 from harness.errors import InvariantError, MalformedHistory
 from harness.history.files import regular
+from harness.history.records import MicroOp
+from harness.protocols.finding import RecordedOperation
 
 
 @attrs.frozen(kw_only=True)
@@ -60,16 +62,16 @@ class Source:
         """Return every micro-operation of the keys of ``split``."""
         return _read(self._files[split]) if self._files else self._tables[split]
 
-    def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
-        """Return the operations ``txns`` in readable form; see ``kernel.Lookup``."""
-        found = {txn: _operation(self.transactions.slice(txn, 1)) for txn in sorted(set(txns))}
+    def operations(self, txns: tuple[int, ...]) -> dict[int, RecordedOperation]:
+        """Return the operations ``txns``; see ``Lookup``."""
+        ops: dict[int, list[MicroOp]] = {txn: [] for txn in sorted(set(txns))}
         steps: list[dict[str, Any]] = []
-        for split in range(self.splits if found else 0):
-            steps += self._steps_of(split, list(found)).to_pylist()
+        for split in range(self.splits if ops else 0):
+            steps += self._steps_of(split, list(ops)).to_pylist()
         for step in sorted(steps, key=lambda row: (row["txn"], row["pos"])):
-            value = step["value"] if step["elements"] is None else step["elements"]
-            found[step["txn"]]["ops"].append([step["f"], step["key"], value])
-        return found
+            value = step["value"] if step["elements"] is None else tuple(step["elements"])
+            ops[step["txn"]].append(MicroOp(step["f"], step["key"], value))
+        return {t: _operation(self.transactions.slice(t, 1), tuple(own)) for t, own in ops.items()}
 
     def _steps_of(self, split: int, txns: list[int]) -> pa.Table:
         among = pc.field("txn").isin(txns)
@@ -122,7 +124,8 @@ def _dense(table: pa.Table, name: str) -> pa.Table:
     return table
 
 
-def _operation(row: pa.Table) -> dict[str, Any]:
+def _operation(row: pa.Table, ops: tuple[MicroOp, ...]) -> RecordedOperation:
     shown = ("txn", "process", "kind", "type", "node", "invoke_ns", "complete_ns", "error")
+    # A history in memory may lack the columns that an importer adds.
     (fields,) = row.select([name for name in shown if name in row.column_names]).to_pylist()
-    return {name: value for name, value in fields.items() if value is not None} | {"ops": []}
+    return RecordedOperation(**fields, ops=ops)

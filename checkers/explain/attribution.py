@@ -8,12 +8,13 @@ acknowledgement is preferred, then one in force at it, then the nearest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from harness.protocols.fault_spans import fault_spans
+from harness.protocols.finding import Explanation, RecordedOperation
 from harness.protocols.roles import Role, RoleKind, parse
 from harness.text import seconds
 
@@ -101,30 +102,28 @@ def _phase(at_ns: int, window: dict[str, Any]) -> str:
     return "after"
 
 
-def explain(row: dict[str, Any], event: str) -> dict[str, Any]:
-    """Return the explanation of an attributed row as an example carries it: ``explained_by``.
+def explain(row: dict[str, Any], event: str) -> Explanation | None:
+    """Return the explanation of an attributed row; ``None`` where no fault explains it.
 
     ``event`` names the event at ``ack_ns`` in a word.
     """
     if row["fault"] is None:
-        return {}
+        return None
     nodes = ", ".join(row["fault_nodes"] or ())
     roles = _roles(row["fault_roles"] or (), row.get("partition"))
     who = f"{nodes} ({roles})" if roles else nodes or row["fault_target"]
     since = f"from {seconds(row['fault_start_ns'])}"
     until = "" if row["fault_end_ns"] is None else f" to {seconds(row['fault_end_ns'])}"
-    return {
-        "explained_by": {
-            "fault": row["fault"],
-            "kind": row["fault_kind"],
-            "target": row["fault_target"],
-            "nodes": row["fault_nodes"] or [],
-            "roles": row["fault_roles"] or [],
-            "phase": row["phase"],
-            "text": f"{event} at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
-            f"of {who}, in force {since}{until}",
-        }
-    }
+    return Explanation(
+        fault=row["fault"],
+        kind=row["fault_kind"],
+        target=row["fault_target"],
+        nodes=tuple(row["fault_nodes"] or ()),
+        roles=tuple(row["fault_roles"] or ()),
+        phase=row["phase"],
+        text=f"{event} at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
+        f"of {who}, in force {since}{until}",
+    )
 
 
 def _roles(roles: Sequence[str], partition: int | None) -> str:
@@ -140,11 +139,13 @@ def _is_in(text: str, partition: int) -> bool:
     return role is not None and role.partition == partition
 
 
-def explain_operations(operations: list[dict[str, Any]], faults: pa.Table) -> dict[str, Any]:
-    """Return ``explained_by`` of an anomaly that these operations show: the fault nearest to the
+def explain_operations(
+    operations: Iterable[RecordedOperation], faults: pa.Table
+) -> Explanation | None:
+    """Return the explanation of an anomaly that these operations show: the fault nearest to the
     first completion among them, of those injected before the last.
     """
-    done = [operation["complete_ns"] for operation in operations]
+    done = [operation.complete_ns for operation in operations]
     row = pa.Table.from_pylist(
         [{"ack_ns": min(done), "read_ns": max(done), "partition": None}], schema=_OPERATIONS
     )

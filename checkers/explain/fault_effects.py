@@ -18,6 +18,7 @@ from checkers.engine.arrays import Ints, ints
 from checkers.explain.attribution import windows
 from harness.history.records import EventKind
 from harness.protocols.roles import RoleKind, parsed
+from harness.protocols.verdict import Takeover
 
 # The event of a role's takeover; one of the metastorage has no partition.
 _ANSWER = {
@@ -32,20 +33,18 @@ class Effect:
     """The effect of one injected fault.
 
     ``open``: the least number of transactions that were invoked and not yet complete, over all
-    moments of its injection. ``takeovers``: a row for each role of one node that its targets held,
-    ``{role, node, after_ns}``: the node that took the role over while the fault was in force, and
-    the time from the beginning of the injection; both ``None`` where no node took it over.
+    moments of its injection. ``takeovers``: one for each role of one node that its targets held.
     """
 
     fault: int
     kind: str
     open: int
-    takeovers: tuple[dict[str, Any], ...]
+    takeovers: tuple[Takeover, ...]
 
     @property
     def answered(self) -> bool:
         """Whether a node took over every role that the fault's targets held."""
-        return all(row["node"] is not None for row in self.takeovers)
+        return all(each.node is not None for each in self.takeovers)
 
 
 def effects(transactions: pa.Table, faults: pa.Table, events: pa.Table) -> tuple[Effect, ...]:
@@ -77,12 +76,12 @@ def least_open(invoked: Ints, completed: Ints, start_ns: int, end_ns: int | None
     return int(np.min(np.append(after, at_start)))
 
 
-def summary(found: Sequence[Effect]) -> dict[str, Any]:
+def summary(found: Sequence[Effect]) -> dict[str, int | None]:
     """Summarize the effects of all faults; empty where none was injected."""
     if not found:
         return {}
     led = [effect for effect in found if effect.takeovers]
-    waits = [row["after_ns"] for effect in led for row in effect.takeovers if row["node"]]
+    waits = [t.after_ns for effect in led for t in effect.takeovers if t.after_ns is not None]
     return {
         "faults": len(found),
         "fewest_open_at_injection": min(effect.open for effect in found),
@@ -103,7 +102,7 @@ def _takings(events: pa.Table) -> dict[tuple[str, int | None], list[tuple[int, s
 
 def _takeovers(
     window: Mapping[str, Any], taken: Mapping[tuple[str, int | None], list[tuple[int, str]]]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Takeover]:
     for role in parsed(window["roles"]):
         if role.kind not in _ANSWER:
             continue
@@ -115,4 +114,4 @@ def _takeovers(
         ]
         at_ns, node = later[0] if later else (None, None)
         after_ns = None if at_ns is None else at_ns - window["start_ns"]
-        yield {"role": str(role), "node": node, "after_ns": after_ns}
+        yield Takeover(role=str(role), node=node, after_ns=after_ns)

@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
+import msgspec
 import pyarrow as pa
 
 from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
+from harness.protocols.finding import Explanation, ResetCause
 from harness.text import seconds
 
 RESETS = pa.schema(
@@ -43,8 +45,8 @@ class ForcedReset:
     start: Row | None
     fault: Row | None
 
-    def told(self) -> dict[str, Any]:
-        """Return the reset as an example carries it."""
+    def told(self) -> ResetCause:
+        """Return the reset as a finding carries it."""
         who, at_ns = self.reset["node"], self.reset["at_ns"]
         text = f"{self.reset['text']} by {who} at {seconds(at_ns)}"
         if self.start is not None:
@@ -52,13 +54,13 @@ class ForcedReset:
             text += f", {after_s:.1f} s after its start"
         if self.fault is not None:
             text += f" to heal fault {self.fault['fault']} ({self.fault['kind']})"
-        return {
-            "node": who,
-            "at_ns": at_ns,
-            "started_ns": self.start["at_ns"] if self.start else None,
-            "fault": self.fault["fault"] if self.fault else None,
-            "text": text,
-        }
+        return ResetCause(
+            node=who,
+            at_ns=at_ns,
+            started_ns=self.start["at_ns"] if self.start else None,
+            fault=self.fault["fault"] if self.fault else None,
+            text=text,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -68,17 +70,16 @@ class Cause:
     taken: ForcedReset
     under: ForcedReset | None
 
-    def told(self, explained: Row, ack_ns: int) -> dict[str, Any]:
-        """Return ``explained`` (an example's ``explained_by``) with the chain of resets."""
-        taken = self.taken.told()
-        told = dict(explained) | {"reset": taken}
-        by_fault = told.get("text")
-        text = by_fault or f"acknowledged at {seconds(ack_ns)}"
-        if self.under is not None:
-            told["under_reset"] = under = self.under.told()
-            after_s = (ack_ns - under["at_ns"]) / NS_PER_S
-            text += f"{'; acknowledged' if by_fault else ','} {after_s:.1f} s after {under['text']}"
-        return told | {"text": f"{text}; then {taken['text']}"}
+    def told(self, by_fault: Explanation | None, ack_ns: int) -> Explanation:
+        """Return the explanation ``by_fault`` with the chain of resets."""
+        taken, under = self.taken.told(), self.under.told() if self.under else None
+        told = by_fault or Explanation(text=f"acknowledged at {seconds(ack_ns)}")
+        text = told.text
+        if under is not None:
+            after_s = (ack_ns - under.at_ns) / NS_PER_S
+            text += f"{'; acknowledged' if by_fault else ','} {after_s:.1f} s after {under.text}"
+        text += f"; then {taken.text}"
+        return msgspec.structs.replace(told, text=text, reset=taken, under_reset=under)
 
 
 def causes(lost: pa.Table, faults: pa.Table, events: pa.Table) -> list[Cause | None]:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.cycles.kernel import CYCLES
-from checkers.cycles.words import explain
 from checkers.engine.arrays import ints
 from checkers.engine.transactions import NOBODY
 from checkers.explain.attribution import explain_operations
@@ -26,6 +25,8 @@ from checkers.lists.versions import versions_of
 from checkers.lists.witness import WITNESSES
 from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.cycle_words import explain
+from harness.protocols.finding import Dependency, Finding, RecordedOperation
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
@@ -72,30 +73,26 @@ class ListAppend:
         shown = _first_of_each(findings)
         cycles = _cycles(tables["cycles.steps"])
         operations = lookup.operations(tuple(_mentioned(shown, cycles)))
+        faults = tables["faults"]
         anomalies = {
             name: Anomaly(
-                count=count, examples=tuple(_example(row, operations) for row in shown[name])
+                count=count,
+                examples=tuple(_finding(row, operations, faults) for row in shown[name]),
             )
             for name, count in _accused(findings).items()
         }
         for row in tables["cycles.counts"].to_pylist():
             name = row["anomaly"]
-            examples = tuple(_cycle(name, steps, operations) for steps in cycles[name])
+            examples = tuple(_cycle(name, steps, operations, faults) for steps in cycles[name])
             anomalies[name] = Anomaly(count=row["count"], examples=examples)
         (graph,) = tables["cycles.graph"].to_pylist()
         judged = graph["dependencies"] > 0 or bool(anomalies)
         return Part(
             outcome=Outcome.VALID if judged else Outcome.UNKNOWN,
             reasons=() if judged else (NO_EVIDENCE,),
-            anomalies={name: _explained(a, tables["faults"]) for name, a in anomalies.items()},
+            anomalies=anomalies,
             tables={"findings": findings, "cycles": tables["cycles.steps"]},
         )
-
-
-def _explained(anomaly: Anomaly, faults: pa.Table) -> Anomaly:
-    """Return the same anomalies, each example with the fault nearest to it."""
-    examples = (e | explain_operations(e["operations"], faults) for e in anomaly.examples)
-    return Anomaly(count=anomaly.count, examples=tuple(examples))
 
 
 def _accused(findings: pa.Table) -> dict[str, int]:
@@ -133,27 +130,33 @@ def _mentioned(shown: dict[str, list[Row]], cycles: dict[str, list[list[Row]]]) 
             yield from (step["source"] for step in steps)
 
 
-def _example(row: Row, operations: dict[int, Row]) -> Row:
-    txns = sorted({row["txn"], row["other"]} - {NOBODY})
-    example = {
-        "text": of_finding(row),
-        "txns": txns,
-        "keys": [row["key"]],
-        "operations": [operations[txn] for txn in txns],
-    }
-    return example if row["element"] is None else example | {"element": row["element"]}
+def _finding(row: Row, operations: dict[int, RecordedOperation], faults: pa.Table) -> Finding:
+    txns = tuple(sorted({row["txn"], row["other"]} - {NOBODY}))
+    shown = tuple(operations[txn] for txn in txns)
+    return Finding(
+        text=of_finding(row),
+        txns=txns,
+        keys=(row["key"],),
+        element=row["element"],
+        operations=shown,
+        explained_by=explain_operations(shown, faults),
+    )
 
 
-def _cycle(anomaly: str, steps: list[Row], operations: dict[int, Row]) -> Row:
-    txns = [step["source"] for step in steps]
+def _cycle(
+    anomaly: str, steps: list[Row], operations: dict[int, RecordedOperation], faults: pa.Table
+) -> Finding:
     told = ("kind", "source", "target", "key", "element")
-    return {
-        "text": explain(anomaly, steps, operations),
-        "txns": txns,
-        "keys": sorted({step["key"] for step in steps if step["key"] is not None}),
-        "cycle": [{n: step[n] for n in told if step[n] is not None} for step in steps],
-        "operations": [operations[txn] for txn in txns],
-    }
+    cycle = tuple(Dependency(**{name: step[name] for name in told}) for step in steps)
+    shown = tuple(operations[step.source] for step in cycle)
+    return Finding(
+        text=explain(anomaly, cycle, shown),
+        txns=tuple(step.source for step in cycle),
+        keys=tuple(sorted({step.key for step in cycle if step.key is not None})),
+        cycle=cycle,
+        operations=shown,
+        explained_by=explain_operations(shown, faults),
+    )
 
 
 CHECKER = ListAppend()

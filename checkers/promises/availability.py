@@ -13,39 +13,44 @@ import pyarrow as pa
 
 from checkers.engine.arrays import OK, TYPES, Ints, codes, ints
 from checkers.explain.attribution import windows
-from checkers.explain.fault_effects import effects, summary
+from checkers.explain.fault_effects import Effect, effects, summary
 from checkers.promises.liveness import STEP_NS, TRIES
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.verdict import (
+    Availability,
+    FaultWindow,
+    PartitionGaps,
+    PartitionWindow,
+    Window,
+)
 
 
 @attrs.frozen
-class Availability:
+class GapChecker:
     """Gaps between ok completions, overall and in every fault's window."""
 
     name: str = "availability"
     kernels: tuple[Kernel, ...] = ()
 
     def judge(self, tables: Tables, setting: Setting, lookup: Lookup) -> Part:
-        """Return ``availability`` with ``drive`` and one entry of ``windows`` per injected fault;
-        where partitions are known also ``partitions``.
+        """Return ``availability`` with a window per injected fault; where partitions are known
+        also ``partitions``.
         """
         table = tables["transactions"]
         ok = codes(table, "type", TYPES) == OK
         done = np.sort(ints(table, "complete_ns")[ok])
         start_ns, end_ns = _drive(setting, ints(table, "invoke_ns"), done)
         found = effects(table, tables["faults"], tables["events"])
-        rows = zip(windows(tables["faults"]), found, strict=True)
+        faults = windows(tables["faults"])
+        rows = zip(faults, found, strict=True)
+        gap = _gap(done, start_ns, end_ns)
         return Part(
-            availability={
-                "drive": {"start_ns": start_ns, "end_ns": end_ns} | _gap(done, start_ns, end_ns),
-                "windows": [
-                    _window(row, done)
-                    | {"open_at_injection": effect.open, "takeovers": list(effect.takeovers)}
-                    for row, effect in rows
-                ],
-            }
-            | ({"effects": summary(found)} if found else {})
-            | (partition_gaps(tables[TRIES], windows(tables["faults"])) if TRIES in tables else {})
+            availability=Availability(
+                drive=Window(start_ns=start_ns, end_ns=end_ns, **gap),
+                windows=tuple(_window(row, done, effect) for row, effect in rows),
+                effects=summary(found),
+                partitions=partition_gaps(tables[TRIES], faults) if TRIES in tables else None,
+            )
         )
 
 
@@ -74,18 +79,23 @@ def _gap(done: Ints, start_ns: int, end_ns: int) -> dict[str, int]:
     }
 
 
-def _window(row: dict[str, Any], done: Ints) -> dict[str, Any]:
+def _window(row: dict[str, Any], done: Ints, effect: Effect) -> FaultWindow:
     last_ns = int(done[-1]) if len(done) else row["start_ns"]
     end_ns = max(last_ns, row["start_ns"]) if row["end_ns"] is None else row["end_ns"]
     healed = None if row["end_ns"] is None else _first_after(done, row["end_ns"])
-    return (
-        {name: row[name] for name in ("fault", "kind", "target", "nodes", "roles")}
-        | {"start_ns": row["start_ns"], "end_ns": row["end_ns"]}
-        | _gap(done, row["start_ns"], end_ns)
-        | {
-            "first_ok_after_inject_ns": _first_after(done, row["start_ns"]),
-            "first_ok_after_heal_ns": healed,
-        }
+    return FaultWindow(
+        fault=row["fault"],
+        kind=row["kind"],
+        target=row["target"],
+        nodes=None if row["nodes"] is None else tuple(row["nodes"]),
+        roles=None if row["roles"] is None else tuple(row["roles"]),
+        start_ns=row["start_ns"],
+        end_ns=row["end_ns"],
+        **_gap(done, row["start_ns"], end_ns),
+        first_ok_after_inject_ns=_first_after(done, row["start_ns"]),
+        first_ok_after_heal_ns=healed,
+        open_at_injection=effect.open,
+        takeovers=effect.takeovers,
     )
 
 
@@ -95,40 +105,37 @@ def _first_after(done: Ints, at_ns: int) -> int | None:
     return int(done[row]) - at_ns if row < len(done) else None
 
 
-CHECKER = Availability()
+CHECKER = GapChecker()
 
 
 PARTITIONS_MAX = 64  # a table of more is too wide to read
 
 
-def partition_gaps(tries: pa.Table, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return ``partitions`` with a row for each fault of ``found`` (``fault``, ``kind``,
-    ``start_ns``, ``end_ns``): of each partition the longest time within without an acknowledged
-    write. Times are counted in steps of ``STEP_NS``. Empty where partitions are not known, or too
-    many.
+def partition_gaps(tries: pa.Table, found: Sequence[Mapping[str, Any]]) -> PartitionGaps | None:
+    """Return for each fault of ``found`` (``fault``, ``kind``, ``start_ns``, ``end_ns``) and each
+    partition the longest time within without an acknowledged write. Times are counted in steps of
+    ``STEP_NS``. ``None`` where partitions are not known, or too many.
     """
     partition = ints(tries, "partition")
     known = np.unique(partition)
     if not len(known) or len(known) > PARTITIONS_MAX or not found:
-        return {}
+        return None
     served = np.asarray(tries.column("ok")) & np.asarray(tries.column("writes"))
     ended = ints(tries, "ended") * STEP_NS
     done = [np.unique(ended[served & (partition == number)]) for number in known.tolist()]
-    return {
-        "partitions": {
-            "partition": known.tolist(),
-            "windows": [
-                {
-                    "fault": window["fault"],
-                    "kind": window["kind"],
-                    "longest_gap_ns": [
-                        _longest(times, window["start_ns"], window["end_ns"]) for times in done
-                    ],
-                }
-                for window in found
-            ],
-        }
-    }
+    return PartitionGaps(
+        partition=tuple(known.tolist()),
+        windows=tuple(
+            PartitionWindow(
+                fault=window["fault"],
+                kind=window["kind"],
+                longest_gap_ns=tuple(
+                    _longest(times, window["start_ns"], window["end_ns"]) for times in done
+                ),
+            )
+            for window in found
+        ),
+    )
 
 
 def _longest(done: Ints, start_ns: int, end_ns: int | None) -> int | None:

@@ -6,7 +6,7 @@ own. Violations are proven by the order of the records, so they stand; all else 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 from checkers.engine.arrays import Ints, ints
 from harness.outcome import Outcome
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.verdict import ControllerLoad, Memory
 from harness.text import seconds
 
 # One stall of this length exceeds a failover of a store: the run shows nothing about that time.
@@ -39,17 +40,19 @@ class Controller:
         late, length = ints(rows, "late_ns"), ints(rows, "length_ns")
         worst = int(np.argmax(late))
         share = float(length[late >= LATE_NS].sum() / length.sum())
-        told: dict[str, Any] = {
-            "longest_stall_ns": int(late[worst]),
-            "longest_stall_at_ns": int(ints(rows, "at_ns")[worst]),
-            "late_share": round(share, 4),
-        }
-        cpu = _cpu(rows, length)
-        told |= {} if cpu is None else {"cpu_share": round(cpu, 4)}
-        told |= _memory(rows)
-        reasons = tuple(_reasons(told))
+        stall_ns, stall_at_ns = int(late[worst]), int(ints(rows, "at_ns")[worst])
+        cpu, late_share = _cpu(rows, length), round(share, 4)
+        load = ControllerLoad(
+            longest_stall_ns=stall_ns,
+            longest_stall_at_ns=stall_at_ns,
+            late_share=late_share,
+            cpu_share=None if cpu is None else round(cpu, 4),
+            resident_bytes=_memory(rows),
+        )
+        used = "" if load.cpu_share is None else f", with {load.cpu_share:.0%} of a core used"
+        reasons = tuple(_reasons(stall_ns, stall_at_ns, late_share, used))
         return Part(
-            outcome=Outcome.UNKNOWN if reasons else Outcome.VALID, reasons=reasons, controller=told
+            outcome=Outcome.UNKNOWN if reasons else Outcome.VALID, reasons=reasons, controller=load
         )
 
 
@@ -65,31 +68,25 @@ def _cpu(rows: pa.Table, length: Ints) -> float | None:
     return float(np.average(shares, weights=length)) if len(shares) == len(length) else None
 
 
-def _memory(rows: pa.Table) -> dict[str, Any]:
-    """Return the controller's memory when driving began, at most, and at the end; bytes."""
+def _memory(rows: pa.Table) -> Memory | None:
+    """Return the controller's memory while it drove; ``None`` where it was not measured."""
     resident = rows.column("resident_bytes").drop_null().to_numpy()
     if not len(resident):
-        return {}
-    first, most, last = int(resident[0]), int(resident.max()), int(resident[-1])
-    return {"resident_bytes": {"first": first, "most": most, "last": last}}
+        return None
+    return Memory(first=int(resident[0]), most=int(resident.max()), last=int(resident[-1]))
 
 
-def _reasons(told: dict[str, Any]) -> list[str]:
-    cpu = f", with {told['cpu_share']:.0%} of a core used" if "cpu_share" in told else ""
-    found = []
-    if told["longest_stall_ns"] >= STALL_NS:
-        found.append(
-            f"the controller was starved: its loop stood still for "
-            f"{seconds(told['longest_stall_ns'])} at about {seconds(told['longest_stall_at_ns'])}"
-            f"{cpu}; what looks like the store's silence may be its own"
+def _reasons(stall_ns: int, stall_at_ns: int, late_share: float, used: str) -> Iterator[str]:
+    if stall_ns >= STALL_NS:
+        yield (
+            f"the controller was starved: its loop stood still for {seconds(stall_ns)} at about "
+            f"{seconds(stall_at_ns)}{used}; what looks like the store's silence may be its own"
         )
-    if told["late_share"] > LATE_SHARE:
-        found.append(
-            f"the controller was starved: in {told['late_share']:.0%} of the drive phase its loop "
-            f"woke up more than {LATE_NS / 1e6:g} ms late{cpu}; latencies and timeouts may be its "
-            "own"
+    if late_share > LATE_SHARE:
+        yield (
+            f"the controller was starved: in {late_share:.0%} of the drive phase its loop woke up "
+            f"more than {LATE_NS / 1e6:g} ms late{used}; latencies and timeouts may be its own"
         )
-    return found
 
 
 CHECKER = Controller()

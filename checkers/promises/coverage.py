@@ -11,6 +11,7 @@ from __future__ import annotations
 import attrs
 import pyarrow as pa
 
+from harness.protocols import verdict
 from harness.protocols.checker import Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.roles import COVERED, classes, parsed
 
@@ -37,7 +38,8 @@ class Coverage:
             if not count
         ]
         hit = sum(1 for row in cells.values() for count in row.values() if count)
-        return Part(coverage={"cells": cells, "hit": hit, "of": hit + len(empty), "empty": empty})
+        found = verdict.Coverage(cells=cells, hit=hit, of=hit + len(empty), empty=tuple(empty))
+        return Part(coverage=found)
 
 
 def covered(faults: pa.Table, kinds: tuple[str, ...]) -> dict[str, dict[str, int]]:

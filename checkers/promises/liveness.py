@@ -13,7 +13,7 @@ Times are counted in steps, so that a long history gives a short table.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 import msgspec
@@ -25,6 +25,7 @@ from checkers.engine.arrays import OK, TYPES, codes, ints
 from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 
@@ -124,7 +125,7 @@ def calm(faults: pa.Table, setting: Setting, least_ns: int) -> Iterator[Calm]:
         yield Calm(calm_ns, marks["heal"], 2**62)
 
 
-def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[dict[str, Any]]:
+def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[Finding]:
     """Yield the partitions that got several tries after the bound, and had committed none."""
     start_ns, end_ns, over_ns = stretch
     first, due = start_ns // STEP_NS + 1, (start_ns + int(bound_s * NS_PER_S)) // STEP_NS + 1
@@ -150,7 +151,8 @@ def _silent(tries: pa.Table, stretch: Calm, bound_s: float) -> Iterator[dict[str
                     f"{seconds(last * STEP_NS)} (at least {len(made)} {what} were begun after the "
                     "bound)"
                 )
-                yield {"text": text, "txns": [], "keys": [], "partition": number, "at_ns": start_ns}
+                where = {"partition": number}
+                yield Finding(text=text, txns=(), keys=(), at_ns=start_ns, details=where)
                 break
 
 

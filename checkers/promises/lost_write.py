@@ -22,6 +22,7 @@ from checkers.lists.checker import INFERENCE
 from checkers.lists.lost import FINAL_READS
 from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.models import promises_real_time
 from harness.protocols.verdict import Anomaly
 
@@ -54,7 +55,7 @@ class LostWrite:
             shown = lost.slice(0, EXAMPLES_MAX).to_pylist()
             operations = lookup.operations(tuple(t for row in shown for t in _transactions(row)))
             told = zip(shown, found, strict=False)
-            examples = tuple(_example(row, cause, operations) for row, cause in told)
+            examples = tuple(_finding(row, cause, operations) for row, cause in told)
             anomalies["lost-write"] = Anomaly(count=lost.num_rows, examples=examples)
         doubts = _doubts(statistics["unverified"], setting)
         return Part(
@@ -84,24 +85,21 @@ def _transactions(row: dict[str, Any]) -> tuple[int, ...]:
     return tuple(row[name] for name in ("writer", "seen", "read") if row[name] is not None)
 
 
-def _example(
-    row: dict[str, Any], cause: Cause | None, operations: dict[int, dict[str, Any]]
-) -> dict[str, Any]:
-    txns = list(_transactions(row))
-    example = {
-        "text": of_lost_write(row["key"], row["value"], row["seen"]),
-        "txns": txns,
-        "keys": [row["key"]],
-        "value": row["value"],
-        "ack_ns": row["ack_ns"],
-        "read_ns": row["read_ns"],
-        "operations": [operations[txn] for txn in txns],
-    }
+def _finding(
+    row: dict[str, Any], cause: Cause | None, operations: dict[int, RecordedOperation]
+) -> Finding:
+    txns = _transactions(row)
     explained = explain(row, "acknowledged")
-    if cause is not None:
-        by = explained.get("explained_by", {})
-        explained["explained_by"] = cause.told(by, row["ack_ns"])
-    return example | explained
+    return Finding(
+        text=of_lost_write(row["key"], row["value"], row["seen"]),
+        txns=txns,
+        keys=(row["key"],),
+        value=row["value"],
+        ack_ns=row["ack_ns"],
+        read_ns=row["read_ns"],
+        operations=tuple(operations[txn] for txn in txns),
+        explained_by=explained if cause is None else cause.told(explained, row["ack_ns"]),
+    )
 
 
 CHECKER = LostWrite()

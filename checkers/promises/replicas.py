@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from checkers.engine.arrays import Bools, Ints, ints
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
@@ -223,7 +224,7 @@ def locks_left(last: pa.Table, setting: Setting) -> Found:
 
 
 def _anomaly(texts: list[str]) -> Anomaly:
-    examples = tuple({"text": text, "txns": [], "keys": []} for text in texts[:EXAMPLES_MAX])
+    examples = tuple(Finding(text=text, txns=(), keys=()) for text in texts[:EXAMPLES_MAX])
     return Anomaly(count=len(texts), examples=examples)
 
 

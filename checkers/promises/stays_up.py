@@ -28,8 +28,9 @@ from harness.history.files import open_regular
 from harness.history.load import History
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.finding import Finding
 from harness.protocols.promise import Declaration, LogPattern
-from harness.protocols.verdict import Anomaly
+from harness.protocols.verdict import Anomaly, LogLines
 from harness.run.directory import RunDirectory
 from harness.run.log_patterns import matches, unusable
 from harness.text import seconds
@@ -125,21 +126,21 @@ def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
     return EventKind.NODE_REFUSED in life and life[-1] == EventKind.NODE_STOPPED
 
 
-def _exit(row: Row, lines: list[Row]) -> Row:
-    """Return the example of an exit, with the last findings in the node's logs."""
+def _exit(row: Row, lines: list[Row]) -> Finding:
+    """Return the finding of an exit, with the last matching lines of the node's logs."""
     said = sorted(
         (line for line in lines if line["node"] == row["node"]),
         key=lambda line: (line["file"], line["line"]),
     )
     between = f"between {seconds(row['at_ns'] - row['uncertainty_ns'])} and {seconds(row['at_ns'])}"
-    example: Row = {
-        "text": f"stays-up: {row['node']} {row['text']} ({between})",
-        "txns": [],
-        "keys": [],
-        "node": row["node"],
-        "at_ns": row["at_ns"],
-    }
-    return example | ({"log": [_told(line) for line in said[-LAST_LINES:]]} if said else {})
+    return Finding(
+        text=f"stays-up: {row['node']} {row['text']} ({between})",
+        txns=(),
+        keys=(),
+        at_ns=row["at_ns"],
+        log=tuple(_told(line) for line in said[-LAST_LINES:]),
+        node=row["node"],
+    )
 
 
 def _panics(lines: Iterable[Row], risky: Iterable[Row]) -> Iterator[Row]:
@@ -155,29 +156,31 @@ def _count(lines: list[Row], risky: list[Row]) -> int:
     return sum(totals.values())
 
 
-def _panic(row: Row) -> Row:
-    return {
-        "text": f"stays-up: the log of {row['node']} has a line of kind {row['pattern']!r}: "
+def _panic(row: Row) -> Finding:
+    return Finding(
+        text=f"stays-up: the log of {row['node']} has a line of kind {row['pattern']!r}: "
         f"{_told(row)}",
-        "txns": [],
-        "keys": [],
-        "node": row["node"],
-    }
+        txns=(),
+        keys=(),
+        node=row["node"],
+    )
 
 
 def _told(row: Row) -> str:
     return f"{row['file']}:{row['line']}: {row['text']}"
 
 
-def _summary(lines: Iterable[Row]) -> dict[str, Any]:
+def _summary(lines: Iterable[Row]) -> dict[str, dict[str, LogLines]]:
     """Return by node and pattern the number of lines and the first of them."""
-    found: dict[str, dict[str, Any]] = {}
+    alike: dict[tuple[str, str], list[Row]] = {}
     for row in lines:
-        here = found.setdefault(row["node"], {}).setdefault(
-            row["pattern"], {"lines": 0, "first": _told(row), "files": {}}
+        alike.setdefault((row["node"], row["pattern"]), []).append(row)
+    found: dict[str, dict[str, LogLines]] = {}
+    for (node, pattern), rows in alike.items():
+        files = {row["file"]: row["total"] for row in rows}
+        found.setdefault(node, {})[pattern] = LogLines(
+            lines=sum(files.values()), first=_told(rows[0]), files=files
         )
-        here["files"][row["file"]] = row["total"]
-        here["lines"] = sum(here["files"].values())
     return found
 
 

@@ -27,6 +27,7 @@ from checkers.register.search import CONFIGURATIONS_EACH, Contradiction, Op, Sea
 from checkers.register.zones import judge_by_zones
 from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.verdict import Anomaly
 
 # ``judged`` is ``zones``, ``search`` or ``undecided``. A register is ``tested`` if it has a write
@@ -151,20 +152,20 @@ def _order(row: Row, columns: tuple[str, ...]) -> tuple[Any, ...]:
 def _anomaly(rows: list[Row], tables: Tables, lookup: Lookup) -> Anomaly:
     shown = rows[:EXAMPLES_MAX]
     operations = lookup.operations(tuple(txn for row in shown for txn in row["txns"] if txn >= 0))
-    examples = tuple(_example(row, operations, tables["faults"]) for row in shown)
+    examples = tuple(_finding(row, operations, tables["faults"]) for row in shown)
     return Anomaly(count=len(rows), examples=examples)
 
 
-def _example(row: Row, operations: dict[int, Row], faults: pa.Table) -> Row:
-    txns = list(dict.fromkeys(txn for txn in row["txns"] if txn >= 0))
-    shown = [operations[txn] for txn in txns]
-    example = {
-        "text": sentence(row),
-        "txns": txns,
-        "keys": [row["key"]],
-        "operations": shown,
-    }
-    return example | explain_operations(shown, faults)
+def _finding(row: Row, operations: dict[int, RecordedOperation], faults: pa.Table) -> Finding:
+    txns = tuple(dict.fromkeys(txn for txn in row["txns"] if txn >= 0))
+    shown = tuple(operations[txn] for txn in txns)
+    return Finding(
+        text=sentence(row),
+        txns=txns,
+        keys=(row["key"],),
+        operations=shown,
+        explained_by=explain_operations(shown, faults),
+    )
 
 
 def _doubts(keys: pa.Table, limit: int) -> tuple[str, ...]:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from clusters.ignite3 import artifacts, image, local
 from harness.errors import FiredrillError
-from harness.protocols.cluster import Finding
+from harness.protocols.cluster import Requirement
 
 PREPARE = "scripts/prepare-ignite"
 
 
-def diagnose() -> tuple[Finding, ...]:
+def diagnose() -> tuple[Requirement, ...]:
     """The tools for building, and the parts built with them; never raises."""
     usual = artifacts.Artifacts()
     lacking = usual.lacking
-    tools = Finding(
+    tools = Requirement(
         name="ignite3: tools",
         ok=not lacking,
         found=f"{', '.join(lacking)} missing" if lacking else "a JDK and Maven",
@@ -29,8 +29,8 @@ def diagnose() -> tuple[Finding, ...]:
     )
 
 
-def _prepared(name: str, look: Callable[[], str]) -> Finding:
+def _prepared(name: str, look: Callable[[], str]) -> Requirement:
     try:
-        return Finding(name=name, ok=True, found=look())
+        return Requirement(name=name, ok=True, found=look())
     except FiredrillError as error:
-        return Finding(name=name, ok=False, found=str(error), remedy=PREPARE)
+        return Requirement(name=name, ok=False, found=str(error), remedy=PREPARE)

@@ -30,9 +30,10 @@ import pyarrow as pa
 from harness.outcome import Outcome
 from harness.plan.plan import SEARCH_LIMIT
 from harness.protocols.fault_kinds import FaultKind
+from harness.protocols.finding import RecordedOperation
 from harness.protocols.models import Meaning
 from harness.protocols.promise import Declaration
-from harness.protocols.verdict import Anomaly
+from harness.protocols.verdict import Anomaly, Availability, ControllerLoad, Coverage, LogLines
 from harness.run.directory import BankRules
 
 Tables = Mapping[str, pa.Table]
@@ -109,8 +110,8 @@ class Kernel:
 class Lookup(Protocol):
     """Fetches the few operations that an explanation shows in full."""
 
-    def operations(self, txns: tuple[int, ...]) -> dict[int, dict[str, Any]]:
-        """Return the operations ``txns`` by transaction: process, times, micro-operations."""
+    def operations(self, txns: tuple[int, ...]) -> dict[int, RecordedOperation]:
+        """Return the operations ``txns`` by transaction."""
 
 
 @attrs.frozen(kw_only=True)
@@ -128,10 +129,10 @@ class Part:
     meanings: Mapping[str, Meaning] = attrs.field(factory=dict)
     reasons: tuple[str, ...] = ()
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
-    availability: Mapping[str, Any] = attrs.field(factory=dict)
-    coverage: Mapping[str, Any] = attrs.field(factory=dict)
-    controller: Mapping[str, Any] = attrs.field(factory=dict)
-    node_logs: Mapping[str, Any] = attrs.field(factory=dict)
+    availability: Availability | None = None
+    coverage: Coverage | None = None
+    controller: ControllerLoad | None = None
+    node_logs: Mapping[str, dict[str, LogLines]] = attrs.field(factory=dict)
     tables: Tables = attrs.field(factory=dict)
 
 

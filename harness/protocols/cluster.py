@@ -402,7 +402,7 @@ class ReadsLogs(Protocol):
         """
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     """One checked requirement: ``found`` describes its present state, ``remedy`` how to satisfy it.
 
     ``remedy`` is empty where ``ok`` is true or there is no remedy.

@@ -17,6 +17,10 @@ from harness.errors import HarnessBug, UsageError
 
 STRICT_SERIALIZABLE = "strict-serializable"
 
+LOST_WRITE, BANK_TOTAL, NEGATIVE_BALANCE = "lost-write", "bank-total", "negative-balance"
+LIVENESS, NODE_EXIT, PANIC = "liveness", "node-exit", "panic"
+"""Anomalies that other rooms ask for by name."""
+
 _STRONGER = {
     "strict-serializable": (
         "serializable",
@@ -119,10 +123,10 @@ _WEAKEST_BROKEN: dict[str, tuple[str, ...]] = {
     "G-nonadjacent-item-realtime": ("strong-snapshot-isolation",),
     "G2-item-realtime": ("strict-serializable",),
     # A lost write is a read skew in real time: the read precedes the write that precedes it.
-    "lost-write": ("strong-snapshot-isolation",),
+    LOST_WRITE: ("strong-snapshot-isolation",),
     # A total is wrong by a lost update or by a read that saw half a transfer: both are G-single.
-    "bank-total": ("consistent-view", "repeatable-read"),
-    "negative-balance": ("consistent-view", "repeatable-read"),
+    BANK_TOTAL: ("consistent-view", "repeatable-read"),
+    NEGATIVE_BALANCE: ("consistent-view", "repeatable-read"),
     "nil-balance": ("consistent-view", "repeatable-read"),
     # An account comes from nowhere: a write that no transaction made.
     "unexpected-key": ("read-uncommitted",),
@@ -152,11 +156,11 @@ OF_REPLICAS = frozenset(
 """Anomalies that no store of replicated logs may show, under every model promised to clients."""
 
 
-OF_NODES = frozenset({"node-exit", "panic"})
+OF_NODES = frozenset({NODE_EXIT, PANIC})
 """Anomalies that break the promise that nodes stay up, under every model."""
 
 
-OF_SERVICE = frozenset({"liveness"})
+OF_SERVICE = frozenset({LIVENESS})
 """Anomalies that break the promise to serve again once all is healed, under every model."""
 
 
@@ -292,4 +296,4 @@ def promises_real_time(model: str) -> bool:
     """Whether ``model`` requires an acknowledged write to be visible to transactions that start
     later.
     """
-    return breaks("lost-write", model)
+    return breaks(LOST_WRITE, model)

@@ -6,6 +6,9 @@ two analyses of one run are equal byte for byte.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +16,7 @@ import msgspec
 from harness.errors import MalformedHistory
 from harness.history.files import read_small
 from harness.outcome import Outcome
+from harness.protocols.finding import Finding, finding_of, stored
 from harness.run.directory import RunDirectory
 
 MAX_VERDICT_BYTES = 8 << 20
@@ -31,23 +35,125 @@ T = TypeVar("T")
 class Anomaly(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of anomaly: its count, and a few examples in full.
 
-    ``count`` counts components that hold such a cycle, or distinct operations. ``examples`` are
-    objects with at least ``text`` (the broken promise, then what it means), ``txns`` (list of txn
-    ids) and ``keys``.
+    ``count`` counts components that hold such a cycle, or distinct operations.
     """
 
     count: int
-    examples: tuple[dict[str, Any], ...] = ()
+    examples: tuple[Finding, ...] = ()
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of a run: how many transactions succeeded in it, and the longest time without one.
+    ``end_ns`` is ``None`` where the fault of the stretch was never healed.
+    """
+
+    start_ns: int
+    end_ns: int | None
+    ok: int
+    longest_gap_ns: int
+    longest_gap_at_ns: int
+
+
+class Takeover(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``node`` that took over a role of a fault's target while the fault was in force, and the
+    time from the beginning of its injection; both ``None`` where no node did.
+    """
+
+    role: str
+    node: str | None
+    after_ns: int | None
+
+
+class FaultWindow(Window, frozen=True, kw_only=True):
+    """The stretch in which a fault was in force. Times to the first ok transaction are ``None``
+    where there was none. ``open_at_injection`` is the least number of transactions that were open
+    at one moment of the injection; older verdicts have neither it nor ``takeovers``.
+    """
+
+    fault: int
+    kind: str
+    target: str
+    nodes: tuple[str, ...] | None
+    roles: tuple[str, ...] | None
+    first_ok_after_inject_ns: int | None
+    first_ok_after_heal_ns: int | None
+    open_at_injection: int | None = None
+    takeovers: tuple[Takeover, ...] = ()
+
+
+class PartitionWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The longest time of each partition without an acknowledged write around a fault."""
+
+    fault: int
+    kind: str
+    longest_gap_ns: tuple[int | None, ...]
+
+
+class PartitionGaps(msgspec.Struct, frozen=True, kw_only=True):
+    """``windows`` hold a figure for each of the numbers ``partition``, in that order."""
+
+    partition: tuple[int, ...]
+    windows: tuple[PartitionWindow, ...]
+
+
+class Availability(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The gaps of a run: over the whole drive phase, for each fault that was injected, by
+    partition; ``effects`` sums up what the faults met.
+    """
+
+    drive: Window | None = None
+    windows: tuple[FaultWindow, ...] | None = None
+    effects: dict[str, int | None] = {}
+    partitions: PartitionGaps | None = None
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often each kind of fault hit each role, {kind: {role: faults}}: ``hit`` of ``of`` cells
+    are not zero, and ``empty`` names the others.
+    """
+
+    cells: dict[str, dict[str, int]] = {}
+    hit: int | None = None
+    of: int | None = None
+    empty: tuple[str, ...] | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Resident bytes at the beginning, at most, and at the end."""
+
+    first: int
+    most: int
+    last: int
+
+
+class ControllerLoad(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How late the controller's loop was while it drove, and what it used; every field is ``None``
+    where it was not measured.
+    """
+
+    longest_stall_ns: int | None = None
+    longest_stall_at_ns: int | None = None
+    late_share: float | None = None
+    cpu_share: float | None = None
+    resident_bytes: Memory | None = None
+
+
+class LogLines(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of a node's logs that match one pattern: how many, the first, how many by file."""
+
+    lines: int
+    first: str
+    files: dict[str, int] = {}
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"}):
     """The verdict of a run, as ``analysis/verdict.json`` holds it.
 
     Only ``anomalies`` that rule out ``model`` decide the outcome; the others are under
-    ``observed``. ``reasons`` explains the outcome in sentences. ``statistics`` holds counts per f,
-    type and error; ``availability`` the gaps and the time to the first ok per fault window;
-    ``coverage`` how often each kind of fault hit each role; ``controller`` whether the controller
-    kept up; ``node_logs`` the log lines that the report must show.
+    ``observed``. ``reasons`` explains the outcome in sentences: one for each of ``anomalies``, in
+    their order, then all else. ``statistics`` are counts by name: per f, type and error, and those
+    of each checker. ``node_logs`` holds by node and pattern the log lines that the report must
+    show.
     """
 
     outcome: Outcome
@@ -58,16 +164,86 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"not_": "not"})
     observed: dict[str, Anomaly] = {}
     reasons: tuple[str, ...] = ()
     statistics: dict[str, Any] = {}
-    availability: dict[str, Any] = {}
-    coverage: dict[str, Any] = {}
-    controller: dict[str, Any] = {}
-    node_logs: dict[str, Any] = {}
+    availability: Availability = Availability()
+    coverage: Coverage = Coverage()
+    controller: ControllerLoad = ControllerLoad()
+    node_logs: dict[str, dict[str, LogLines]] = {}
+
+    @property
+    def other_reasons(self) -> tuple[str, ...]:
+        """The reasons that quote none of ``anomalies``."""
+        # One pass over both, since each may fill a verdict of megabytes.
+        quoted = iter(sorted(self.anomalies.items()))
+        name, anomaly = next(quoted, ("", None))
+        found = []
+        for reason in self.reasons:
+            if anomaly is not None and reason.startswith(_quote(name, anomaly)):
+                name, anomaly = next(quoted, ("", None))
+            else:
+                found.append(reason)
+        return tuple(found)
+
+
+def _quote(name: str, anomaly: Anomaly) -> str:
+    return f"{name} ({anomaly.count}) breaks "
+
+
+def reason_of(name: str, anomaly: Anomaly, broken: str) -> str:
+    """Format the reason that quotes ``anomaly``, which breaks ``broken``."""
+    return f"{_quote(name, anomaly)}{broken}: {anomaly.examples[0].text}"
 
 
 def encode(verdict: Verdict) -> bytes:
     """The verdict as ``verdict.json`` holds it: equal verdicts are equal bytes."""
-    text = msgspec.json.encode(msgspec.to_builtins(verdict), order="sorted")
+    plain = msgspec.to_builtins(msgspec.structs.replace(verdict, anomalies={}, observed={}))
+    for field in ("anomalies", "observed"):
+        plain[field] = {
+            name: {"count": anomaly.count, "examples": [stored(e) for e in anomaly.examples]}
+            for name, anomaly in getattr(verdict, field).items()
+        }
+    text = msgspec.json.encode(plain, order="sorted")
     return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def decode(content: bytes) -> Verdict:
+    """Return the verdict that ``encode`` gave; older ones lack what came later. Raises
+    ``MsgspecError``, ``RecursionError`` or ``UnicodeDecodeError`` for what is none.
+    """
+    with _collector_paused():
+        found = msgspec.json.decode(content, type=_Stored)
+        fields = {name: getattr(found, name) for name in found.__struct_fields__}
+        for name in ("anomalies", "observed"):
+            fields[name] = {
+                key: Anomaly(count=each.count, examples=tuple(map(finding_of, each.examples)))
+                for key, each in fields[name].items()
+            }
+        return Verdict(**fields)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Within the block nothing is searched for garbage: of a decoded verdict there is none, and
+    looking again and again at all that was decoded so far takes up to ten times as long as that.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+class _StoredAnomaly(msgspec.Struct):
+    count: int
+    examples: tuple[dict[str, Any], ...] = ()
+
+
+class _Stored(Verdict, frozen=True, kw_only=True):
+    """A verdict whose findings are not taken apart yet."""
+
+    anomalies: dict[str, _StoredAnomaly] = {}  # type: ignore[assignment]
+    observed: dict[str, _StoredAnomaly] = {}  # type: ignore[assignment]
 
 
 def fitted(verdict: Verdict) -> Verdict:
@@ -83,7 +259,7 @@ def fitted(verdict: Verdict) -> Verdict:
             f"the verdict is too large to be kept whole: it has the first {chars:,} characters of "
             f"a text and the first {entries:,} entries of a list"
         )
-        cut = msgspec.convert(_cut(_plain(verdict), chars, entries), Verdict)
+        cut: Verdict = _cut(verdict, chars, entries)
         cut = msgspec.structs.replace(cut, reasons=(told, *cut.reasons))
         if _fits(cut):
             return cut
@@ -98,20 +274,12 @@ def _fits(verdict: Verdict) -> bool:
         return False
 
 
-def _plain(verdict: Verdict) -> dict[str, Any]:
-    """One level deep: deeper values may be nested more deeply than any encoder supports."""
-    fields = {field.encode_name: field.name for field in msgspec.structs.fields(Verdict)}
-    plain = {stored: getattr(verdict, name) for stored, name in fields.items()}
-    for name in ("anomalies", "observed"):
-        plain[name] = {
-            key: {"count": anomaly.count, "examples": anomaly.examples}
-            for key, anomaly in plain[name].items()
-        }
-    return plain
-
-
-def _cut(value: object, chars: int, entries: int, depth: int = 0) -> object:
-    if isinstance(value, str):
+def _cut(value: Any, chars: int, entries: int, depth: int = 0) -> Any:  # noqa: ANN401 (what JSON holds)
+    if isinstance(value, msgspec.Struct):  # all of its fields: a reader requires them
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        cut = {name: _cut(each, chars, entries, depth + 1) for name, each in fields.items()}
+        return type(value)(**cut)
+    if isinstance(value, str) and not isinstance(value, Outcome):
         more = len(value) - chars
         return f"{value[:chars]}… ({more} more characters)" if more > 0 else value
     if depth > DEPTH_MAX and isinstance(value, (list, tuple, dict)):
@@ -121,7 +289,7 @@ def _cut(value: object, chars: int, entries: int, depth: int = 0) -> object:
         kept = sorted(value, key=str)[:entries]
         return {_cut(k, chars, entries): _cut(value[k], chars, entries, depth + 1) for k in kept}
     if isinstance(value, (list, tuple)):
-        return [_cut(each, chars, entries, depth + 1) for each in value[:entries]]
+        return type(value)(_cut(each, chars, entries, depth + 1) for each in value[:entries])
     return value
 
 
@@ -131,18 +299,18 @@ class _Outcome(msgspec.Struct):
 
 def read_verdict(run: RunDirectory) -> Verdict | None:
     """The verdict of ``run``; ``None`` where it was not analyzed. Raises ``MalformedHistory``."""
-    return _decoded(run, Verdict)
+    return _decoded(run, decode)
 
 
 def read_outcome(run: RunDirectory) -> Outcome | None:
     """The outcome alone, as ``read_verdict``; the rest may be of another version."""
-    found = _decoded(run, _Outcome)
+    found = _decoded(run, msgspec.json.Decoder(_Outcome).decode)
     return None if found is None else found.outcome
 
 
-def _decoded(run: RunDirectory, kind: type[T]) -> T | None:
+def _decoded(run: RunDirectory, decoder: Callable[[bytes], T]) -> T | None:
     try:
-        return msgspec.json.decode(read_small(run.verdict, MAX_VERDICT_BYTES), type=kind)
+        return decoder(read_small(run.verdict, MAX_VERDICT_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from markupsafe import Markup
 
+from harness.protocols.finding import Dependency
 from results.drawing.svg import arrow_head, clipped, path, picture, tag, text
 from results.report.steps import Telling
 
@@ -29,17 +30,6 @@ WIDE_MAX = 8  # transactions in a cycle whose boxes have room for more than one 
 LIST_ELEMENTS = 3  # of a list in a box: its end
 
 Row = Mapping[str, Any]
-
-
-@attrs.frozen(kw_only=True)
-class Edge:
-    """``source`` is before ``target``, because of ``kind``."""
-
-    kind: str
-    source: int
-    target: int
-    key: int | None = None
-    element: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -62,31 +52,13 @@ class Box:
         return self.x + self.width / 2
 
 
-def edges_of(example: Mapping[str, Any]) -> tuple[Edge, ...]:
-    """Return the cycle of an example; empty where it has none, or where its value is no cycle."""
-    steps = example.get("cycle")
-    found = []
-    for item in steps if isinstance(steps, list | tuple) else ():
-        edge = _edge_of(item) if isinstance(item, Mapping) else None
-        if edge is None:
-            return ()
-        found.append(edge)
-    closed = all(e.target == found[(i + 1) % len(found)].source for i, e in enumerate(found))
-    return tuple(found) if len(found) > 1 and closed else ()
+def closed(edges: Sequence[Dependency]) -> bool:
+    """Tell whether ``edges`` are a cycle: a verdict from elsewhere, or cut, may hold anything."""
+    after = (*edges[1:], *edges[:1])
+    return len(edges) > 1 and all(e.target == f.source for e, f in zip(edges, after, strict=True))
 
 
-def _edge_of(item: Mapping[str, Any]) -> Edge | None:
-    source, target = item.get("source"), item.get("target")
-    key, element = item.get("key"), item.get("element")
-    if not (isinstance(source, int) and isinstance(target, int)):
-        return None
-    if not isinstance(key, int | None) or not isinstance(element, int | None):
-        return None
-    kind = str(item.get("kind", ""))
-    return Edge(kind=kind, source=source, target=target, key=key, element=element)
-
-
-def draw(edges: Sequence[Edge], operations: Mapping[int, Row], telling: Telling) -> Markup:
+def draw(edges: Sequence[Dependency], operations: Mapping[int, Row], telling: Telling) -> Markup:
     """Draw the cycle as an SVG; ``operations`` are the transactions as ``RunData`` gives them."""
     rest = len(edges) - HEAD - TAIL if len(edges) > SHOWN_MAX else 0
     places: list[int | None] = [edge.source for edge in edges]
@@ -131,7 +103,7 @@ def _layout(count: int, lines: int) -> tuple[list[Box], float]:
 
 
 def _lines(
-    txn: int | None, edges: Sequence[Edge], operations: Mapping[int, Row], telling: Telling
+    txn: int | None, edges: Sequence[Dependency], operations: Mapping[int, Row], telling: Telling
 ) -> list[str]:
     """Format the micro-operations of ``txn`` on the keys of its two edges."""
     if txn is None or txn not in operations:
@@ -176,7 +148,7 @@ def _rest(box: Box, count: int) -> Markup:
 
 
 def _edge(
-    edge: Edge,
+    edge: Dependency,
     place: int,
     boxes: Sequence[Box],
     telling: Telling,
@@ -253,7 +225,7 @@ def _under(lines: Sequence[str], x: float, y: float, room: float) -> list[Markup
     ]
 
 
-def _words(edge: Edge, telling: Telling, operations: Mapping[int, Row]) -> tuple[str, ...]:
+def _words(edge: Dependency, telling: Telling, operations: Mapping[int, Row]) -> tuple[str, ...]:
     """Name the kind of an edge, its key and its element."""
     if edge.key is None:
         if edge.kind == "process" and edge.source in operations:
@@ -269,7 +241,7 @@ def _words(edge: Edge, telling: Telling, operations: Mapping[int, Row]) -> tuple
     return edge.kind, key, told.get(edge.kind, "" if element is None else str(element))
 
 
-def _only_append(edge: Edge, operations: Mapping[int, Row]) -> int | None:
+def _only_append(edge: Dependency, operations: Mapping[int, Row]) -> int | None:
     """Return the element that the source of a wr edge appended, where it appended exactly one."""
     if edge.kind != "wr" or edge.source not in operations:
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import attrs
@@ -10,21 +11,25 @@ import msgspec
 import pyarrow as pa
 from markupsafe import Markup
 
+from harness.protocols import cycle_words
+from harness.protocols.finding import Finding
+from harness.protocols.models import BANK_TOTAL, LOST_WRITE
 from harness.protocols.verdict import Anomaly
 from harness.text import in_seconds
 from results.drawing import cycle, lanes
 from results.drawing.axis import Scale
 from results.report import event_context
+from results.report.missed import Missed
 from results.report.run_data import RunData
 from results.report.steps import Step, Telling, parting
 from results.report.tabulate import DASH, cell, words
 
+NOTHING = Finding(text="", txns=(), keys=())
+CARDS_MAX = 60  # the built-in checkers know some fifty names
 EXAMPLES_MAX = 5  # of one anomaly; the verdict and the tables behind it hold the rest
 OPERATIONS_MAX = 12  # of one example; a longer cycle is unreadable
 DRAWN_MAX_BYTES = 700_000  # of all drawings of a page; later examples have words alone
 DRAWN_FIRST_BYTES = 350_000  # of these, kept for the first example of each name
-TOTAL = "bank-total"
-BALANCES = frozenset({TOTAL, "lost-write"})  # the latter also of lists, which tell their value
 ACCOUNTS_MAX = 16  # of one bank, looked at for writes that were missed
 MISSED_MAX = 4
 TICKS_MAX = 60  # events of the store in one drawing
@@ -32,10 +37,6 @@ EVENTS_MAX = 12  # of the store around one example
 CLAUSES_MAX = 30
 FACTS_MAX = 60
 QUOTES_MAX = 10
-EDGES = frozenset({"cycle"})  # the same as the clauses, for machines
-SHOWN_ELSEWHERE = frozenset({"text", "txns", "keys", "operations", "value", "element"}) | {
-    "ack_ns", "read_ns", "log",
-}  # fmt: skip
 
 
 @attrs.frozen(kw_only=True)
@@ -66,8 +67,8 @@ class Event:
 
 @attrs.frozen(kw_only=True)
 class Example:
-    """One proven anomaly. ``clauses`` are the steps of a long text, ``facts`` the checker's other
-    fields. ``cycle`` and ``lanes`` are drawings, ``None`` where there is nothing to draw, or no
+    """One proven anomaly. ``clauses`` are the steps of a cycle, ``facts`` the checker's other
+    figures. ``cycle`` and ``lanes`` are drawings, ``None`` where there is nothing to draw, or no
     room left on the page (``undrawn``). ``quotes`` are lines of a node's log.
     """
 
@@ -95,15 +96,21 @@ class Card:
 
 
 def cards(material: RunData) -> tuple[Card, ...]:
-    """Return first the anomalies that decide the outcome, then those observed beside them."""
+    """Return first the anomalies that decide the outcome, then those observed beside them;
+    ``CARDS_MAX`` at most.
+    """
     verdict = material.verdict
     if verdict is None:
         return ()
     found = [(name, anomaly, True) for name, anomaly in plainest_first(verdict.anomalies)]
     found += [(name, anomaly, False) for name, anomaly in plainest_first(verdict.observed)]
-    found = [(name, _moments(material, name, anomaly), decides) for name, anomaly, decides in found]
-    shown = [example for _, anomaly, _ in found for example in anomaly.examples[:EXAMPLES_MAX]]
-    operations = material.operations(txn for example in shown for txn in _txns(example))
+    found = found[:CARDS_MAX]
+    shown = [
+        (name, [_Shown.of(material, name, e, place) for place, e in enumerate(_examples(anomaly))])
+        for name, anomaly, _ in found
+    ]
+    every = (each for _, these in shown for each in these)
+    operations = material.operations(txn for each in every for txn in _some(each.txns))
     board = _Board(material)
     return tuple(
         Card(
@@ -111,35 +118,45 @@ def cards(material: RunData) -> tuple[Card, ...]:
             count=anomaly.count,
             decides=decides,
             examples=tuple(
-                _example(material, example, operations, board.opened(place))
-                for place, example in enumerate(anomaly.examples[:EXAMPLES_MAX])
+                _example(material, each, operations, board.opened(place))
+                for place, each in enumerate(these)
             ),
         )
-        for name, anomaly, decides in found
+        for (_, anomaly, decides), (name, these) in zip(found, shown, strict=True)
     )
 
 
-def _moments(material: RunData, name: str, anomaly: Anomaly) -> Anomaly:
-    """Return the same anomalies, and with the first example of wrong balances the missed writes."""
-    if name not in BALANCES or not anomaly.examples or "value" in anomaly.examples[0]:
-        return anomaly
-    first, *rest = anomaly.examples
-    keys = [key for key in first.get("keys", ()) if isinstance(key, int)][:ACCOUNTS_MAX]
-    reader = next(iter(_txns(first)), None) if name == TOTAL else None
-    found = [missed for key in keys if (missed := material.missed(key, reader))]
-    if not found:
-        return anomaly
-    told = [
-        {
-            "text": f"T{m.reader} found {'nothing' if m.found is None else m.found} in account"
-            f" {m.key}, after T{m.writer} was acknowledged to leave {m.left}"
-        }
-        for m in found[:MISSED_MAX]
-    ]
-    more = [txn for m in found[:MISSED_MAX] for txn in (m.writer, m.reader)]
-    txns = list(dict.fromkeys([*_txns(first), *more]))
-    examples = (dict(first) | {"where_it_parts": told, "txns": txns}, *rest)
-    return msgspec.structs.replace(anomaly, examples=examples)
+def _examples(anomaly: Anomaly) -> tuple[Finding, ...]:
+    return anomaly.examples[:EXAMPLES_MAX]
+
+
+@attrs.frozen(kw_only=True)
+class _Shown:
+    """A finding of the anomaly ``name``, its transactions, and the writes that its reads of
+    balances ``missed``.
+    """
+
+    name: str
+    finding: Finding
+    txns: tuple[int, ...]
+    missed: tuple[Missed, ...] = ()
+
+    @classmethod
+    def of(cls, material: RunData, name: str, finding: Finding, place: int) -> _Shown:
+        missed = () if place else tuple(_missed(material, name, finding))
+        more = (txn for each in missed for txn in (each.writer, each.reader))
+        txns = dict.fromkeys([*_some(finding.txns), *more]) if missed else finding.txns
+        return cls(name=name, finding=finding, txns=tuple(txns), missed=missed)
+
+
+def _missed(material: RunData, name: str, finding: Finding) -> Iterator[Missed]:
+    """Yield the writes of accounts that a wrong balance missed."""
+    # A lost write of a list tells its value; one of an account does not.
+    if name not in (BANK_TOTAL, LOST_WRITE) or finding.value is not None:
+        return iter(())
+    reader = next(iter(finding.txns), None) if name == BANK_TOTAL else None
+    found = (material.missed(key, reader) for key in finding.keys[:ACCOUNTS_MAX])
+    return islice((missed for missed in found if missed), MISSED_MAX)
 
 
 def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]]:
@@ -149,41 +166,36 @@ def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]
     """
 
     def key(item: tuple[str, Anomaly]) -> tuple[bool, bool, bool, int, str]:
-        first = next(iter(item[1].examples), {})
-        explained = first.get("explained_by")
-        reset = isinstance(explained, Mapping) and "reset" in explained
-        return not reset, explained is None, "cycle" in first, len(first.get("txns", ())), item[0]
+        first = next(iter(item[1].examples), NOTHING)
+        explained = first.explained_by
+        reset = explained is not None and explained.reset is not None
+        return not reset, explained is None, bool(first.cycle), len(first.txns), item[0]
 
     return sorted(anomalies.items(), key=key)
 
 
-def headlines(anomalies: Mapping[str, Anomaly]) -> list[str]:
-    """Return one sentence for each name: the count, the first example, and the fault that explains
+def headlines(anomalies: Mapping[str, Anomaly]) -> Iterator[str]:
+    """Yield one sentence for each name: the count, the first example, and the fault that explains
     it.
     """
-    found = []
     for name, anomaly in plainest_first(anomalies):
-        first: Mapping[str, Any] = next(iter(anomaly.examples), {})
-        text, _ = clauses(str(first.get("text", "")))
-        explained = first.get("explained_by")
-        why = explained.get("text", "") if isinstance(explained, Mapping) else ""
-        found.append("; ".join(filter(None, (f"{name} ({anomaly.count}): {text}", why))))
-    return found
+        first = next(iter(anomaly.examples), NOTHING)
+        text, _ = clauses(name, first)
+        why = first.explained_by.text if first.explained_by else ""
+        yield "; ".join(filter(None, (f"{name} ({anomaly.count}): {text}", why)))
 
 
-def other_reasons(reasons: Sequence[str], anomalies: Mapping[str, Anomaly]) -> list[str]:
-    """Return the reasons that don't just quote an anomaly."""
-    quoting = tuple(f"{name} (" for name in anomalies)
-    return [reason for reason in reasons if not reason.startswith(quoting)]
-
-
-def clauses(text: str) -> tuple[str, tuple[str, ...]]:
-    """Split a long text of the form ``promise: meaning: step; step; step`` into head and steps."""
-    first, *rest = text.split("; ")
-    head, colon, step = first.rpartition(": ")
-    if not (rest and colon):
-        return text, ()
-    return head, (step, *rest)
+def clauses(name: str, finding: Finding) -> tuple[str, tuple[str, ...]]:
+    """Return the broken promise of a cycle and its steps, where its text says no more than these;
+    of any other finding of the anomaly ``name`` the text alone.
+    """
+    promise = cycle_words.promise(name)
+    # The first condition alone spares the words of a cycle of a hundred thousand from elsewhere.
+    if finding.text.startswith(f"{promise}: ") and finding.cycle:
+        steps = cycle_words.steps(finding.cycle, finding.operations)
+        if finding.text == cycle_words.sentence(name, steps):
+            return promise, steps
+    return finding.text, ()
 
 
 def event_rows(events: pa.Table, limit: int) -> tuple[tuple[Event, ...], int]:
@@ -197,11 +209,10 @@ def seconds(at_ns: int | None) -> str:
     return DASH if at_ns is None else in_seconds(at_ns)
 
 
-def _txns(example: Mapping[str, Any]) -> list[int]:
+def _some(txns: tuple[int, ...]) -> tuple[int, ...]:
     """Return the transactions to show: of too many the first and the last."""
-    found = [txn for txn in example.get("txns", ()) if isinstance(txn, int)]
     half = OPERATIONS_MAX // 2
-    return found if len(found) <= OPERATIONS_MAX else found[:half] + found[-half:]
+    return txns if len(txns) <= OPERATIONS_MAX else txns[:half] + txns[-half:]
 
 
 class _Board:
@@ -220,15 +231,16 @@ class _Board:
         return self
 
     def cycle(
-        self, example: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]], telling: Telling
+        self, finding: Finding, rows: Mapping[int, Mapping[str, Any]], telling: Telling
     ) -> Markup | None:
-        """Return the cycle of an example, if it is one."""
-        edges = cycle.edges_of(example)
-        return self._paid(cycle.draw(edges, rows, telling)) if edges and self.room else None
+        """Return the cycle of a finding, if it has one."""
+        edges = finding.cycle
+        drawn = cycle.closed(edges) and self.room
+        return self._paid(cycle.draw(edges, rows, telling)) if drawn else None
 
     def lanes(
         self,
-        example: Mapping[str, Any],
+        finding: Finding,
         rows: Sequence[Mapping[str, Any]],
         events: pa.Table,
         telling: Telling,
@@ -236,7 +248,6 @@ class _Board:
         """Return the timeline of ``rows``."""
         if not (rows and self.room):
             return None
-        explained = example.get("explained_by")
         times = events["at_ns"].slice(0, TICKS_MAX).to_pylist()
         stage = lanes.Stage(
             operations=rows,
@@ -247,7 +258,7 @@ class _Board:
             ],
             telling=telling,
             scale=self._scale,
-            explained_by=explained.get("fault") if isinstance(explained, Mapping) else None,
+            explained_by=finding.explained_by.fault if finding.explained_by else None,
         )
         return self._paid(lanes.draw(stage))
 
@@ -263,66 +274,81 @@ class _Board:
 
 def _example(
     material: RunData,
-    example: Mapping[str, Any],
+    given: _Shown,
     operations: Mapping[int, Mapping[str, Any]],
     board: _Board,
 ) -> Example:
-    found = [operations[txn] for txn in dict.fromkeys(_txns(example)) if txn in operations]
+    finding = given.finding
+    found = [operations[txn] for txn in dict.fromkeys(_some(given.txns)) if txn in operations]
     found.sort(key=lambda row: (row["invoke_ns"], row["txn"]))
-    keys = tuple(key for key in example.get("keys", ()) if isinstance(key, int))
-    telling = Telling(keys=keys, parts=_places(example, keys, found), names=material.key_names)
-    causes_ns = event_context.moments_of_resets(example)
-    near = event_context.events(material, found, example.get("at_ns"), causes_ns)
+    keys = frozenset(finding.keys)
+    telling = Telling(keys=keys, parts=_places(finding, keys, found), names=material.key_names)
+    causes_ns = event_context.moments_of_resets(finding.explained_by)
+    near = event_context.events(material, found, finding.at_ns, causes_ns)
     shown = event_context.rarest(near, EVENTS_MAX, causes_ns)
     events, _ = event_rows(shown, EVENTS_MAX)
-    text, steps = clauses(str(example.get("text", "")))
-    ring = board.cycle(example, operations, telling)
-    timeline = board.lanes(example, found, shown, telling)
+    text, steps = clauses(given.name, finding)
+    ring = board.cycle(finding, operations, telling)
+    timeline = board.lanes(finding, found, shown, telling)
+    facts = chain(_named(finding, material), _facts(given, edges=not (steps or ring)))
     return Example(
         text=text,
         clauses=steps[:CLAUSES_MAX],
-        facts=(*_named(keys, material), *_facts(example, EDGES if steps or ring else frozenset())),
+        facts=tuple(islice(facts, FACTS_MAX)),
         operations=tuple(_operation(row, telling, material.scale) for row in found),
-        operations_more=max(0, len(example.get("txns", ())) - OPERATIONS_MAX),
+        operations_more=max(0, len(given.txns) - OPERATIONS_MAX),
         events=events,
         events_more=near.num_rows - len(events),
         undrawn=bool(found) and timeline is None,
         cycle=ring,
         lanes=timeline,
-        quotes=tuple(str(line) for line in example.get("log", ())[:QUOTES_MAX]),
+        quotes=finding.log[:QUOTES_MAX],
     )
 
 
 def _places(
-    example: Mapping[str, Any], keys: Sequence[int], rows: Sequence[Mapping[str, Any]]
+    finding: Finding, keys: Collection[int], rows: Sequence[Mapping[str, Any]]
 ) -> dict[int, int]:
     """Return the positions around which long lists must be shown: where they contradict each other,
-    or where the element of the example stands.
+    or where the element of the finding stands.
     """
-    element = example.get("element", example.get("value"))
+    element = finding.value if finding.element is None else finding.element
     steps = [s for row in rows for s in row["ops"] if s["key"] in keys and s["elements"]]
     seen = {s["key"]: s["elements"].index(element) for s in steps if element in s["elements"]}
     return seen | parting(rows)
 
 
-def _named(keys: Collection[int], material: RunData) -> list[tuple[str, str]]:
-    """Return the names of an example's keys in their history, where those are no integers."""
-    named = [key for key in keys if key in material.key_names]
-    return [(f"key {key}", f"is {material.key_names[key]} in the file") for key in named]
+def _named(finding: Finding, material: RunData) -> Iterator[tuple[str, str]]:
+    """Yield the names of a finding's keys in their history, where those are no integers."""
+    for key in finding.keys if material.key_names else ():
+        if key in material.key_names:
+            yield f"key {key}", f"is {material.key_names[key]} in the file"
 
 
-def _facts(example: Mapping[str, Any], hidden: Collection[str]) -> list[tuple[str, str]]:
-    """Return the other fields of an example: the fault that explains it, the edges of a cycle."""
-    found = []
-    for name, value in example.items():
-        if name in SHOWN_ELSEWHERE or name in hidden or value in (None, "", [], {}):
-            continue
+def _facts(given: _Shown, *, edges: bool) -> Iterator[tuple[str, str]]:
+    """Yield the further figures of a finding by name, then where its reads missed a write.
+    ``edges``: those of a cycle that neither words nor a drawing show.
+    """
+    finding = given.finding
+    own: dict[str, Any] = {"at_ns": finding.at_ns, "node": finding.node}
+    if finding.explained_by is not None:
+        own["explained_by"] = finding.explained_by.text
+    if edges:
+        own["cycle"] = msgspec.to_builtins(finding.cycle[:FACTS_MAX])
+    first = dict(islice(finding.details.items(), FACTS_MAX))  # a verdict's names are in order
+    for name, value in sorted((first | own).items()):
         items = value if isinstance(value, list | tuple) else [value]
-        for place, item in enumerate(items):
+        for place, item in enumerate(items if value not in (None, "", [], {}) else ()):
             told = isinstance(item, Mapping) and "text" in item
             text = str(item["text"]) if told else cell(name, item)
-            found.append((words(name) if place == 0 else "", text))
-    return found[:FACTS_MAX]
+            yield words(name) if place == 0 else "", text
+    for place, m in enumerate(given.missed):
+        found = "nothing" if m.found is None else m.found
+        yield (
+            "" if place else "where it parts",
+            f"T{m.reader} found {found} in account {m.key}, after T{m.writer} was acknowledged to"
+            f" leave {m.left}",
+        )
 
 
 def _operation(row: Mapping[str, Any], telling: Telling, scale: Scale) -> Operation:

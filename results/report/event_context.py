@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.history.records import EventKind
+from harness.protocols.finding import Explanation
 from results.report.run_data import RunData
 
 AROUND_NS = 1_000_000_000  # a leader change shows about a second before it hurts
-RESETS = ("reset", "under_reset")  # of an explanation: the one that lost a write, the one before
 LEADING = (EventKind.RESET.value, EventKind.NODE_STARTED.value)
 
 
@@ -46,7 +46,7 @@ def rarest(events: pa.Table, limit: int, causes_ns: Collection[int] = ()) -> pa.
 def events(
     material: RunData,
     operations: Sequence[Mapping[str, Any]],
-    at_ns: object = None,
+    at_ns: int | None = None,
     causes_ns: Collection[int] = (),
 ) -> pa.Table:
     """Return the store's events from just before the first operation to just after the last, in the
@@ -54,10 +54,10 @@ def events(
     ``causes_ns`` also the resets, and the starts that led to them, however long before.
     """
     told = material.events
-    if not operations and not isinstance(at_ns, int):
+    if not operations and at_ns is None:
         return told.slice(0, 0)
     moments = [row["invoke_ns"] for row in operations] + [row["complete_ns"] for row in operations]
-    moments += [at_ns] if not operations and isinstance(at_ns, int) else []
+    moments += [at_ns] if not operations and at_ns is not None else []
     start, end = min(moments) - AROUND_NS, max(moments) + AROUND_NS
     touched = sorted(
         {s["partition"] for row in operations for s in row["ops"] if s["partition"] is not None}
@@ -77,12 +77,10 @@ def _leading(events: pa.Table, causes_ns: Collection[int]) -> pa.ChunkedArray:
     )
 
 
-def moments_of_resets(example: Mapping[str, Any]) -> set[int]:
-    """Return the times of the resets that explain the example, and of the starts of the nodes that
+def moments_of_resets(explained: Explanation | None) -> set[int]:
+    """Return the times of the resets that explain a finding, and of the starts of the nodes that
     forced them.
     """
-    explained = example.get("explained_by")
-    resets = [explained.get(name) for name in RESETS] if isinstance(explained, Mapping) else []
-    told = [reset for reset in resets if isinstance(reset, Mapping)]
-    moments = {reset.get(name) for reset in told for name in ("at_ns", "started_ns")}
-    return {at_ns for at_ns in moments if isinstance(at_ns, int)}
+    resets = explained.resets if explained else ()
+    moments = (at_ns for reset in resets for at_ns in (reset.at_ns, reset.started_ns))
+    return {at_ns for at_ns in moments if at_ns is not None}

@@ -4,7 +4,7 @@ proofs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +12,7 @@ import attrs
 from harness.clock import NS_PER_S
 from harness.history.records import FaultState
 from harness.protocols.fault_spans import fault_spans
+from harness.protocols.verdict import FaultWindow, Takeover
 from results.drawing.roles import briefly
 from results.report import harness_actions
 from results.report.cards import seconds
@@ -61,7 +62,7 @@ def rows(material: RunData) -> tuple[FaultRow, ...]:
         planned_ns = None
         if drive_ns is not None and 0 <= number < len(schedule):
             planned_ns = drive_ns + int(schedule[number]["at_s"] * NS_PER_S)
-        effect, done = effects.get(number, {}), besides.get(number, "")
+        effect, done = effects.get(number), besides.get(number, "")
         span = begun.get(number)
         begun_ns = None if span is None else span.begin_ns
         tell = seconds if material.scale.timed else _untimed
@@ -69,26 +70,21 @@ def rows(material: RunData) -> tuple[FaultRow, ...]:
     return tuple(found)
 
 
-def _effects(material: RunData) -> dict[int, Mapping[str, Any]]:
-    """Return the verdict's figures of each fault, by its number; empty where the fault was never
-    injected or the verdict has another shape.
-    """
-    windows = material.verdict.availability.get("windows") if material.verdict else None
-    if not isinstance(windows, list | tuple):
-        return {}
-    found = [window for window in windows if isinstance(window, Mapping)]
-    return {w["fault"]: w for w in found if isinstance(w.get("fault"), int)}
+def _effects(material: RunData) -> dict[int, FaultWindow]:
+    """Return the verdict's figures of each fault that was injected, by its number."""
+    windows = material.verdict.availability.windows if material.verdict else None
+    return {window.fault: window for window in windows or ()}
 
 
 def _row(
     row: dict[str, Any],
     planned: str,
     begun_ns: int | None,
-    effect: Mapping[str, Any],
+    effect: FaultWindow | None,
     done: str,
     tell: Callable[[int | None], str],
 ) -> FaultRow:
-    takeovers = list(_takeovers(effect))
+    takeovers = effect.takeovers if effect else ()
     proofs = (
         ("effect", row["proof"]),
         ("healing", row["heal_proof"]),
@@ -109,7 +105,7 @@ def _row(
         effective=tell(row["effective_ns"]),
         healing=tell(row["healing_ns"]),
         healed=tell(row["healed_ns"]),
-        met=cell("open", effect.get("open_at_injection")),
+        met=cell("open", effect.open_at_injection if effect else None),
         taken_over=_last(takeovers),
         proofs=tuple((name, text) for name, text in proofs if text),
     )
@@ -120,21 +116,14 @@ def _untimed(_at_ns: int | None) -> str:
     return DASH
 
 
-def _takeovers(effect: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    told = effect.get("takeovers")
-    for takeover in told if isinstance(told, list | tuple) else ():
-        if isinstance(takeover, Mapping):
-            yield takeover
-
-
-def _told(takeovers: list[Mapping[str, Any]]) -> Iterator[str]:
+def _told(takeovers: Sequence[Takeover]) -> Iterator[str]:
     """Yield a clause for each node that took a role over, then one for the roles without a new
     node.
     """
-    takers = dict.fromkeys(str(takeover.get("node") or "") for takeover in takeovers)
+    takers = dict.fromkeys(takeover.node or "" for takeover in takeovers)
     for taker in sorted(takers, key=lambda name: (not name, name)):
-        mine = [row for row in takeovers if str(row.get("node") or "") == taker]
-        roles = briefly([str(row.get("role")) for row in mine]).replace("; ", " and ")
+        mine = [takeover for takeover in takeovers if (takeover.node or "") == taker]
+        roles = briefly([takeover.role for takeover in mine]).replace("; ", " and ")
         if not taker:
             yield f"{roles} by {NOBODY} while it was in force"
             continue
@@ -142,9 +131,8 @@ def _told(takeovers: list[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{roles} by {taker} after {most}{_last(mine)} s"
 
 
-def _last(takeovers: list[Mapping[str, Any]]) -> str:
+def _last(takeovers: Sequence[Takeover]) -> str:
     if not takeovers:
         return DASH
-    waits = [takeover.get("after_ns") for takeover in takeovers]
-    known = [wait for wait in waits if isinstance(wait, int)]
-    return cell("after_ns", max(known)) if len(known) == len(waits) else NOBODY
+    known = [takeover.after_ns for takeover in takeovers if takeover.after_ns is not None]
+    return cell("after_ns", max(known)) if len(known) == len(takeovers) else NOBODY

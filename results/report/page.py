@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from itertools import chain, islice
 from string import hexdigits
 from typing import Any
 
@@ -74,6 +75,7 @@ class Page:
     ruled_out: tuple[str, ...]
     ruled_out_too: tuple[str, ...]
     cards: tuple[Card, ...]
+    cards_more: int
     picture: Markup | None
     picture_notes: tuple[str, ...]
     latency: Grid | None
@@ -122,6 +124,7 @@ def page(material: RunData) -> Page:
         ruled_out=verdict.not_ if verdict else (),
         ruled_out_too=verdict.also_not if verdict else (),
         cards=cards.cards(material),
+        cards_more=max(0, _named_anomalies(verdict) - cards.CARDS_MAX),
         picture=picture,
         picture_notes=notes,
         latency=_latency(material),
@@ -129,7 +132,7 @@ def page(material: RunData) -> Page:
         faults_more=max(0, len(material.faults) - fault_rows.FAULTS_MAX),
         doings=harness_actions.harness_actions(material),
         coverage=sections.coverage(verdict),
-        availability=sections.grids(verdict.availability) if verdict else (),
+        availability=sections.availability(verdict.availability) if verdict else (),
         statistics=tabulate.grids(_headed(verdict.statistics)) if verdict else (),
         events=events,
         events_more=material.events.num_rows - len(events),
@@ -147,12 +150,18 @@ def page(material: RunData) -> Page:
 
 def banner(verdict: Verdict) -> tuple[str, ...]:
     """Explain the outcome: the anomalies in short, then everything else."""
-    found = [inert(told, HEADLINE_CHARS) for told in cards.headlines(verdict.anomalies)]
-    others = cards.other_reasons(verdict.reasons, verdict.anomalies)
-    found += [inert(reason, REASON_CHARS) for reason in others]
-    more = len(found) - REASONS_MAX
+    others = verdict.other_reasons
+    found = chain(
+        (inert(told, HEADLINE_CHARS) for told in cards.headlines(verdict.anomalies)),
+        (inert(reason, REASON_CHARS) for reason in others),
+    )
+    more = len(verdict.anomalies) + len(others) - REASONS_MAX
     rest = [f"and {more} more reasons, in analysis/verdict.json"] if more > 0 else []
-    return (*found[:REASONS_MAX], *rest)
+    return (*islice(found, REASONS_MAX), *rest)
+
+
+def _named_anomalies(verdict: Verdict | None) -> int:
+    return len(verdict.anomalies) + len(verdict.observed) if verdict else 0
 
 
 def _under_test(material: RunData) -> str:

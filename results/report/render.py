@@ -22,10 +22,10 @@ from harness.run.directory import RunDirectory
 from harness.text import inert
 from results.report.page import Page, page
 from results.report.run_data import gather
+from results.report.tabulate import CELL_CHARS
 
 LIMIT_BYTES = 2_000_000  # a page that opens at once, and that goes into a mail
 LEAN_FAULTS, LEAN_EXAMPLES, LEAN_LINES = 60, 1, 20
-CELL_CHARS = 600  # of any one text; the rest of a longer one is in the files
 
 
 def write_report(run: RunDirectory) -> Path:

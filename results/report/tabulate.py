@@ -1,8 +1,13 @@
-"""Nested data of a verdict as flat grids that a page can show, for data of any checker."""
+"""Nested data of a verdict as flat grids that a page can show, for data of any checker.
+
+A verdict may hold megabytes of anything. What is drawn of it is bounded, and so is what is looked
+at: a grid shows its first rows and columns and counts the rest, a cell its first characters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import attrs
@@ -11,7 +16,12 @@ from harness.clock import NS_PER_S
 from harness.history.records import OpType
 from harness.text import in_seconds
 
+GRIDS_MAX = 40
 ROWS_MAX = 60
+COLUMNS_MAX = 24  # the built-in checkers have at most 15
+DEPTH_MAX = 4  # of nested values in one cell
+CHARS_MAX = 100_000  # of all grids of one call: a usual verdict has some 5,000
+CELL_CHARS = 600  # of any one text; the rest of a longer one is in the files
 DASH = "\N{EN DASH}"
 _IDENTIFIERS = frozenset(  # no amounts: 5230 is transaction 5230
     {"key", "txn", "fault", "value", "element", "other", "process", "source", "target"}
@@ -35,14 +45,36 @@ def grids(data: Mapping[str, Any]) -> tuple[Grid, ...]:
 
     Units are in the names: fields that end in ``_ns`` or ``_s`` are shown in seconds.
     """
-    scalars = {name: value for name, value in data.items() if not _nested(value)}
-    found = [_pairs("", scalars)] if scalars else []
-    for name, value in data.items():
+    looked_at = dict(islice(data.items(), GRIDS_MAX + ROWS_MAX))
+    scalars = {name: value for name, value in looked_at.items() if not _nested(value)}
+    left_out = len(data) - len(looked_at)
+    room = _Room(CHARS_MAX)
+    found = []
+    if scalars or left_out:
+        found.append(_pairs("", scalars, room, left_out))
+    for name, value in looked_at.items():
         if isinstance(value, Mapping) and value:
-            found.append(_mapping(words(name), value))
+            found.append(_mapping(words(name), value, room))
         elif _nested(value) and value:
-            found.append(_records(words(name), value))
+            found.append(_records(words(name), value, room))
     return tuple(found)
+
+
+@attrs.define
+class _Room:
+    """The characters that are left for further rows."""
+
+    chars: int
+
+    def filled(self, rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+        """Return the first rows, as many as there is room for."""
+        found: list[tuple[str, ...]] = []
+        for row in islice(rows, ROWS_MAX if self.chars > 0 else 0):
+            found.append(row)
+            self.chars -= sum(len(text) + 1 for text in row)
+            if self.chars <= 0:
+                break
+        return tuple(found)
 
 
 def words(name: str) -> str:
@@ -53,8 +85,10 @@ def words(name: str) -> str:
     return str(name).replace("_", " ")
 
 
-def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
-    """Format a value; ``name`` implies its unit."""
+def cell(name: str, value: Any, depth: int = 0) -> str:  # noqa: ANN401 (what JSON holds)
+    """Format a value; ``name`` implies its unit. Of a nested one the first ``CELL_CHARS``
+    characters, to a depth of ``DEPTH_MAX``, and how many entries follow.
+    """
     if value is None:
         return DASH
     if isinstance(value, bool):
@@ -65,11 +99,32 @@ def cell(name: str, value: Any) -> str:  # noqa: ANN401 (what JSON holds)
         return f"{value:,.3f}"
     if isinstance(value, int):
         return str(value) if name in _IDENTIFIERS else f"{value:,}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{words(str(k))} {cell(str(k), v)}" for k, v in value.items()) or DASH
-    if isinstance(value, list | tuple):
-        return ", ".join(cell(name, item) for item in value) or DASH
-    return str(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return str(value)
+    if depth == DEPTH_MAX:
+        return "…"
+    parts = (
+        (f"{words(str(k))} {cell(str(k), v, depth + 1)}" for k, v in value.items())
+        if isinstance(value, Mapping)
+        else (cell(name, item, depth + 1) for item in value)
+    )
+    return _joined(parts, len(value)) or DASH
+
+
+def _joined(parts: Iterable[str], count: int) -> str:
+    """Join ``parts``, ``count`` of them: as many as fit into a cell."""
+    shown: list[str] = []
+    chars = 0
+    # Every part has a character at least, so the characters bound how many are looked at.
+    for part in parts:
+        shown.append(part)
+        chars += len(part) + len(", ")
+        if chars > CELL_CHARS:
+            break
+    text, more = ", ".join(shown), f" … and {count - len(shown):,} more"
+    if len(shown) == count:
+        return text
+    return text[: CELL_CHARS - len(more)] + more
 
 
 def seconds(value_ns: float) -> str:
@@ -79,47 +134,48 @@ def seconds(value_ns: float) -> str:
 
 
 def _nested(value: Any) -> bool:  # noqa: ANN401
-    records = isinstance(value, list | tuple) and any(isinstance(v, Mapping) for v in value)
-    return isinstance(value, Mapping) or records
+    if isinstance(value, list | tuple):
+        return any(isinstance(each, Mapping) for each in value[:ROWS_MAX])
+    return isinstance(value, Mapping)
 
 
-def _pairs(title: str, data: Mapping[str, Any]) -> Grid:
-    names = _ordered(map(str, data))
-    rows = tuple((words(name), cell(name, data[name])) for name in names)
-    return Grid(title=title, columns=("", ""), rows=rows[:ROWS_MAX], more=_more(rows))
+def _pairs(title: str, data: Mapping[str, Any], room: _Room, left_out: int = 0) -> Grid:
+    """Return a row a name; ``left_out`` more names are not in ``data``."""
+    rows = room.filled((words(name), cell(name, data[name])) for name in _ordered(data))
+    more = len(data) - len(rows) + left_out
+    return Grid(title=title, columns=("", ""), rows=rows, more=more)
 
 
-def _mapping(title: str, data: Mapping[str, Any]) -> Grid:
-    if not all(isinstance(value, Mapping) for value in data.values()):
-        return _pairs(title, data)
-    names = _columns(data.values())
-    rows = tuple(
-        (str(key), *(cell(name, value.get(name)) for name in names)) for key, value in data.items()
+def _mapping(title: str, data: Mapping[str, Any], room: _Room) -> Grid:
+    shown = dict(islice(data.items(), ROWS_MAX))
+    if not all(isinstance(value, Mapping) for value in shown.values()):
+        return _pairs(title, data, room)
+    names = _columns(shown.values())
+    rows = room.filled(
+        (str(key), *(cell(name, value.get(name)) for name in names)) for key, value in shown.items()
     )
     columns = ("", *map(words, names))
-    return Grid(title=title, columns=columns, rows=rows[:ROWS_MAX], more=_more(rows))
+    return Grid(title=title, columns=columns, rows=rows, more=len(data) - len(rows))
 
 
-def _records(title: str, records: Iterable[Any]) -> Grid:
-    found = [record for record in records if isinstance(record, Mapping)]
+def _records(title: str, records: Sequence[Any], room: _Room) -> Grid:
+    shown = records[:ROWS_MAX]
+    found = [record for record in shown if isinstance(record, Mapping)]
     names = _columns(found)
-    rows = tuple(tuple(cell(name, record.get(name)) for name in names) for record in found)
-    columns = tuple(map(words, names))
-    return Grid(title=title, columns=columns, rows=rows[:ROWS_MAX], more=_more(rows))
+    rows = room.filled(tuple(cell(name, record.get(name)) for name in names) for record in found)
+    more = len(records) - len(shown) + len(found) - len(rows)
+    return Grid(title=title, columns=tuple(map(words, names)), rows=rows, more=more)
 
 
 def _columns(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return every key of any record, in order of first appearance; outcomes as the field orders
-    them.
+    """Return the keys of any record, in order of first appearance, ``COLUMNS_MAX`` at most;
+    outcomes as the field orders them.
     """
-    return _ordered(dict.fromkeys(str(key) for record in records for key in record))
+    found = dict.fromkeys(key for record in records for key in islice(record, COLUMNS_MAX))
+    return list(islice(_ordered(found), COLUMNS_MAX))
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
-    """Move ``ok fail info`` to the front of ``names``, in that order."""
-    found = list(names)
-    return [t.value for t in OpType if t.value in found] + [n for n in found if n not in _TYPES]
-
-
-def _more(rows: Sequence[object]) -> int:
-    return max(0, len(rows) - ROWS_MAX)
+def _ordered(names: Mapping[str, object]) -> Iterator[str]:
+    """Yield ``names``, with ``ok fail info`` first, in that order."""
+    yield from (kind.value for kind in OpType if kind.value in names)
+    yield from (name for name in names if name not in _TYPES)

@@ -77,11 +77,11 @@ def test_a_wrong_total_is_found_however_accounts_are_split(splits: int) -> None:
     assert found.outcome == "violation"
     assert anomalies(found) == {"bank-total"}
     (example,) = {**found.anomalies, **found.observed}["bank-total"].examples
-    assert example["text"] == (
+    assert example.text == (
         "wrong total: in what T7 read, the bank of 3 accounts held 11 instead of 10"
     )
-    assert example["txns"] == [7]
-    assert example["keys"] == [1, 2, 3]
+    assert example.txns == (7,)
+    assert example.keys == (1, 2, 3)
     assert found.reasons[0].startswith("bank-total (1) breaks strict-serializable: wrong total")
 
 
@@ -91,14 +91,14 @@ def test_a_balance_below_zero_is_wrong_even_where_the_total_is_right() -> None:
     assert found.outcome == "violation"
     assert anomalies(found) == {"negative-balance"}
     (example,) = {**found.anomalies, **found.observed}["negative-balance"].examples
-    assert example["text"].startswith("negative balance: T7 read -1 in account 3")
+    assert example.text.startswith("negative balance: T7 read -1 in account 3")
 
 
 def test_an_account_that_lost_its_balance_is_a_wrong_total() -> None:
     found = verdict(changed(7, balances(7, None, 2)), "bank")
 
     (example,) = {**found.anomalies, **found.observed}["bank-total"].examples
-    assert "held 9 instead of 10, and 1 of them nothing at all" in example["text"]
+    assert "held 9 instead of 10, and 1 of them nothing at all" in example.text
 
 
 @pytest.mark.parametrize("type_", ["fail", "info"])
@@ -140,7 +140,7 @@ def test_a_transfer_that_got_lost_as_a_whole_is_a_lost_write() -> None:
     lost = verdict([*txns[:2], balances(6, 4, 0)], "bank", splits=3)
     assert lost.outcome == "violation"
     assert lost.anomalies["lost-write"].count == 2
-    assert lost.anomalies["lost-write"].examples[0]["text"] == (
+    assert lost.anomalies["lost-write"].examples[0].text == (
         "lost write: account 1 held 6 when T2 read it last, but its first balance and 1 "
         "acknowledged transfers make 4"
     )
@@ -223,7 +223,7 @@ def test_a_wrong_total_names_the_fault_that_is_nearest(tmp_path: Path) -> None:
 
     (example,) = {**found.anomalies, **found.observed}["bank-total"].examples
     assert found.outcome == "violation"
-    assert example["explained_by"]["kind"] == "kill"
+    assert example.explained_by.kind == "kill"
 
 
 @pytest.mark.spark
@@ -243,7 +243,7 @@ def test_an_account_that_holds_nothing_is_wrong_even_where_the_total_is_right() 
 
     assert anomalies(found) == {"nil-balance"}
     assert found.outcome == "violation"
-    assert "nothing in 1 of the 3 accounts" in found.anomalies["nil-balance"].examples[0]["text"]
+    assert "nothing in 1 of the 3 accounts" in found.anomalies["nil-balance"].examples[0].text
     assert anomalies(verdict([*emptied, balances(8, 0, 2)], "bank")) == set()
 
 

@@ -12,6 +12,7 @@ from checker_histories import Fault, a, fail, info, ok, r, verdict, write_run
 from checkers.engine.analyze import analyze
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
 from harness.history.manifest import read_manifest, write_manifest
+from harness.history.records import MicroOp
 from harness.protocols.verdict import encode
 from harness.run.directory import RunDirectory
 
@@ -58,13 +59,13 @@ def test_a_lost_write_names_the_fault_that_explains_it(tmp_path: Path) -> None:
 
     example = found.anomalies["lost-write"].examples[0]
     assert found.outcome == "violation"
-    assert example["text"] == (
+    assert example.text == (
         "lost write: an acknowledged append to key 1 (value 2) is in no later read"
     )
-    assert example["txns"] == [1, 2]
-    assert example["explained_by"]["kind"] == "kill"
-    assert example["explained_by"]["phase"] == "during"
-    assert example["operations"][0]["ops"] == [["append", 1, 2]]
+    assert example.txns == (1, 2)
+    assert example.explained_by.kind == "kill"
+    assert example.explained_by.phase == "during"
+    assert example.operations[0].ops == (MicroOp("append", 1, 2),)
     table = pq.read_table(run.analysis / "lost_writes.parquet")
     assert table.column("value").to_pylist() == [2]
     assert table.column("fault_kind").to_pylist() == ["kill"]
@@ -74,8 +75,8 @@ def test_a_stale_read_names_the_fault_too(tmp_path: Path) -> None:
     found = analyze(write_run(tmp_path / "run", LOSS, [KILL]), executor="local")
 
     (example,) = found.anomalies["G-single-item-realtime"].examples
-    assert example["explained_by"]["kind"] == "kill"
-    assert example["explained_by"]["text"] == (
+    assert example.explained_by.kind == "kill"
+    assert example.explained_by.text == (
         "began to show at 0.030 s, during kill of n2 (leader of partition 1), in force "
         "from 0.025 s to 0.060 s"
     )
@@ -90,23 +91,23 @@ def test_a_fault_that_hit_who_acknowledged_explains_better_than_one_in_force(
     found = analyze(write_run(tmp_path / "run", LOSS, [other, hit]), executor="local")
 
     (example,) = found.anomalies["lost-write"].examples
-    assert (example["explained_by"]["kind"], example["explained_by"]["phase"]) == ("kill", "before")
+    assert (example.explained_by.kind, example.explained_by.phase) == ("kill", "before")
 
 
 def test_without_a_fault_before_it_a_loss_stands_unexplained(tmp_path: Path) -> None:
     later = Fault("kill", "n1", 99 * MS, 100 * MS)
     found = analyze(write_run(tmp_path / "run", LOSS, [later]), executor="local")
 
-    assert "explained_by" not in found.anomalies["lost-write"].examples[0]
+    assert found.anomalies["lost-write"].examples[0].explained_by is None
 
 
 def test_availability_tells_gaps_and_the_way_back(tmp_path: Path) -> None:
     found = analyze(write_run(tmp_path / "run", LOSS, [KILL]), executor="local")
 
-    (window,) = found.availability["windows"]
-    assert window["first_ok_after_inject_ns"] == 5 * MS
-    assert window["first_ok_after_heal_ns"] == 35 * MS
-    assert window["longest_gap_ns"] == 65 * MS
+    (window,) = found.availability.windows
+    assert window.first_ok_after_inject_ns == 5 * MS
+    assert window.first_ok_after_heal_ns == 35 * MS
+    assert window.longest_gap_ns == 65 * MS
 
 
 @pytest.mark.parametrize(

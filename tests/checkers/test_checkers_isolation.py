@@ -102,7 +102,7 @@ def test_what_two_checkers_find_under_one_name_is_added_up() -> None:
 
     assert found.outcome == "violation"
     assert found.anomalies["G1a"].count == 6
-    assert [e["text"] for e in found.anomalies["G1a"].examples] == ["one", "two", "three"]
+    assert [e.text for e in found.anomalies["G1a"].examples] == ["one", "two", "three"]
 
 
 def accuser(meanings: Meanings, name: str = "counter", finds: str = "wrong-count") -> Accuser:

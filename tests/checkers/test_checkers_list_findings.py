@@ -87,7 +87,7 @@ def test_an_anomaly_is_found_and_its_repaired_twin_is_valid(anomaly: str) -> Non
 
     assert anomaly in found.anomalies
     assert found.outcome == "violation"
-    assert found.anomalies[anomaly].examples[0]["text"]
+    assert found.anomalies[anomaly].examples[0].text
     assert names(verdict(repaired)) == set()
     assert verdict(repaired).outcome == "valid"
 
@@ -175,7 +175,7 @@ def test_every_example_is_of_a_transaction_of_its_own() -> None:
     found = verdict([ok(a(1, 1)), ok(a(1, 2)), ok(a(1, 3)), ok(r(1, 1, 2, 3)), twice])
 
     for name, anomaly in {**found.anomalies, **found.observed}.items():
-        texts = [example["text"] for example in anomaly.examples]
+        texts = [example.text for example in anomaly.examples]
         assert len(set(texts)) == len(texts) == min(anomaly.count, 5), name
     assert found.anomalies["incompatible-order"].count == 1
 
@@ -186,7 +186,7 @@ def test_more_than_five_transactions_are_counted_and_five_are_shown() -> None:
 
     anomaly = found.anomalies["garbage-read"]
     assert anomaly.count == 7
-    assert len({example["txns"][0] for example in anomaly.examples}) == 5
+    assert len({example.txns[0] for example in anomaly.examples}) == 5
 
 
 SEEN_THEN_MISSED = [
@@ -214,7 +214,7 @@ def test_what_a_read_beside_its_acknowledgement_saw_is_lost_if_no_later_read_doe
     found = verdict([*seen_early, ok(r(1), start=20, finish=30)])
 
     (example,) = found.anomalies["lost-write"].examples
-    assert example["text"].endswith("(value 1) is in no later read")
+    assert example.text.endswith("(value 1) is in no later read")
 
 
 def test_what_was_seen_and_is_in_no_final_read_is_lost_and_told_so() -> None:
@@ -224,11 +224,11 @@ def test_what_was_seen_and_is_in_no_final_read_is_lost_and_told_so() -> None:
     found = verdict(gone, **final)
 
     (example,) = found.anomalies["lost-write"].examples
-    assert example["text"] == (
+    assert example.text == (
         "lost write: an acknowledged append to key 1 (value 2), which T2 was the last to read, is "
         "in none of the final reads"
     )
-    assert example["txns"] == [1, 2, 3]
+    assert example.txns == (1, 2, 3)
     kept = [*gone, ok(r(1, 1, 2), start=67, finish=71)]
     assert "lost-write" not in names(verdict(kept, **final))
 

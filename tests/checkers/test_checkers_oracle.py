@@ -103,9 +103,9 @@ def test_a_cycle_has_its_name_and_the_oracle_agrees(anomaly: str) -> None:
     assert_agree(found, judge(CYCLES[anomaly]))
     assert set(counts(found)) - {"lost-write"} == {anomaly}
     (example,) = found.anomalies[anomaly].examples
-    steps = example["cycle"]
-    assert [step["target"] for step in steps] == [step["source"] for step in steps[1:] + steps[:1]]
-    assert example["text"].endswith("a contradiction")
+    steps = example.cycle
+    assert [step.target for step in steps] == [step.source for step in steps[1:] + steps[:1]]
+    assert example.text.endswith("a contradiction")
 
 
 def test_a_cycle_that_is_shown_is_of_its_kind_and_no_other_is_shorter() -> None:
@@ -115,13 +115,13 @@ def test_a_cycle_that_is_shown_is_of_its_kind_and_no_other_is_shorter() -> None:
         components = Oracle(history).kinds()
         for name, anomaly in {**found.anomalies, **found.observed}.items():
             for example in anomaly.examples:
-                if "cycle" in example:
+                if example.cycle:
                     shown += 1
-                    kind = kind_of(tuple(step["kind"] for step in example["cycle"]))
-                    (shortest,) = (s for c, s in components if set(example["txns"]) <= c)
+                    kind = kind_of(tuple(step.kind for step in example.cycle))
+                    (shortest,) = (s for c, s in components if set(example.txns) <= c)
                     assert kind is not None
                     assert BASES[kind[0]] + ORDERS[kind[1]] == name
-                    assert len(example["cycle"]) <= shortest[kind]
+                    assert len(example.cycle) <= shortest[kind]
     assert shown > 50
 
 

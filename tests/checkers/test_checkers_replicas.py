@@ -247,4 +247,4 @@ def test_what_replicas_owe_decides_whatever_model_was_asked_for() -> None:
 
 def _text(part: Part) -> str:
     (anomaly,) = part.anomalies.values()
-    return str(anomaly.examples[0]["text"])
+    return anomaly.examples[0].text

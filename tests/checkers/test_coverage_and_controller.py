@@ -18,6 +18,7 @@ from harness.history.files import sha256
 from harness.history.manifest import read_manifest, write_manifest
 from harness.protocols.checker import Setting
 from harness.protocols.fault_kinds import RecordedFaultKind
+from harness.protocols.verdict import Coverage, Memory
 from harness.run.controller_health import SCHEMA
 from harness.run.directory import RunDirectory
 
@@ -50,7 +51,7 @@ def test_cells_are_kinds_by_roles_and_the_empty_ones_are_named(tmp_path: Path) -
         with_arsenal(write_run(tmp_path / "run", GOOD, faults), *kinds), executor="local"
     )
 
-    cells = found.coverage["cells"]
+    cells = found.coverage.cells
     assert list(cells) == ["freeze", "kill", "pause"]
     assert cells["kill"] == {
         "primary of a partition": 1,
@@ -58,14 +59,14 @@ def test_cells_are_kinds_by_roles_and_the_empty_ones_are_named(tmp_path: Path) -
         "metastorage leader": 1,
     }
     assert cells["pause"]["primary of a partition"] == 1
-    assert (found.coverage["hit"], found.coverage["of"]) == (4, 9)
-    assert found.coverage["empty"] == [
+    assert (found.coverage.hit, found.coverage.of) == (4, 9)
+    assert found.coverage.empty == (
         "freeze of a primary of a partition",
         "freeze of an other voter",
         "freeze of a metastorage leader",
         "pause of an other voter",
         "pause of a metastorage leader",
-    ]
+    )
 
 
 def test_a_fault_without_proven_effect_covers_nothing(tmp_path: Path) -> None:
@@ -75,11 +76,11 @@ def test_a_fault_without_proven_effect_covers_nothing(tmp_path: Path) -> None:
     found = analyze(run, executor="local")
 
     assert found.outcome == "unknown"
-    assert found.coverage["hit"] == 0
+    assert found.coverage.hit == 0
 
 
 def test_runs_from_elsewhere_have_no_coverage(tmp_path: Path) -> None:
-    assert analyze(write_run(tmp_path / "run", GOOD), executor="local").coverage == {}
+    assert analyze(write_run(tmp_path / "run", GOOD), executor="local").coverage == Coverage()
 
 
 def pulse(*rows: tuple[float, float, float | None]) -> pa.Table:
@@ -102,8 +103,8 @@ def test_a_controller_that_kept_up_is_told_and_changes_nothing() -> None:
     part = judged(pulse(*((10 + i, 0.01, 0.3) for i in range(30))))
 
     assert part.outcome == "valid"
-    assert part.controller["cpu_share"] == 0.3
-    assert part.controller["late_share"] == 0.0
+    assert part.controller.cpu_share == 0.3
+    assert part.controller.late_share == 0.0
 
 
 def test_the_memory_of_a_controller_is_told_from_where_driving_began() -> None:
@@ -112,8 +113,8 @@ def test_the_memory_of_a_controller_is_told_from_where_driving_began() -> None:
     part = judged(table.set_column(4, SCHEMA.field("resident_bytes"), grown))
 
     first, last = 60 << 20, 89 << 20
-    assert part.controller["resident_bytes"] == {"first": first, "most": last, "last": last}
-    assert "resident_bytes" not in judged(table).controller
+    assert part.controller.resident_bytes == Memory(first=first, most=last, last=last)
+    assert judged(table).controller.resident_bytes is None
 
 
 def test_one_long_stall_makes_a_run_inconclusive() -> None:

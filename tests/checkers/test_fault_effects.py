@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from checkers.explain.fault_effects import Effect, effects, least_open, summary
 from harness.history import schema
+from harness.protocols.verdict import Takeover
 
 MS = 1_000_000
 Span = tuple[int, int]
@@ -124,9 +125,9 @@ def test_who_took_over_is_told_for_each_role_of_the_targets() -> None:
     )  # fmt: skip
 
     assert found.takeovers == (
-        {"role": "primary of partition 3", "node": "n4", "after_ns": 1050 * MS},
-        {"role": "leader of partition 3", "node": "n4", "after_ns": 800 * MS},
-        {"role": "metastorage leader", "node": "n1", "after_ns": 900 * MS},
+        Takeover(role="primary of partition 3", node="n4", after_ns=1050 * MS),
+        Takeover(role="leader of partition 3", node="n4", after_ns=800 * MS),
+        Takeover(role="metastorage leader", node="n1", after_ns=900 * MS),
     )
     assert found.answered
 
@@ -143,7 +144,7 @@ def test_an_election_before_the_fault_after_its_end_or_of_others_answers_nothing
         ),
     )
 
-    assert found.takeovers == ({"role": "leader of partition 3", "node": None, "after_ns": None},)
+    assert found.takeovers == (Takeover(role="leader of partition 3", node=None, after_ns=None),)
     assert not found.answered
 
 
@@ -157,8 +158,8 @@ def test_a_fault_that_was_never_healed_stays_open_to_an_answer() -> None:
 
 
 def test_all_faults_together_are_as_good_as_the_worst_of_them() -> None:
-    taken = {"role": "leader of partition 1", "node": "n1", "after_ns": 7}
-    lost = {"role": "leader of partition 2", "node": None, "after_ns": None}
+    taken = Takeover(role="leader of partition 1", node="n1", after_ns=7)
+    lost = Takeover(role="leader of partition 2", node=None, after_ns=None)
     found = [
         Effect(fault=0, kind="kill", open=4, takeovers=(taken,)),
         Effect(fault=1, kind="kill", open=2, takeovers=(taken, lost)),

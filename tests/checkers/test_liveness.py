@@ -98,10 +98,8 @@ def test_a_partition_that_commits_nothing_in_calm_is_named() -> None:
 
     assert list(found) == [LIVENESS]
     (example,) = found[LIVENESS].examples
-    assert "partition 0 committed nothing within 5 s" in example["text"]
-    assert (
-        "nor until 19.400 s (at least 4 transactions were begun after the bound)" in example["text"]
-    )
+    assert "partition 0 committed nothing within 5 s" in example.text
+    assert "nor until 19.400 s (at least 4 transactions were begun after the bound)" in example.text
 
 
 @pytest.mark.parametrize(
@@ -151,7 +149,7 @@ def test_reads_do_not_hide_that_no_write_passes() -> None:
 
     (example,) = verdict([*many, read])[LIVENESS].examples
 
-    assert "25 transactions that write were begun" in example["text"]
+    assert "25 transactions that write were begun" in example.text
     assert list(verdict([*many[:MIN_WRITES], read])) == [LIVENESS]
     assert verdict([*many[: MIN_WRITES - 1], read]) == {}
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from checkers.promises.availability import PARTITIONS_MAX, partition_gaps
 from checkers.promises.liveness import STEP_NS
-from results.report.sections import grids
+from harness.protocols.verdict import Availability
+from results.report.sections import availability
 from results.report.tabulate import DASH
 
 S = 1_000_000_000
@@ -24,7 +25,7 @@ def tries(*rows: tuple[int, float, bool, bool]) -> pa.Table:
 
 def gaps(*rows: tuple[int, float, bool, bool], window: dict[str, Any] | None = None) -> list[Any]:
     found = partition_gaps(tries(*rows), [window or KILL])
-    return list(found["partitions"]["windows"][0]["longest_gap_ns"])
+    return list(found.windows[0].longest_gap_ns)
 
 
 def wrote(partition: int, *seconds: float) -> list[tuple[int, float, bool, bool]]:
@@ -52,15 +53,15 @@ def test_a_fault_that_was_never_healed_is_looked_at_up_to_the_last_write() -> No
 def test_nothing_is_told_of_no_partitions_and_of_too_many() -> None:
     crowd = [row for number in range(PARTITIONS_MAX + 1) for row in wrote(number, 9, 31)]
 
-    assert partition_gaps(tries(*crowd), [KILL]) == {}
-    assert partition_gaps(tries(*wrote(0, 9)).slice(0, 0), [KILL]) == {}
-    assert partition_gaps(tries(*wrote(0, 9)), []) == {}
+    assert partition_gaps(tries(*crowd), [KILL]) is None
+    assert partition_gaps(tries(*wrote(0, 9)).slice(0, 0), [KILL]) is None
+    assert partition_gaps(tries(*wrote(0, 9)), []) is None
 
 
 def test_a_page_shows_them_side_by_side() -> None:
     told = partition_gaps(tries(*wrote(0, 9, 31), *wrote(5, 9, 12)), [KILL])
 
-    table = grids({"windows": [], **told})[1]
+    table = availability(Availability(windows=(), partitions=told))[1]
 
     assert table.columns == ("window", "partition 0", "partition 5")
     assert table.rows == (("3 kill", "22.000", DASH),)

@@ -11,6 +11,7 @@ from register_histories import verdict
 
 from checkers.engine.analyze import analyze
 from checkers.register import search
+from harness.history.records import MicroOp
 from harness.protocols.promise import Declaration, Promise
 from harness.protocols.verdict import Verdict, encode
 
@@ -35,7 +36,7 @@ def anomalies(found: Verdict) -> set[str]:
 
 def text(found: Verdict, name: str = "nonlinearizable") -> str:
     (example,) = {**found.anomalies, **found.observed}[name].examples
-    return str(example["text"])
+    return example.text
 
 
 GOOD = [r(None, 0, 5), w(1, 6, 10), r(1, 11, 20), w(2, 15, 30), r(1, 21, 28), r(2, 22, 35)]
@@ -132,7 +133,7 @@ def test_a_compare_and_set_needs_the_value_that_it_found() -> None:
         "it found 1: when it ended, the register held 2, and nothing that was still open changes "
         "that"
     )
-    assert {**found.anomalies, **found.observed}["nonlinearizable"].examples[0]["txns"] == [2, 0, 1]
+    assert {**found.anomalies, **found.observed}["nonlinearizable"].examples[0].txns == (2, 0, 1)
 
 
 def test_a_mismatch_is_a_definite_failure_and_changes_nothing() -> None:
@@ -215,7 +216,7 @@ def test_keys_are_judged_apart() -> None:
 
     assert found.outcome == "violation"
     ((name, anomaly),) = {**found.anomalies, **found.observed}.items()
-    assert (name, anomaly.count, anomaly.examples[0]["keys"]) == ("nonlinearizable", 1, [2])
+    assert (name, anomaly.count, anomaly.examples[0].keys) == ("nonlinearizable", 1, (2,))
 
 
 def test_without_a_promise_of_real_time_it_is_only_observed() -> None:
@@ -241,8 +242,8 @@ def test_a_stale_read_names_the_fault_that_is_nearest(tmp_path: Path) -> None:
     found = analyze(write_run(tmp_path / "run", stale, [kill], checkers=CHECKERS), executor="local")
 
     (example,) = {**found.anomalies, **found.observed}["nonlinearizable"].examples
-    assert example["explained_by"]["kind"] == "kill"
-    assert example["operations"][0]["ops"] == [["w", 1, 1]]
+    assert example.explained_by.kind == "kill"
+    assert example.operations[0].ops == (MicroOp("w", 1, 1),)
 
 
 @pytest.mark.spark

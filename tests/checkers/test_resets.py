@@ -12,6 +12,7 @@ from checker_histories import STRICT, Fault, a, ok, r, write_run
 
 from checkers.engine.analyze import analyze
 from harness.history.records import EventKind, StoreEvent
+from harness.protocols.finding import Explanation
 from harness.protocols.verdict import Verdict
 
 MS = 1_000_000
@@ -34,19 +35,21 @@ STARTED = event(EventKind.NODE_STARTED, 45, text="its process began")
 RESET = event(EventKind.RESET, 60, partition=1, text="forced reset of partition 1 to n1")
 
 
-def lost_write(run: Path, *events: StoreEvent) -> dict[str, Any]:
+def lost_write(run: Path, *events: StoreEvent) -> Explanation:
     found = analyze(write_run(run, LOSS, [KILL, KILL_OTHERS], events=events), executor="local")
     assert found.outcome == "violation"
-    return dict(found.anomalies["lost-write"].examples[0]["explained_by"])
+    explained = found.anomalies["lost-write"].examples[0].explained_by
+    assert explained is not None
+    return explained
 
 
 def test_a_lost_write_names_the_reset_and_the_restart_that_led_to_it(tmp_path: Path) -> None:
     found = lost_write(tmp_path / "run", STARTED, RESET)
 
-    assert found["kind"] == "kill"
-    assert found["reset"]["node"] == "n1"
-    assert found["reset"]["fault"] == 0
-    assert found["text"].endswith(
+    assert found.kind == "kill"
+    assert found.reset.node == "n1"
+    assert found.reset.fault == 0
+    assert found.text.endswith(
         "; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.0 s after its start to heal "
         "fault 0 (kill)"
     )
@@ -69,7 +72,7 @@ def test_what_does_not_lie_between_write_and_read_explains_nothing(
 ) -> None:
     found = lost_write(tmp_path / "run", STARTED, other)
 
-    assert "reset" not in found
+    assert found.reset is None
     table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
     assert table.column("reset_ns").to_pylist() == [None]
 
@@ -77,7 +80,7 @@ def test_what_does_not_lie_between_write_and_read_explains_nothing(
 def test_a_reset_counts_within_what_its_time_may_be_off_by(tmp_path: Path) -> None:
     near = event(EventKind.RESET, 25, partition=1, uncertainty_ns=6 * MS, text="forced reset")
 
-    assert lost_write(tmp_path / "run", near)["reset"]["started_ns"] is None
+    assert lost_write(tmp_path / "run", near).reset.started_ns is None
 
 
 def judged(run: Path, *faults: Fault) -> Verdict:
@@ -161,13 +164,13 @@ def test_a_loss_names_the_reset_under_which_its_write_was_acknowledged_too(tmp_p
 
     found = lost_write(tmp_path / "run", first, began, FORMER, STARTED, RESET)
 
-    assert found["text"].endswith(
+    assert found.text.endswith(
         "; acknowledged 0.0 s after forced reset of partition 1 to n3 by n3 at 0.022 s, 0.0 s after"
         " its start; then forced reset of partition 1 to n1 by n1 at 0.060 s, 0.0 s after its start"
         " to heal fault 0 (kill)"
     )
-    assert (found["under_reset"]["node"], found["reset"]["node"]) == ("n3", "n1")
-    assert found["under_reset"]["started_ns"] == 19 * MS
+    assert (found.under_reset.node, found.reset.node) == ("n3", "n1")
+    assert found.under_reset.started_ns == 19 * MS
     table = pq.read_table(tmp_path / "run" / "analysis" / "lost_writes.parquet")
     assert table.column("under_reset_ns").to_pylist() == [22 * MS]
     assert table.column("under_reset_node").to_pylist() == ["n3"]
@@ -178,12 +181,12 @@ def test_a_reset_of_another_partition_is_none_under_which_a_write_was_acknowledg
 ) -> None:
     other = msgspec.structs.replace(FORMER, partition=0)
 
-    assert "under_reset" not in lost_write(tmp_path / "run", other, RESET)
+    assert lost_write(tmp_path / "run", other, RESET).under_reset is None
 
 
 def test_without_a_fault_a_loss_is_still_explained_by_both_resets(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", LOSS, [], events=[FORMER, RESET])
 
-    found = analyze(run, executor="local").anomalies["lost-write"].examples[0]["explained_by"]
+    found = analyze(run, executor="local").anomalies["lost-write"].examples[0].explained_by
 
-    assert found["text"].startswith("acknowledged at 0.030 s, 0.0 s after forced reset")
+    assert found.text.startswith("acknowledged at 0.030 s, 0.0 s after forced reset")

@@ -47,7 +47,7 @@ def test_a_snapshot_sees_a_transaction_whole_or_not_at_all() -> None:
 
     assert torn.outcome == "violation"
     assert names(torn) == {"fractured-snapshot", "G-single-item"}
-    assert torn.anomalies["fractured-snapshot"].examples[0]["text"] == (
+    assert torn.anomalies["fractured-snapshot"].examples[0].text == (
         "fractured snapshot: T2 saw T0 only in part, without its append of 1 to key 2"
     )
     for whole in (snap(r(1, 1), r(2, 1)), snap(r(1), r(2))):
@@ -135,8 +135,8 @@ def test_going_back_is_seen_across_snapshots_of_other_keys() -> None:
     found = told(history)
 
     (example,) = found.anomalies["snapshot-went-back"].examples
-    assert example["txns"] == [2, 4]
-    assert example["text"] == (
+    assert example.txns == (2, 4)
+    assert example.text == (
         "snapshot went back: T4 read key 2 without 1, though an earlier snapshot of its process, "
         "T2, had seen the transaction that appended it"
     )

@@ -100,13 +100,13 @@ def test_an_exit_that_nobody_asked_for_breaks_stays_up_and_shows_the_log(tmp_pat
 
     assert found.outcome == "violation"
     (example,) = found.anomalies["node-exit"].examples
-    assert example["text"] == (
+    assert example.text == (
         "stays-up: n2 ended without being told to: exited with 3 (between 0.045 s and 0.050 s)"
     )
-    assert example["log"] == [
+    assert example.log == (
         "nodes/n2/node.log:2: 2026 ERROR disk: no space",
         "nodes/n2/node.log:3: panic: index 7",
-    ]
+    )
     assert found.anomalies["panic"].count == 1
     assert any("breaks the promise stays-up" in reason for reason in found.reasons)
     assert found.not_ == (), "a node that ends says nothing about the lattice"
@@ -118,8 +118,8 @@ def test_a_line_of_level_error_is_told_and_decides_nothing(tmp_path: Path) -> No
     found = judged(run)
 
     assert found.outcome == "valid"
-    assert found.node_logs["n1"]["error"]["lines"] == 2
-    assert found.node_logs["n1"]["error"]["first"] == "nodes/n1/node.log:1: x ERROR a"
+    assert found.node_logs["n1"]["error"].lines == 2
+    assert found.node_logs["n1"]["error"].first == "nodes/n1/node.log:1: x ERROR a"
     assert "n2" not in found.node_logs
 
 

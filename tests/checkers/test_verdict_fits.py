@@ -10,9 +10,12 @@ import pytest
 
 from harness.errors import MalformedHistory
 from harness.outcome import Outcome
+from harness.protocols.finding import Finding, finding_of, stored
 from harness.protocols.verdict import (
     MAX_VERDICT_BYTES,
     Anomaly,
+    Availability,
+    FaultWindow,
     Verdict,
     encode,
     fitted,
@@ -20,7 +23,21 @@ from harness.protocols.verdict import (
 )
 from harness.run.directory import RunDirectory
 
-LOST = {"text": "lost write: 7", "txns": [3, 1, 2], "keys": [7]}
+LOST = Finding(text="lost write: 7", txns=(3, 1, 2), keys=(7,))
+WINDOW = FaultWindow(
+    fault=1,
+    kind="kill",
+    target="n1",
+    nodes=("n1",),
+    roles=(),
+    start_ns=1,
+    end_ns=None,
+    ok=0,
+    longest_gap_ns=2,
+    longest_gap_at_ns=3,
+    first_ok_after_inject_ns=None,
+    first_ok_after_heal_ns=None,
+)
 WHOLE = Verdict(
     outcome=Outcome.VIOLATION,
     model="strict-serializable",
@@ -39,7 +56,7 @@ def deep(levels: int) -> object:
 
 
 def with_example(**fields: object) -> Verdict:
-    lost = Anomaly(count=70_000, examples=({**LOST, **fields},) * 5)
+    lost = Anomaly(count=70_000, examples=(finding_of(stored(LOST) | fields),) * 5)
     return msgspec.structs.replace(WHOLE, anomalies={"lost-write": lost})
 
 
@@ -58,9 +75,7 @@ TOO_LARGE: dict[str, Callable[[], Verdict]] = {
         statistics={"error": {f"timeout at {n}": {"ok": n, "info": 0} for n in range(200_000)}}
     ),
     "a name of ten million": lambda: with_fields(statistics={"error": {"e" * 10_000_000: 1}}),
-    "100,000 windows": lambda: with_fields(
-        availability={"windows": [{"fault": n, "kind": "kill"} for n in range(200_000)]}
-    ),
+    "100,000 windows": lambda: with_fields(availability=Availability(windows=(WINDOW,) * 200_000)),
     "reasons without end": lambda: with_fields(reasons=("z" * 900,) * 100_000),
     "anomalies without end": lambda: with_fields(
         observed={f"a{n}": Anomaly(count=1, examples=(LOST,)) for n in range(60_000)}
@@ -101,8 +116,8 @@ def test_no_more_is_cut_than_must_be() -> None:
     cut = fitted(with_example(txns=list(range(1_000_000))))
 
     example = cut.anomalies["lost-write"].examples[0]
-    assert example["txns"] == list(range(20_000))
-    assert example["text"] == LOST["text"]
+    assert example.txns == tuple(range(20_000))
+    assert example.text == LOST.text
     assert cut.statistics == WHOLE.statistics
 
 

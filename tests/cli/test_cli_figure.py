@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from cli.trace_figure import STRETCHES_MAX, said, stretches_of
+from harness.history.records import MicroOp
 from results.drawing.spacetime import Happening, Operation, Story, Stretch
 
 STORY = Story(
@@ -65,7 +66,11 @@ def test_nothing_at_all_still_has_a_beginning() -> None:
 
 
 def test_steps_are_said_as_people_write_them() -> None:
-    ops = [["append", 1, 7], ["r", 1, [1, 2, 3, 4, 5, 6, 7]], ["r", 2, None]]
+    ops = (
+        MicroOp("append", 1, 7),
+        MicroOp("r", 1, (1, 2, 3, 4, 5, 6, 7)),
+        MicroOp("r", 2, None),
+    )
 
     assert said(ops, {1}) == "append 1 7, r 1 = [… 2 3 4 5 6 7]"
     assert said(ops, {2}) == "r 2"

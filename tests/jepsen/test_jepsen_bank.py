@@ -70,7 +70,7 @@ def names(found: Verdict) -> set[str]:
 
 
 def text(found: Verdict, name: str) -> str:
-    return str({**found.anomalies, **found.observed}[name].examples[0]["text"])
+    return {**found.anomalies, **found.observed}[name].examples[0].text
 
 
 def test_a_bank_is_known_by_its_operations_and_judged_by_what_they_say(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_one_wrong_read_is_told_once_and_a_transfer_that_got_lost_too(tmp_path: 
 
     found = judged(tmp_path, ops).anomalies["wrong-balance"]
 
-    assert {tuple(example["txns"]) for example in found.examples} == {(6, 7)}
+    assert {example.txns for example in found.examples} == {(6, 7)}
     assert found.count == 2  # accounts
 
 

@@ -26,8 +26,17 @@ from harness.history.records import (
 )
 from harness.history.seal import seal
 from harness.outcome import Outcome
+from harness.protocols.finding import Dependency, Explanation, Finding
 from harness.protocols.promise import Declaration, Promise
-from harness.protocols.verdict import Anomaly, Verdict, encode, fitted
+from harness.protocols.verdict import (
+    Anomaly,
+    Availability,
+    FaultWindow,
+    Verdict,
+    Window,
+    encode,
+    fitted,
+)
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 
 NS = 1_000_000_000
@@ -181,55 +190,54 @@ def valid() -> Verdict:
                 "TX-CONFLICT": {"ok": 0, "fail": 37, "info": 0},
             },
         },
-        availability={
-            "drive": {
-                "start_ns": 3 * NS,
-                "end_ns": 43 * NS,
-                "ok": 6929,
-                "longest_gap_ns": 1_834_000_000,
-                "longest_gap_at_ns": 9_066_000_000,
-            },
-            "windows": [
-                {
-                    "fault": number,
-                    "kind": fault.kind,
-                    "target": fault.target,
-                    "nodes": list(fault.nodes),
-                    "roles": list(fault.roles),
-                    "start_ns": int(fault.start_s * NS),
-                    "end_ns": int(fault.end_s * NS),
-                    "ok": 700 + number,
-                    "longest_gap_ns": 1_834_000_000,
-                    "longest_gap_at_ns": int(fault.start_s * NS) + 40_000_000,
-                    "first_ok_after_inject_ns": 1_102_000,
-                    "first_ok_after_heal_ns": 3_400_000 if fault.proven else None,
-                }
+        availability=Availability(
+            drive=Window(
+                start_ns=3 * NS,
+                end_ns=43 * NS,
+                ok=6929,
+                longest_gap_ns=1_834_000_000,
+                longest_gap_at_ns=9_066_000_000,
+            ),
+            windows=tuple(
+                FaultWindow(
+                    fault=number,
+                    kind=fault.kind,
+                    target=fault.target,
+                    nodes=fault.nodes,
+                    roles=fault.roles,
+                    start_ns=int(fault.start_s * NS),
+                    end_ns=int(fault.end_s * NS),
+                    ok=700 + number,
+                    longest_gap_ns=1_834_000_000,
+                    longest_gap_at_ns=int(fault.start_s * NS) + 40_000_000,
+                    first_ok_after_inject_ns=1_102_000,
+                    first_ok_after_heal_ns=3_400_000 if fault.proven else None,
+                )
                 for number, fault in enumerate(BREAKS)
-            ],
-        },
+            ),
+        ),
     )
 
 
 def violation(txns: Sequence[int] = (100, 160, 900)) -> Verdict:
     """What the checkers say of a run that lost a write."""
-    lost = {
-        "text": "lost write: an acknowledged append to key 7 (value 31) is in no later read",
-        "txns": list(txns),
-        "keys": [7],
-        "explained_by": {
-            "fault": 0,
-            "text": "fault 0, kill of n3 (leader of partition 3), 0.4 s before",
-        },
-    }
-    cycle = {
-        "text": "G1c: three transactions read from each other in a circle",
-        "txns": [txns[0], txns[1]],
-        "keys": [7, 15],
-        "cycle": [
-            {"kind": "wr", "source": txns[0], "target": txns[1], "key": 7, "element": 31},
-            {"kind": "ww", "source": txns[1], "target": txns[0], "key": 15, "element": 8},
-        ],
-    }
+    lost = Finding(
+        text="lost write: an acknowledged append to key 7 (value 31) is in no later read",
+        txns=tuple(txns),
+        keys=(7,),
+        explained_by=Explanation(
+            fault=0, text="fault 0, kill of n3 (leader of partition 3), 0.4 s before"
+        ),
+    )
+    cycle = Finding(
+        text="G1c: three transactions read from each other in a circle",
+        txns=(txns[0], txns[1]),
+        keys=(7, 15),
+        cycle=(
+            Dependency(kind="wr", source=txns[0], target=txns[1], key=7, element=31),
+            Dependency(kind="ww", source=txns[1], target=txns[0], key=15, element=8),
+        ),
+    )
     return msgspec.structs.replace(
         valid(),
         outcome=Outcome.VIOLATION,

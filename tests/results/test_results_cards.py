@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
 from harness.outcome import Outcome
-from harness.protocols.verdict import Anomaly, Verdict
-from results.report.cards import clauses, headlines, other_reasons, plainest_first
+from harness.protocols.cycle_words import explain
+from harness.protocols.finding import Dependency, Explanation, Finding
+from harness.protocols.verdict import Anomaly, Verdict, reason_of
+from results.report.cards import clauses, headlines, plainest_first
 from results.report.page import banner
 from results.report.steps import parting
 from results.report.steps import shortened as _elements
-from results.report.tabulate import DASH, grids
+from results.report.tabulate import CELL_CHARS, CHARS_MAX, DASH, cell, grids
 
-CYCLE = Anomaly(
-    count=1,
-    examples=(
-        {
-            "text": "write cycle (G0): interleaved: T1 is before T2; yet T2 is before T1",
-            "txns": [1, 2],
-        },
-    ),
+EDGES = (
+    Dependency(kind="realtime", source=1, target=2),
+    Dependency(kind="rw", source=2, target=1, key=7, element=31),
 )
-LOST = Anomaly(
-    count=7,
-    examples=(
-        {
-            "text": "lost write: an acknowledged append to key 7 (value 31) is in no later read",
-            "txns": [1, 2, 3],
-            "explained_by": {"text": "during partition of n1"},
-        },
-    ),
+RING = Finding(text=explain("G0", EDGES, ()), txns=(1, 2), keys=(7,), cycle=EDGES)
+CYCLE = Anomaly(count=1, examples=(RING,))
+GONE = Finding(
+    text="lost write: an acknowledged append to key 7 (value 31) is in no later read",
+    txns=(1, 2, 3),
+    keys=(7,),
+    explained_by=Explanation(text="during partition of n1"),
 )
+LOST = Anomaly(count=7, examples=(GONE,))
 
 
 def test_what_a_fault_explains_comes_before_cycles() -> None:
@@ -38,9 +40,10 @@ def test_what_a_fault_explains_comes_before_cycles() -> None:
 
 
 def test_what_is_no_cycle_comes_before_cycles_that_a_fault_explains_as_well() -> None:
-    told = {"txns": [1, 2], "explained_by": {"text": "during kill of n1"}}
-    cycle = Anomaly(count=1, examples=(told | {"cycle": [{}]},))
-    plain = Anomaly(count=1, examples=(told,))
+    explained = Explanation(text="during kill of n1")
+    told = msgspec.structs.replace(RING, explained_by=explained)
+    cycle = Anomaly(count=1, examples=(told,))
+    plain = Anomaly(count=1, examples=(msgspec.structs.replace(told, cycle=()),))
 
     found = plainest_first({"G0": cycle, "lost-write": plain})
 
@@ -48,28 +51,41 @@ def test_what_is_no_cycle_comes_before_cycles_that_a_fault_explains_as_well() ->
 
 
 def test_a_headline_names_the_loss_and_the_fault() -> None:
-    assert headlines({"G0": CYCLE, "lost-write": LOST}) == [
+    assert list(headlines({"G0": CYCLE, "lost-write": LOST})) == [
         "lost-write (7): lost write: an acknowledged append to key 7 (value 31) is in no later "
         "read; during partition of n1",
-        "G0 (1): write cycle (G0): interleaved",
+        "G0 (1): write cycle (G0): the appends of these transactions are interleaved",
     ]
 
 
 def test_reasons_that_quote_an_anomaly_are_not_said_twice() -> None:
-    reasons = ("G0 (1) breaks serializable: write cycle", "fault 0 was never proven effective")
-
-    assert other_reasons(reasons, {"G0": CYCLE}) == ["fault 0 was never proven effective"]
-    assert other_reasons(reasons, {}) == list(reasons)
-
-
-def test_a_long_text_falls_into_head_and_steps_and_a_short_one_stays_whole() -> None:
-    assert clauses("cycle (G0): meaning: T1 before T2; yet T2 before T1") == (
-        "cycle (G0): meaning",
-        ("T1 before T2", "yet T2 before T1"),
+    unproven = "fault 0 was never proven effective"
+    found = {"G0": CYCLE, "lost-write": LOST}
+    quoting = tuple(reason_of(name, anomaly, "it") for name, anomaly in found.items())
+    verdict = Verdict(
+        outcome=Outcome.VIOLATION,
+        model="serializable",
+        anomalies=found,
+        reasons=("it was cut", *quoting, unproven),
     )
-    assert clauses("lost write: a; b") == ("lost write", ("a", "b"))
-    assert clauses("lost write: gone") == ("lost write: gone", ())
-    assert clauses("no colon; here") == ("no colon; here", ())
+
+    assert verdict.other_reasons == ("it was cut", unproven)
+    assert msgspec.structs.replace(verdict, anomalies={}).other_reasons == verdict.reasons
+
+
+def test_a_cycle_is_told_step_by_step_and_no_other_text_is_taken_apart() -> None:
+    assert clauses("G0", RING) == (
+        "write cycle (G0): the appends of these transactions are interleaved",
+        (
+            "T1 is before T2, because it completed before T2 was invoked",
+            "yet T2 is before T1, because T2 read key 7 without T1's append of 31: a contradiction",
+        ),
+    )
+    line = "stays-up: the log of n1 has a line: a: b; c; d"
+    assert clauses("panic", msgspec.structs.replace(GONE, text=line)) == (line, ())
+    other = msgspec.structs.replace(RING, text="write cycle (G0): as its checker tells it; so")
+    assert clauses("G0", other) == ("write cycle (G0): as its checker tells it; so", ())
+    assert clauses("G1c", RING) == (RING.text, ())
 
 
 def test_lists_that_contradict_each_other_are_shown_where_they_part() -> None:
@@ -103,7 +119,8 @@ def test_a_chain_of_resets_is_not_cut_out_of_the_headline() -> None:
     chain = "; ".join(
         ["acknowledged " + "x" * 200, "after a reset " + "y" * 90, "then " + "z" * 90]
     )
-    anomaly = Anomaly(count=1, examples=({"text": "lost write", "explained_by": {"text": chain}},))
+    lost = Finding(text="lost write", txns=(), keys=(), explained_by=Explanation(text=chain))
+    anomaly = Anomaly(count=1, examples=(lost,))
     verdict = Verdict(
         outcome=Outcome.VIOLATION,
         model="strict-serializable",
@@ -111,7 +128,69 @@ def test_a_chain_of_resets_is_not_cut_out_of_the_headline() -> None:
         reasons=("w" * 500,),
     )
 
-    lost, other = banner(verdict)
+    told, other = banner(verdict)
 
-    assert lost == f"lost-write (1): lost write; {chain}"
+    assert told == f"lost-write (1): lost write; {chain}"
     assert other.endswith("(180 more characters)")
+
+
+class Counted(Mapping[str, Any]):
+    """A table of ``size`` entries that counts how many of them anybody looks at."""
+
+    looked_at = 0
+
+    def __init__(self, size: int, entry: Callable[[], Any]) -> None:
+        self._size, self._entry = size, entry
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[str]:
+        for number in range(self._size):
+            Counted.looked_at += 1
+            yield f"name {number}"
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+    def __getitem__(self, name: str) -> Any:
+        Counted.looked_at += 1
+        return self._entry()
+
+
+BIG: dict[str, Callable[[int], Any]] = {
+    "numbers": lambda n: Counted(n, lambda: 1),
+    "tables": lambda n: Counted(n, lambda: Counted(n, lambda: 1)),
+    "tables of lists": lambda n: Counted(n, lambda: Counted(n, lambda: [1] * n)),
+    "tables in tables": lambda n: {"a": Counted(n, lambda: {"b": Counted(n, lambda: 1)})},
+    "records": lambda n: {"a": [Counted(n, lambda: 1)] * n},
+    "tables eight deep": lambda n: Counted(n, lambda: eight(n)),
+}
+
+
+def eight(size: int, depth: int = 7) -> Any:
+    return Counted(size, lambda: eight(size, depth - 1)) if depth else 1
+
+
+@pytest.mark.parametrize("shape", BIG)
+def test_of_ten_times_as_much_data_no_more_is_looked_at(shape: str) -> None:
+    looked_at = []
+    for size in (1_000, 10_000):
+        Counted.looked_at = 0
+        found = grids(BIG[shape](size))
+        looked_at.append(Counted.looked_at)
+
+        assert sum(grid.more for grid in found) >= size - 200
+        assert all(len(text) <= CELL_CHARS for grid in found for row in grid.rows for text in row)
+        drawn = sum(len(text) for grid in found for row in grid.rows for text in row)
+        assert drawn < CHARS_MAX + 20_000
+
+    assert looked_at[0] == looked_at[1] < 200_000
+
+
+def test_a_cell_tells_how_much_of_it_is_left_out() -> None:
+    assert cell("rows", [7] * 100_000).endswith(" … and 99,799 more")
+    assert cell("rows", ["x" * CELL_CHARS, "y"]).endswith("x … and 1 more")
+    assert cell("rows", [7] * 50) == ", ".join("7" * 50)
+    assert cell("x", [[[[[1]]]]]) == "…"
+    assert cell("x", [[[[1]]]]) == "1"

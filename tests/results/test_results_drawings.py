@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from markupsafe import Markup
 
+from harness.protocols.finding import Dependency, Finding
 from results.drawing import axis, cycle, lanes
 from results.drawing.axis import PLACES, SECONDS, duration, scale_of
-from results.drawing.cycle import Edge, edges_of
 from results.drawing.lanes import Stage, Tick, Window
 from results.drawing.svg import tag, text
 from results.report.cards import _places
@@ -45,13 +45,12 @@ def op(txn: int, *steps: tuple[str, int, Any], type_: str = "ok", **more: Any) -
     return row | more
 
 
-def ring(count: int) -> dict[str, Any]:
-    """An example whose cycle has ``count`` transactions."""
-    steps = [
-        {"kind": "rw", "source": n, "target": (n + 1) % count, "key": n, "element": 100 + n}
+def ring(count: int) -> tuple[Dependency, ...]:
+    """A cycle of ``count`` transactions."""
+    return tuple(
+        Dependency(kind="rw", source=n, target=(n + 1) % count, key=n, element=100 + n)
         for n in range(count)
-    ]
-    return {"text": "a cycle", "txns": list(range(count)), "cycle": steps}
+    )
 
 
 def parsed(drawing: Markup) -> ET.Element:
@@ -79,7 +78,7 @@ def boxes(drawing: Markup) -> list[tuple[float, float, float, float]]:
 def test_a_cycle_shows_every_transaction_inside_the_picture_and_none_on_another(count) -> None:
     operations = {n: op(n, ("append", n, 100 + n)) for n in range(count)}
 
-    drawing = cycle.draw(edges_of(ring(count)), operations, Telling())
+    drawing = cycle.draw(ring(count), operations, Telling())
 
     found = boxes(drawing)
     assert len(found) == count
@@ -98,7 +97,7 @@ def test_a_cycle_shows_every_transaction_inside_the_picture_and_none_on_another(
 
 
 def test_a_long_cycle_is_cut_and_says_how_much_is_left_out() -> None:
-    drawing = cycle.draw(edges_of(ring(20)), {}, Telling())
+    drawing = cycle.draw(ring(20), {}, Telling())
 
     assert len(boxes(drawing)) == 12
     assert "9 more" in words(drawing)
@@ -106,9 +105,9 @@ def test_a_long_cycle_is_cut_and_says_how_much_is_left_out() -> None:
 
 def test_edges_are_told_with_key_and_value_and_keys_by_their_names() -> None:
     edges = (
-        Edge(kind="wr", source=1, target=2, key=7, element=31),
-        Edge(kind="process", source=2, target=3),
-        Edge(kind="rw", source=3, target=1, key=8, element=5),
+        Dependency(kind="wr", source=1, target=2, key=7, element=31),
+        Dependency(kind="process", source=2, target=3),
+        Dependency(kind="rw", source=3, target=1, key=8, element=5),
     )
     operations = {n: op(n, ("r", 7, [31])) for n in (1, 2, 3)}
 
@@ -118,24 +117,10 @@ def test_edges_are_told_with_key_and_value_and_keys_by_their_names() -> None:
         assert told in said
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        [],
-        5,
-        "cycle",
-        [{"kind": "ww", "source": 1}],
-        [{"kind": "ww", "source": 1, "target": 2}],
-        [{"kind": "ww", "source": 1, "target": 2}, {"kind": "ww", "source": 3, "target": 1}],
-        [
-            {"kind": "ww", "source": 1, "target": 2, "key": "7"},
-            {"kind": "ww", "source": 2, "target": 1},
-        ],
-    ],
-)
-def test_what_is_no_closed_cycle_is_not_drawn(steps) -> None:
-    assert edges_of({"cycle": steps}) == ()
-    assert len(edges_of(ring(2))) == 2
+@pytest.mark.parametrize("pairs", [[], [(1, 2)], [(1, 1)], [(1, 2), (3, 1)], [(1, 2), (2, 3)]])
+def test_what_is_no_closed_cycle_is_not_drawn(pairs: list[tuple[int, int]]) -> None:
+    assert not cycle.closed([Dependency(kind="ww", source=a, target=b) for a, b in pairs])
+    assert cycle.closed(ring(2))
 
 
 def stage(*rows: dict[str, Any], **more: Any) -> Stage:
@@ -175,9 +160,9 @@ def test_long_numbers_of_processes_stay_inside_the_picture() -> None:
 def test_long_lists_are_shown_where_the_element_in_question_stands() -> None:
     rows = [op(1, ("r", 7, list(range(100, 200))))]
 
-    assert _places({"element": 120}, (7,), rows) == {7: 20}
-    assert _places({"element": 5}, (7,), rows) == {}
-    assert _places({}, (7,), rows) == {}
+    assert _places(Finding(text="", txns=(), keys=(), element=120), (7,), rows) == {7: 20}
+    assert _places(Finding(text="", txns=(), keys=(), element=5), (7,), rows) == {}
+    assert _places(Finding(text="", txns=(), keys=()), (7,), rows) == {}
 
 
 def test_faults_in_force_are_shaded_and_named_and_others_left_out() -> None:
@@ -231,7 +216,7 @@ def test_equal_anomalies_draw_equal_bytes_and_hostile_text_stays_text() -> None:
     assert first == lanes.draw(stage(*rows, faults=(fault,), telling=told))
     assert "<script" not in first
     parsed(first)
-    ringed = cycle.draw(edges_of(ring(4)), dict(enumerate(rows)), told)
+    ringed = cycle.draw(ring(4), dict(enumerate(rows)), told)
     assert "<script" not in ringed
     parsed(ringed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from harness.protocols.finding import Explanation, ResetCause
 from results.report.event_context import moments_of_resets, rarest
 
 
@@ -33,16 +34,15 @@ def test_the_resets_that_a_loss_goes_back_to_are_shown_however_common_resets_are
     told = pa.table(
         {"kind": ["node-started", "lease", *["reset"] * 6], "at_ns": [3, 4, 5, 6, 7, 8, 9, 10]}
     )
-    example = {
-        "explained_by": {
-            "reset": {"at_ns": 9, "started_ns": None},
-            "under_reset": {"at_ns": 6, "started_ns": 3},
-        }
-    }
+    taken, under = (
+        ResetCause(node="n1", at_ns=at_ns, started_ns=started_ns, fault=None, text="reset")
+        for at_ns, started_ns in ((9, None), (6, 3))
+    )
 
-    causes_ns = moments_of_resets(example)
+    causes_ns = moments_of_resets(Explanation(text="gone", reset=taken, under_reset=under))
 
     assert causes_ns == {3, 6, 9}
     assert rarest(told, 4, causes_ns)["at_ns"].to_pylist() == [3, 4, 6, 9]
     assert rarest(told, 2)["at_ns"].to_pylist() == [3, 4]
-    assert moments_of_resets({"explained_by": {"text": "a fault"}}) == set()
+    assert moments_of_resets(Explanation(text="a fault")) == set()
+    assert moments_of_resets(None) == set()

@@ -72,10 +72,12 @@ def test_an_acknowledgement_while_a_fault_is_injected_is_during_it_in_words_and_
     lost = pa.table({"ack_ns": [3100 * MS], "read_ns": [8000 * MS], "partition": [0]})
 
     (window,) = windows(faults)
-    told = explain(attribute(lost, faults).to_pylist()[0], "acknowledged")["explained_by"]["text"]
+    explained = explain(attribute(lost, faults).to_pylist()[0], "acknowledged")
     events = pa.table({name: [] for name in ("kind", "node", "at_ns", "partition")})
     (lane,) = roles_over_time(events, [WHOLE], ["n1"], LAST_NS).nodes
 
+    assert explained is not None
+    told = explained.text
     assert told == ("acknowledged at 3.100 s, during kill of n1, in force from 3.000 s to 7.500 s")
     assert [(s.start_s, s.end_s, s.state, s.unsure) for s in lane.stretches] == [
         (3.0, 4.2, DOWN, True),

@@ -29,6 +29,7 @@ from harness.history.records import (
 )
 from harness.history.seal import seal
 from harness.protocols.fault_kinds import RecordedFaultKind
+from harness.protocols.finding import Finding
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.verdict import Anomaly
 from harness.run.directory import RunDirectory
@@ -198,12 +199,12 @@ def test_a_night_of_faults_and_a_hundred_thousand_anomalies_stay_below_the_limit
         writer.append(msgspec.structs.replace(event, **moved))
     writer.close()
     seal(run, partition_of=None)
-    example = {
-        "text": "lost write: " + "x" * 5000,
-        "txns": [],
-        "keys": list(range(9)),
-        "path": ["y" * 900] * 500,
-    }
+    example = Finding(
+        text="lost write: " + "x" * 5000,
+        txns=(),
+        keys=tuple(range(9)),
+        details={"path": ["y" * 900] * 500},
+    )
     anomalies = {f"name {i}": Anomaly(count=100_000, examples=(example,) * 5) for i in range(30)}
     reasons = tuple(f"reason {i} " + "z" * 900 for i in range(5000))
     write_verdict(

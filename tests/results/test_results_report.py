@@ -29,8 +29,9 @@ from harness.history.records import (
 )
 from harness.history.seal import recover, seal
 from harness.outcome import Outcome
+from harness.protocols.finding import Dependency, Finding
 from harness.protocols.promise import Promise
-from harness.protocols.verdict import Anomaly, Verdict
+from harness.protocols.verdict import Anomaly, Takeover, Verdict
 from harness.run.directory import RunDirectory
 from results.report import fault_rows
 from results.report import page as pages
@@ -125,7 +126,7 @@ def test_a_violation_shows_the_operations_that_prove_it_and_the_fault(tmp_path: 
 def test_wrong_balances_come_with_the_write_that_was_missed(tmp_path: Path) -> None:
     run = bank_of_one(tmp_path / "run", found=5)
     honest = bank_of_one(tmp_path / "honest", found=7)
-    example = {"text": "wrong total: 5 instead of 7", "txns": [1], "keys": [16]}
+    example = Finding(text="wrong total: 5 instead of 7", txns=(1,), keys=(16,))
     verdict = msgspec.structs.replace(
         violation(), anomalies={"bank-total": Anomaly(count=1, examples=(example,))}, observed={}
     )
@@ -246,22 +247,24 @@ def test_an_unproven_fault_stands_out(tmp_path: Path) -> None:
 
 def test_what_each_fault_met_and_who_took_over_stands_beside_it(tmp_path: Path) -> None:
     verdict = valid()
-    first, second, *_ = verdict.availability["windows"]
+    first, second, *rest = verdict.availability.windows
     roles = ("leader of partition 3", "metastorage leader")
-    first |= {
-        "open_at_injection": 9,
-        "takeovers": [
-            {"role": roles[0], "node": "n4", "after_ns": 812_000_000},
-            {"role": roles[1], "node": "n5", "after_ns": 1_290_000_000},
-            {"role": "leader of partition 6", "node": "n4", "after_ns": 700_000_000},
-        ],
-    }
-    second |= {
-        "open_at_injection": 0,
-        "takeovers": [{"role": roles[0], "node": None, "after_ns": None}],
-    }
+    taken = (
+        Takeover(role=roles[0], node="n4", after_ns=812_000_000),
+        Takeover(role=roles[1], node="n5", after_ns=1_290_000_000),
+        Takeover(role="leader of partition 6", node="n4", after_ns=700_000_000),
+    )
+    missing = (Takeover(role=roles[0], node=None, after_ns=None),)
+    windows = (
+        msgspec.structs.replace(first, open_at_injection=9, takeovers=taken),
+        msgspec.structs.replace(second, open_at_injection=0, takeovers=missing),
+        *rest,
+    )
+    told = msgspec.structs.replace(verdict.availability, windows=windows)
 
-    page = report(build(tmp_path / "run", **SMALL), verdict)
+    page = report(
+        build(tmp_path / "run", **SMALL), msgspec.structs.replace(verdict, availability=told)
+    )
 
     assert "leader of partitions 3, 6 by n4 after at most 0.812 s" in page.text
     assert "metastorage leader by n5 after 1.290 s" in page.text
@@ -315,7 +318,8 @@ def test_whatever_nodes_and_checkers_write_is_shown_and_never_active(tmp_path: P
     writer.close()
     seal(run, partition_of=None)
     run.plan.write_text(f"name = '''{HOSTILE.replace(chr(0), '')}'''\n")
-    anomaly = Anomaly(count=1, examples=({"text": HOSTILE, "txns": [0], HOSTILE: [HOSTILE]},))
+    hostile = Finding(text=HOSTILE, txns=(0,), keys=(), details={HOSTILE: [HOSTILE]})
+    anomaly = Anomaly(count=1, examples=(hostile,))
     verdict = msgspec.structs.replace(
         valid(),
         outcome=Outcome.VIOLATION,
@@ -418,12 +422,12 @@ def test_many_anomalies_stay_below_the_limit_and_the_page_says_what_is_not_drawn
 
 def many_cycles(names: int) -> Verdict:
     """A violation with cycles of twelve transactions under each of many names."""
-    txns = [100 + 7 * n for n in range(12)]
-    steps = [
-        {"kind": "ww", "source": txn, "target": txns[(n + 1) % 12], "key": n, "element": n}
+    txns = tuple(100 + 7 * n for n in range(12))
+    steps = tuple(
+        Dependency(kind="ww", source=txn, target=txns[(n + 1) % 12], key=n, element=n)
         for n, txn in enumerate(txns)
-    ]
-    example = {"text": "a cycle of many", "txns": txns, "keys": list(range(12)), "cycle": steps}
+    )
+    example = Finding(text="a cycle of many", txns=txns, keys=tuple(range(12)), cycle=steps)
     anomalies = {f"G{n}": Anomaly(count=5, examples=(example,) * 5) for n in range(names)}
     return msgspec.structs.replace(violation(), anomalies=anomalies, reasons=())
 

@@ -66,7 +66,7 @@ def test_a_node_that_ends_by_itself_breaks_a_promise_and_is_started_again_for_th
     assert found.outcome == "violation"
     assert list(found.anomalies) == ["node-exit"]
     (example,) = found.anomalies["node-exit"].examples
-    assert "n2 ended without being told to: RuntimeError: index 7 out of range" in example["text"]
+    assert "n2 ended without being told to: RuntimeError: index 7 out of range" in example.text
 
 
 def test_ends_by_faults_restarts_and_teardown_break_none(tmp_path: Path) -> None:

@@ -47,13 +47,13 @@ def test_the_sound_store_keeps_its_promises_while_its_leader_is_cut_off(tmp_path
     found = verdict(tmp_path / "run", "")
 
     assert (found.outcome, dict(found.anomalies)) == (Outcome.VALID, {})
-    effects = found.availability["effects"]
+    effects = found.availability.effects
     assert effects["faults_on_leaders"] == effects["of_these_with_every_role_taken_over"] == 3
     assert 0 < effects["slowest_takeover_ns"] < 3_000_000_000
-    for window in found.availability["windows"]:
-        roles = [row["role"] for row in window["takeovers"]]
+    for window in found.availability.windows:
+        roles = [taken.role for taken in window.takeovers]
         assert roles[:2] == ["primary of partition 0", "leader of partition 0"]
-        assert not {row["node"] for row in window["takeovers"][:2]} & {*window["nodes"]}
+        assert not {taken.node for taken in window.takeovers[:2]} & {*window.nodes}
 
 
 @pytest.mark.parametrize("bug", ["ack-before-quorum", "commit-before-quorum"])

@@ -19,6 +19,7 @@ from harness.api import (
     OBSERVED,
     Anomaly,
     Exchange,
+    Finding,
     Kernel,
     Lookup,
     Part,
@@ -85,19 +86,19 @@ class TallyChecker:
 
 
 def _anomaly(rows: pa.Table, tell: Any, faults: pa.Table, lookup: Lookup) -> Anomaly:  # noqa: ANN401
-    """How many, and a few of them in full: each with a ``text``, since a verdict shows its proof,
-    and the fault that is nearest.
+    """How many, and a few of them in full, each with the fault that is nearest: a verdict shows its
+    proof.
     """
     shown = rows.slice(0, EXAMPLES_MAX).to_pylist()
     operations = lookup.operations(tuple(row["txn"] for row in shown))
     examples = tuple(
-        {
-            "text": tell(row),
-            "txns": [row["txn"]],
-            "keys": [row["key"]],
-            "operations": [operations[row["txn"]]],
-        }
-        | explain_operations([operations[row["txn"]]], faults)
+        Finding(
+            text=tell(row),
+            txns=(row["txn"],),
+            keys=(row["key"],),
+            operations=(operations[row["txn"]],),
+            explained_by=explain_operations([operations[row["txn"]]], faults),
+        )
         for row in shown
     )
     return Anomaly(count=rows.num_rows, examples=examples)

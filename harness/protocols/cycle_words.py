@@ -1,0 +1,86 @@
+"""A cycle in words, step by step, ending in the contradiction.
+
+The checkers write the sentence of a finding with it, and the report its steps, so that no sentence
+is taken apart again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from harness.history.records import Value
+from harness.protocols.finding import Dependency, RecordedOperation
+
+_PROMISES = {
+    "G0": "write cycle (G0): the appends of these transactions are interleaved",
+    "G1c": "circular information flow (G1c): these transactions saw each other's appends",
+    "G-single-item": "read skew (G-single-item): a transaction saw another only in part",
+    "G-nonadjacent-item": "no snapshot (G-nonadjacent-item): these transactions read states that "
+    "no snapshots explain",
+    "G2-item": "write skew (G2-item): these transactions read what the others were overwriting",
+}
+_ORDERS = {
+    "": "",
+    "-process": ", with a process's own order",
+    "-realtime": ", with what was acknowledged before",
+}
+
+
+def promise(anomaly: str) -> str:
+    """Return the promise that a cycle of this name breaks, in a clause."""
+    for suffix in ("-process", "-realtime", ""):
+        base = anomaly.removesuffix(suffix) if suffix else anomaly
+        if base in _PROMISES and anomaly == base + suffix:
+            return _PROMISES[base] + _ORDERS[suffix]
+    return anomaly
+
+
+def explain(
+    anomaly: str, cycle: Sequence[Dependency], operations: Iterable[RecordedOperation]
+) -> str:
+    """Describe the whole cycle, one clause for each step."""
+    return sentence(anomaly, steps(cycle, operations))
+
+
+def sentence(anomaly: str, told: Iterable[str]) -> str:
+    """Join the broken promise and the steps of a cycle."""
+    return f"{promise(anomaly)}: {'; '.join(told)}"
+
+
+def steps(cycle: Sequence[Dependency], operations: Iterable[RecordedOperation]) -> tuple[str, ...]:
+    """Describe each step of the cycle; the last one ends in the contradiction."""
+    by_txn = {operation.txn: operation for operation in operations}
+    told = [_step(step, by_txn.get(step.source)) for step in cycle]
+    *first, last = told or [""]
+    return (*first, f"{'yet ' if first else ''}{last}: a contradiction")
+
+
+def _step(step: Dependency, source: RecordedOperation | None) -> str:
+    before = f"T{step.source} is before T{step.target}, because "
+    match step.kind:
+        case "ww":
+            own = _only_append(source, step.key)
+            after = (
+                f"an append by T{step.source}" if own is None else f"T{step.source} appended {own}"
+            )
+            return f"{before}T{step.target} appended {step.element} to key {step.key} after {after}"
+        case "wr":
+            element = step.element if step.element is not None else _only_append(source, step.key)
+            what = "an append by" if element is None else f"the append of {element} by"
+            return f"{before}T{step.target} read {what} T{step.source} to key {step.key}"
+        case "rw":
+            return (
+                f"{before}T{step.source} read key {step.key} without T{step.target}'s append of "
+                f"{step.element}"
+            )
+        case "process":
+            return f"{before}process {source.process if source else '?'} ran it first"
+        case _:
+            return f"{before}it completed before T{step.target} was invoked"
+
+
+def _only_append(operation: RecordedOperation | None, key: int | None) -> Value:
+    """Return the element that the operation appended to ``key``, where it appended exactly one."""
+    ops = operation.ops if operation else ()
+    appended = [op.value for op in ops if op.f == "append" and op.key == key]
+    return appended[0] if len(appended) == 1 else None
