@@ -378,7 +378,7 @@ def test_a_panic_in_a_log_that_its_run_never_sealed_is_told_and_accuses_nobody(
         "undecided: panic was seen, but the controller died before it sealed the run, so that "
         "nothing shows that the logs of the nodes are what they wrote in it"
     ) in found.reasons
-    assert found.node_logs["n2"]["panic"]["lines"] == 1
+    assert found.node_logs["n2"]["panic"].lines == 1
 
 
 def test_an_exit_that_the_records_of_a_killed_run_show_breaks_stays_up_all_the_same(
