@@ -251,6 +251,6 @@ def test_limits_grow_with_the_run_up_to_the_machine(
 
 
 def test_a_reply_travels_whole() -> None:
-    reply = analysis.Reply(names={7: ":x\n"}, text="a\nb")
+    reply = analysis.Reply(findings=(":x\n",), text="a\nb")
 
     assert msgspec.json.decode(msgspec.json.encode(reply), type=analysis.Reply) == reply

@@ -1,0 +1,130 @@
+"""The child of ``cli.analysis``: run as a module with a ``Request``, it judges and draws within its
+limits, and replies over a pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cli.analysis import FAMILIES, Foreign, Reply, Request
+
+if TYPE_CHECKING:
+    from harness.run.directory import RunDirectory
+
+TRACE_CHARS = 20_000
+
+
+def main(argument: str) -> int:
+    """Carry the request out, and report the results."""
+    request = msgspec.json.decode(argument, type=Request)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _limit_memory(request.memory_bytes)
+
+    def tell(reply: Reply) -> None:
+        content = memoryview(msgspec.json.encode(reply) + b"\n")
+        while content:
+            content = content[os.write(request.reply, content) :]
+
+    try:
+        _work(request, tell)
+    except MemoryError as error:
+        tell(Reply(error=MemoryError.__name__, text=str(error)))
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error))[-TRACE_CHARS:]
+        tell(Reply(error=_family(error), text=str(error), trace=trace))
+    return 0
+
+
+def _work(request: Request, tell: Callable[[Reply], None]) -> None:
+    from checkers.engine.output import ENTERING
+    from cli import judging
+    from harness.run.directory import RunDirectory
+
+    _without_pandas()
+    run = RunDirectory(Path(request.root), Path(request.output) if request.output else None)
+
+    def note(text: str) -> None:
+        tell(Reply(note=text))
+
+    ENTERING.set(lambda name: tell(Reply(at=name)))
+    if request.history is not None:
+        tell(Reply(note=_import(request.history, run), imported=True))
+    if request.judge is not None:
+        from cli.findings import findings_of
+
+        verdict = judging.judge_here(run, request.judge, note, request.crashed)
+        tell(Reply(verdict=verdict, findings=findings_of(run, verdict)))
+    if request.report:
+        judged = request.judge is not None
+        tell(Reply(drawn=judging.draw_here(run, note, judged=judged)))
+
+
+def _import(history: Foreign, run: RunDirectory) -> str:
+    """Make ``run`` of the history; returns the sentence that says so."""
+    from harness.importers.jepsen.imported_history import import_run
+
+    imported = import_run(
+        Path(history.path),
+        run,
+        workload=history.workload,
+        bank=history.bank,
+        clock=time.process_time,
+    )
+    return f"imported {history.path} as {imported.manifest.workload}"
+
+
+def _without_pandas() -> None:
+    """Have pyarrow decide, once and for all, not to look for pandas in what it converts: the first
+    list would import it, for half a second. What asks for pandas by name imports it all the same.
+    """
+    import pyarrow as pa
+
+    refusing = _Refusing("pandas")
+    sys.meta_path.insert(0, refusing)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(refusing)
+
+
+class _Refusing(MetaPathFinder):
+    """Finds no module of that name, and lets the other finders find none."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Raises ``ImportError`` for the name; ``None`` for any other."""
+        if fullname == self._name:
+            raise ImportError(f"{fullname} is not needed here")
+
+
+def _family(error: Exception) -> str:
+    names = (name for name, cls in FAMILIES.items() if isinstance(error, cls))
+    return next(names, type(error).__name__)
+
+
+def _limit_memory(limit_bytes: int) -> None:
+    """Limit the memory that the child writes to, not the whole address space: much of that is only
+    reserved, and files that are mapped cost nothing. A child process inherits the limit.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
