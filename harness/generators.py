@@ -168,6 +168,7 @@ class Stagger(msgspec.Struct, frozen=True):
 
     def _gap(self, arrival: int) -> int:
         lane = (self.lane,) if self.lane else ()
+        # Keyed by the arrival: the times are fixed before the store's answers are.
         gap_s = substream(self.seed, "arrivals", *lane, arrival).expovariate(self.rate_per_s)
         return round(gap_s * NS_PER_S)
 
@@ -202,6 +203,7 @@ class Mix:
         slot = process % context.concurrency
         counts = self.counts or (0,) * context.concurrency
         chosen = self._choice(slot, counts[slot])
+        # Asked for one process only, so that whichever part answers, the turn is the same slot's.
         turn = replace(context, free=(process,))
         parts: list[tuple[int, Generator] | None] = list(self.parts)
         for number in (chosen, *(n for n in range(len(parts)) if n != chosen)):
@@ -223,6 +225,7 @@ class Mix:
 
     def _choice(self, slot: int, count: int) -> int:
         weights = [weight for weight, _ in self.parts]
+        # A stream a choice, not a slot: a value keeps no state that a draw would change.
         stream = substream(self.seed, "mix", slot, count)
         return stream.choices(range(len(weights)), weights)[0]
 
@@ -239,6 +242,7 @@ class Phases(msgspec.Struct, frozen=True):
         answer, first = self.parts[0].op(context)
         if answer is not Wait.EXHAUSTED:
             return answer, Phases((first, *self.parts[1:]))
+        # Behind the last phase nothing waits: it may end while its operations are open.
         if len(self.parts) > 1 and context.busy:
             return Wait.PENDING, self
         return Phases(self.parts[1:]).op(context)

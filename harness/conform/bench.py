@@ -333,6 +333,7 @@ async def on_time(verb: str, work: Awaitable[None], deadline_s: float) -> None:
     Raises ``CheckHang`` where it continues, ``CheckFailure`` for an exception that is no
     ``FiredrillError``, and every ``FiredrillError`` of the call.
     """
+    # A deadline is a promise of the adapter; only one that is far overrun is a hang.
     left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
     task, ended = await _over(work, left_s + LATE_S)
     if not ended:

@@ -64,6 +64,7 @@ async def _passing(bench: Bench) -> str:
     if not bench.real_network or hosts != {LOOPBACK}:
         raise NotTried(f"provider {bench.provider.name} has no links that a relay could stand in")
     count = Counter((await _leading(bench)).values())
+    # The fewest partitions: most of what it is asked it has to pass on.
     return min(reversed(nodes), key=lambda node: count[node])
 
 
@@ -100,6 +101,7 @@ async def _lose(bench: Bench, relay: Relay, passing: str, ledger: Ledger, *, end
     work = [asyncio.ensure_future(_committed(bench, one.tx)) for one in found]
     try:
         await asyncio.sleep(ON_ITS_WAY_S)
+        # What was done by now did not wait for the other node: nothing of it was lost.
         lost = sum(not one.done() for one in work)
         if ends:
             await bench.provider.kill(leader)

@@ -184,6 +184,7 @@ async def kinds(bench: Bench) -> str:
     for promise in promises:
         key, value = bench.number(), bench.number()
         await bench.acknowledged(nodes[0], MicroOp(WRITE, key, value))
+        # A read may be that stale by right.
         await asyncio.sleep(promise.staleness_s or 0.0)
         for node in nodes:
             read = await bench.acknowledged(node, MicroOp(READ, key), kind=promise.kind)

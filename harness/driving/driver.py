@@ -110,6 +110,7 @@ class Driver:
 
     async def close(self) -> None:
         """Close every connection. Bounded; never raises an exception of a client."""
+        # Also the abandoned: they may hold connections that no slot knows any more.
         left = [*self._slots.disconnect_all(), *self._abandoned.values()]
         for task in self._abandoned.values():
             task.cancel()
@@ -194,6 +195,7 @@ class Driver:
         if slot is None:
             raise HarnessBug(f"generator chose process {operation.process}, which is not idle")
         at_ns = max(self._clock.now_ns(), operation.at_ns, self._last_ns)
+        # Behind the last completion, or the two would look concurrent: see the module.
         self._last_ns = at_ns = max(at_ns, self._last_complete_ns + 1)
         invoke = Invoke(
             index=self._take_index(),
@@ -212,6 +214,7 @@ class Driver:
         flight = Flight(invoke=invoke, slot=slot, deadline_s=deadline_s)
         self._flights[invoke.index] = flight
         self._busy[slot.process] = None
+        # Before its task runs: even a client that blocks in its first step has its deadline.
         self._deadlines.add(flight)
         flight.task = self._loop.create_task(self._fly(flight))
         return invoke
@@ -296,6 +299,7 @@ class Driver:
         self._note(
             slot, f"connects to {self._slots.node(slot)} again in {delay_s:g} s, after {why}"
         )
+        # A node that is down would else be asked as fast as the loop turns.
         self._loop.call_later(delay_s, self._release, slot)
 
     def _land(self, flight: Flight) -> None:
@@ -326,6 +330,8 @@ class Driver:
         self._slots.disconnect(slot)
         if task is not None and not task.done():
             task.cancel()
+            # A client that ignores its cancellation still holds what it holds: it is counted, not
+            # awaited.
             slot.stuck += 1
             self._abandoned[index] = task
             task.add_done_callback(partial(self._ended, index, slot))
@@ -361,6 +367,7 @@ class Driver:
 
     def _flush(self) -> None:
         """Write the queued records; after a failed write no more are written."""
+        # Taken out first: a write that fails must not be tried again with more behind it.
         records, self._unwritten = self._unwritten, []
         if records and self._failure is None:
             try:

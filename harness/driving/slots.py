@@ -81,12 +81,14 @@ class Slots:
 
     def node(self, slot: Slot) -> str:
         """The node of the slot's process: every new process of a slot connects to the next node."""
+        # Neighbouring slots begin at different nodes, and one slot gets around all of them.
         incarnation = slot.process // self._concurrency
         return self._nodes[(slot.number + incarnation) % len(self._nodes)]
 
     def lost(self, slot: Slot) -> float:
         """Count one more lost connection of ``slot``; seconds to wait before the next."""
         delay_s = min(BACKOFF_FIRST_S * 2.0**slot.losses, BACKOFF_MOST_S)
+        # Bounded, so that the power below stays a number.
         slot.losses = min(slot.losses + 1, 16)
         return delay_s
 

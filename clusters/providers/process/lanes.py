@@ -68,6 +68,7 @@ class Lane:
             self._tell()
 
     def _tell(self) -> None:
+        # A callback may close its pipe, which takes it out of the mapping.
         for callback in tuple(self._told):
             callback()
 
@@ -87,6 +88,7 @@ class Pipe:
 
     def carry(self, data: bytes) -> None:
         """Take ``data`` from the source."""
+        # Most bytes pass an open lane: no queue, no timer, no copy for them.
         if self._lane.plain and not self._queue and self._sink.transport and not self._nowhere:
             self._sink.transport.write(data)
             return
@@ -106,6 +108,7 @@ class Pipe:
 
     def lose_sink(self) -> None:
         """The sink is gone; bytes that the source sends vanish until it learns of that."""
+        # Not closed: a network that lost the receiver still takes what the sender sends.
         self._nowhere = True
         self._queue.clear()
         self._held_bytes = 0

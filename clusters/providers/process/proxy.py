@@ -89,6 +89,7 @@ class LinkProxy:
 
     def _update(self) -> None:
         """Accept exactly while a handshake could complete and there is room."""
+        # Closed meanwhile: the lanes tell of changes until the last.
         if self._listener.fileno() < 0:
             return
         wanted = not (self._there.cut or self._back.cut) and self.connections < CONNECTIONS_LIMIT
@@ -141,6 +142,7 @@ class LinkProxy:
         finally:
             if splice.left.transport is None:
                 splice.close()
+                # An orderly end would say that somebody listened and had nothing to say.
                 reset_on_close(accepted)
                 accepted.close()
 
@@ -191,6 +193,7 @@ class Mesh:
         """Make ``grudge`` the whole set of cut links. Raises ``UsageError`` for a link that is
         not.
         """
+        # Before any lane changes: a link that is not must not leave half a cut behind.
         for link in grudge:
             self._lane(link)
         wanted = frozenset(grudge)
@@ -231,6 +234,7 @@ class Mesh:
         Silence proves a cut only where bytes would have come through otherwise: a link that is
         never cut is tried beside the others. Raises ``HarnessError`` where that one is silent too.
         """
+        # The control: without it a busy loop would look like a cut.
         tried = ((Lane(), Lane()), *((self._lane((a, b)), self._lane((b, a))) for a, b in links))
         control, *passed = await together(self._probe(there, back) for there, back in tried)
         if not control:

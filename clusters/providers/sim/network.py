@@ -123,6 +123,7 @@ class Fabric:
 
     def _resend(self) -> None:
         loop = true_loop()
+        # A list: to deliver may stall a pipe on the same link again.
         for link in [link for link in self._stalled if self.passes(link)]:
             for pipe in self._stalled.pop(link):
                 loop.call_truly(self._stream(link).uniform(*MENDED_S), pipe.deliver)
@@ -153,6 +154,7 @@ class Fabric:
     def copy_after_s(self, payload: bytes) -> float | None:
         """How much later a copy of a message sent now comes, ``None`` where there is none."""
         share = self.weather.duplicate
+        # The draw before the question: which messages may repeat must not shift the others' draws.
         if not share or self._copies.random() >= share or not self.repeatable(payload):
             return None
         return self._copies.uniform(*COPY_LATE_S)
@@ -161,6 +163,7 @@ class Fabric:
         if link not in self._streams:
             stream = substream(self._seed, "sim-link", *link)
             base_s = stream.uniform(*BASE_S)
+            # Drawn with the link, from its own stream: other links keep their latencies.
             if stream.random() < self.weather.slow:
                 base_s += stream.uniform(*SLOW_S)
             self._streams[link], self._base_s[link] = stream, base_s
@@ -211,6 +214,7 @@ class Fabric:
         stream = substream(self._seed, "sim-resets")
         while self.weather.resets_per_s > 0:
             await asyncio.sleep(stream.expovariate(self.weather.resets_per_s))
+            # In the order of opening: a choice from a set would differ between two processes.
             if heard := [one for one in self.open if self._both_ways(one.link)]:
                 stream.choice(heard).reset()
 
@@ -247,6 +251,7 @@ class Pipe:
         """Send; ``deliver`` is called when it arrives."""
         now_s = self._loop.true_time()
         due_s = now_s + self._fabric.latency_s(self._link)
+        # A stream keeps its order: a frame that is overtaken holds back those behind it.
         if due_s > self._last_due_s:
             self._last_due_s = due_s
         self._queue.append(deliver)
