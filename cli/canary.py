@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.history.load import load
+from harness.protocols.models import LOST_WRITE
 from harness.run.directory import RunDirectory
 from harness.run.state_log import read_states
 
-LOST_WRITE, DIVERGED = "lost-write", "diverged-replicas"
+DIVERGED = "diverged-replicas"
 
 
 class CanaryResult(msgspec.Struct, frozen=True, kw_only=True):

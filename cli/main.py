@@ -18,10 +18,9 @@ from cli.session import Session, say
 from cli.signals import interrupt_on_terminate
 from harness import plugins
 from harness.errors import FiredrillError, HarnessBug, HarnessError, Interrupted, UsageError
-from harness.outcome import EXIT_INTERRUPTED, EXIT_USAGE, Outcome, worst
+from harness.outcome import EXIT_INTERRUPTED, EXIT_NO_READER, EXIT_USAGE, Outcome, worst
 
 EXIT_HARNESS_ERROR = Outcome.HARNESS_ERROR.exit_code
-EXIT_NO_READER = 141  # what a shell shows for a process that SIGPIPE ended
 
 EPILOG = """\b
 Exit codes: 0 valid, 1 violation, 2 unknown, 3 regression,

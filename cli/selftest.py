@@ -18,7 +18,7 @@ import msgspec
 
 from cli.cells import simulation_pool
 from cli.session import Session, runs_option, say
-from harness.campaigns.cell import CRASHES, LIVENESS, Cell, CellResult
+from harness.campaigns.cell import CRASHES, Cell, CellResult
 from harness.campaigns.pool import in_turn
 from harness.campaigns.statistics import cells_per_finding, until_found
 from harness.campaigns.summary import outcome_counts, overall
@@ -26,13 +26,14 @@ from harness.errors import UsageError
 from harness.history.files import disk_failure, write_atomically
 from harness.outcome import FAILED, Outcome
 from harness.plan.plan import MAX_SEED, Plan, load
+from harness.protocols.models import BANK_TOTAL, LIVENESS, LOST_WRITE, NEGATIVE_BALANCE
 from harness.run.directory import RunDirectory
 from results.store.store import RunStore
 
 RESULTS = "selftest.json"
 CHECKERS = {
-    **{"lost-write": "lost-write", "bank-total": "bank", "negative-balance": "bank"},
-    "liveness": "liveness",
+    **{LOST_WRITE: "lost-write", BANK_TOTAL: "bank", NEGATIVE_BALANCE: "bank"},
+    LIVENESS: "liveness",
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 
 EXIT_USAGE = 254
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141  # what a shell shows for a process that SIGPIPE ended
 
 
 class Outcome(enum.StrEnum):

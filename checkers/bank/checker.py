@@ -15,12 +15,13 @@ from checkers.explain.attribution import explain_operations
 from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
+from harness.protocols.models import BANK_TOTAL, LOST_WRITE, NEGATIVE_BALANCE
 from harness.protocols.verdict import Anomaly
 
 Row = dict[str, Any]
 Kinds = tuple[tuple[str, str, Callable[[Row], str]], ...]
 
-TOTAL, NEGATIVE, NIL = "bank-total", "negative-balance", "nil-balance"
+NIL = "nil-balance"
 UNEXPECTED, WRONG = "unexpected-key", "wrong-balance"
 NOT_CLAIMED = (
     "of a bank only totals, balances and what was transferred at the end are tested: that the "
@@ -46,13 +47,13 @@ class Bank:
             return _judge_imported(tables, setting, lookup)
         banks, wrong = tables["bank.banks"], tables["bank.wrong"]
         kinds = (
-            (TOTAL, "off", _wrong_total),
-            (NEGATIVE, "negative", _negative),
+            (BANK_TOTAL, "off", _wrong_total),
+            (NEGATIVE_BALANCE, "negative", _negative),
             (NIL, "nil", _nil),
         )
         anomalies = _anomalies(wrong, kinds, tables["faults"], lookup)
         if tables["bank.lost"].num_rows:
-            anomalies["lost-write"] = _lost(tables, lookup)
+            anomalies[LOST_WRITE] = _lost(tables, lookup)
         doubts = _doubts(banks)
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,
@@ -68,8 +69,8 @@ def _judge_imported(tables: Tables, setting: Setting, lookup: Lookup) -> Part:
     bank, wrong, moved = (tables[f"bank.unset.{name}"] for name in ("bank", "wrong", "moved"))
     accounts = tables["bank.unset.accounts"]
     kinds = (
-        (TOTAL, "off", _wrong_total),
-        (NEGATIVE, "negative", _negative),
+        (BANK_TOTAL, "off", _wrong_total),
+        (NEGATIVE_BALANCE, "negative", _negative),
         (NIL, "nil", _empty),
         (UNEXPECTED, "unexpected", _unexpected),
     )

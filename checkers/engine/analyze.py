@@ -20,7 +20,7 @@ from checkers.engine.source import Source
 from checkers.promises import always_on
 from checkers.promises.permitted_loss import excuse, excused
 from checkers.promises.replicas import CHECKER as REPLICAS
-from checkers.promises.stays_up import PANIC, patterns_of
+from checkers.promises.stays_up import patterns_of
 from harness import plugins
 from harness.errors import HarnessBug, NotStored, UsageError
 from harness.history import files
@@ -35,6 +35,7 @@ from harness.protocols.finding import finding_of
 from harness.protocols.models import (
     OF_NODES,
     OF_SERVICE,
+    PANIC,
     STRICT_SERIALIZABLE,
     Meaning,
     Meanings,

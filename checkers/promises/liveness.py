@@ -26,10 +26,10 @@ from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
+from harness.protocols.models import LIVENESS
 from harness.protocols.verdict import Anomaly
 from harness.text import seconds
 
-LIVENESS = "liveness"
 STEP_NS = 50_000_000  # a try or an acknowledgement within a step counts as at its end
 MIN_TRIES = 3  # one or two transactions fail for their own reasons: locks, deadlines
 # Where reads commit, a write may still fail for reasons that reads don't have. One in forty of the

@@ -23,7 +23,7 @@ from checkers.lists.lost import FINAL_READS
 from harness.outcome import Outcome
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding, RecordedOperation
-from harness.protocols.models import promises_real_time
+from harness.protocols.models import LOST_WRITE, promises_real_time
 from harness.protocols.verdict import Anomaly
 
 
@@ -56,7 +56,7 @@ class LostWrite:
             operations = lookup.operations(tuple(t for row in shown for t in _transactions(row)))
             told = zip(shown, found, strict=False)
             examples = tuple(_finding(row, cause, operations) for row, cause in told)
-            anomalies["lost-write"] = Anomaly(count=lost.num_rows, examples=examples)
+            anomalies[LOST_WRITE] = Anomaly(count=lost.num_rows, examples=examples)
         doubts = _doubts(statistics["unverified"], setting)
         return Part(
             outcome=Outcome.UNKNOWN if doubts else Outcome.VALID,

@@ -29,6 +29,7 @@ from harness.history.load import History
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
 from harness.protocols.finding import Finding
+from harness.protocols.models import NODE_EXIT, PANIC
 from harness.protocols.promise import Declaration, LogPattern
 from harness.protocols.verdict import Anomaly, LogLines
 from harness.run.directory import RunDirectory
@@ -36,7 +37,6 @@ from harness.run.log_patterns import matches, unusable
 from harness.text import seconds
 
 LAST_LINES = 5  # of findings in a node's logs, told beside its exit
-NODE_EXIT, PANIC = "node-exit", "panic"
 LIFE = (EventKind.NODE_STARTED, EventKind.NODE_REFUSED, EventKind.NODE_STOPPED)
 
 Row = dict[str, Any]

@@ -23,6 +23,7 @@ from clusters.ignite3.options import RELEASE, RELEASE_NAME, Options
 from clusters.providers.docker import images
 from clusters.providers.docker.daemon import connect, doing
 from harness.errors import FiredrillError, HarnessError, UsageError
+from harness.outcome import EXIT_USAGE
 
 REPOSITORY = "firedrill-ignite3"
 LOOK_LIMIT_S = 10
@@ -171,7 +172,7 @@ def main(release: str, jars: Path | None) -> None:
         print(_prepare(Artifacts(release), jars))
     except FiredrillError as error:
         print(error, file=sys.stderr)
-        sys.exit(254)
+        sys.exit(EXIT_USAGE)
 
 
 def _prepare(of: Artifacts, jars: Path | None) -> str:

@@ -12,14 +12,14 @@ import msgspec
 
 from harness.outcome import Outcome
 from harness.plan.plan import Plan, dumps
+from harness.protocols.models import OF_NODES, OF_SERVICE
 
 CELL_LIMIT_S = 120.0  # wall time of a simulated one; usual ones take a few seconds
 MAX_REASONS = 8  # of one cell, in the ledger; the run directory has them all
 MAX_REASON_CHARS = 500
-LIVENESS = "liveness"
 # Anomalies that do not count in a search for a cause: that a node dies of a bug, or stands still,
 # says nothing about its effect on data.
-CRASHES = frozenset({LIVENESS, "node-exit", "panic"})
+CRASHES = OF_NODES | OF_SERVICE
 
 
 @attrs.frozen(kw_only=True)

@@ -31,6 +31,7 @@ from clusters.providers.docker import contents
 from clusters.providers.docker.daemon import DaemonError, connect, doing
 from clusters.providers.remote.requirements import cache_root
 from harness.errors import FiredrillError, HarnessError, UsageError
+from harness.outcome import EXIT_USAGE
 
 PULL_LIMIT_S = 120
 BUILD_LIMIT_S = 420  # the longest of building, debootstrap and import
@@ -273,7 +274,7 @@ def main() -> int:
         print(ensure_base(connect()))
     except FiredrillError as error:
         print(error, file=sys.stderr)
-        return 254
+        return EXIT_USAGE
     return 0
 
 
