@@ -21,9 +21,8 @@ from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness import plugins
 from harness.clock import RunClock
-from harness.conform.bench import Bench
+from harness.conform.bench import Bench, Mark, Result
 from harness.conform.loop_watch import watched
-from harness.conform.result import Mark, Result
 from harness.conform.suite import SUITE, conform
 from harness.errors import FiredrillError, PlanError, UsageError
 from harness.history.files import write_atomically

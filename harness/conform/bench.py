@@ -1,17 +1,20 @@
-"""The bench that an adapter is checked on: its cluster, and operations as the driver makes them."""
+"""The bench that an adapter is checked on: its cluster, operations as the driver makes them, the
+possible results of a check.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import attrs
+import msgspec
 
 from harness.clock import RunClock
-from harness.conform.result import CheckFailure, CheckHang, NotTried
 from harness.driving.flight import CLIENT_BUG, Ending, Flight, Ops, attempt, failed
 from harness.driving.slots import Slot
 from harness.errors import FiredrillError, HarnessError
@@ -27,7 +30,6 @@ from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, R
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 
 T = TypeVar("T")
-
 READ, WRITE, APPEND = "r", "w", "append"
 OP_LIMIT_S = 5.0  # of one operation, where no fault is in force
 CANCEL_LIMIT_S = 1.0  # a cancelled call that is still there then would hold its slot up
@@ -40,6 +42,34 @@ UNDECLARED_SETTLE_S = 30.0
 LEAST_SETTLE_S = 10.0
 POLL_S = 0.2
 FIRST_KEY = 1_000_000  # keys from here on, which no workload touches
+
+
+class CheckFailure(FiredrillError):
+    """The adapter or its store breaks a rule that the harness relies on."""
+
+
+class CheckHang(CheckFailure):
+    """A call that was given a deadline continued long after it."""
+
+
+class NotTried(FiredrillError):
+    """A precondition of a check is missing here; the text names it."""
+
+
+class Mark(enum.StrEnum):
+    """The result of a check."""
+
+    HOLDS = "holds"
+    BROKEN = "BROKEN"
+    NOT_TRIED = "not tried"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table: ``text`` describes the observation."""
+
+    name: str
+    mark: Mark
+    text: str
 
 
 @attrs.frozen(kw_only=True)

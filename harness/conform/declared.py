@@ -8,8 +8,7 @@ from collections import Counter
 import attrs
 import msgspec
 
-from harness.conform.bench import CANCEL_LIMIT_S, LOOK_LIMIT_S, POLL_S, Bench
-from harness.conform.result import CheckFailure
+from harness.conform.bench import CANCEL_LIMIT_S, LOOK_LIMIT_S, POLL_S, Bench, CheckFailure
 from harness.errors import PlanError
 from harness.history.records import EventKind, StoreEvent
 from harness.protocols.client import READ_WRITE, Certainty

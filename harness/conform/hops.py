@@ -8,10 +8,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from harness.conform.bench import OP_LIMIT_S, POLL_S, AttemptResult, Bench
+from harness.conform.bench import OP_LIMIT_S, POLL_S, AttemptResult, Bench, NotTried
 from harness.conform.ledger import Ledger
 from harness.conform.relay import LOOPBACK, Relay, relayed_links
-from harness.conform.result import NotTried
 from harness.history.records import OpType
 from harness.protocols.client import DEADLINE, READ_WRITE, Client, StoreError, Tx, unanswered
 from harness.tasks import together

@@ -8,8 +8,7 @@ from collections import Counter
 
 import attrs
 
-from harness.conform.bench import APPEND, CLOSE_LIMIT_S, READ, AttemptResult, Bench
-from harness.conform.result import CheckFailure
+from harness.conform.bench import APPEND, CLOSE_LIMIT_S, READ, AttemptResult, Bench, CheckFailure
 from harness.history.records import MicroOp, OpType
 from harness.protocols.client import Client, StoreError
 from harness.tasks import together

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator
 from types import FrameType
 
-from harness.conform.result import CheckFailure
+from harness.conform.bench import CheckFailure
 
 BLOCKED_S = 15.0
 TICK_S = 1.0

@@ -9,8 +9,7 @@ from contextlib import suppress
 import attrs
 
 from harness.conform import breaking, declared, hops, talking
-from harness.conform.bench import Bench, on_time
-from harness.conform.result import CheckFailure, Mark, NotTried, Result
+from harness.conform.bench import Bench, CheckFailure, Mark, NotTried, Result, on_time
 from harness.errors import FiredrillError, HarnessError, UsageError
 from harness.tasks import Late, within
 

@@ -13,12 +13,13 @@ from harness.conform.bench import (
     READ,
     WRITE,
     Bench,
+    CheckFailure,
+    NotTried,
     on_time,
     perform,
 )
 from harness.conform.ledger import Ledger, load
 from harness.conform.relay import Relay, relayed
-from harness.conform.result import CheckFailure, NotTried
 from harness.errors import HarnessError
 from harness.history.records import MicroOp, OpType
 from harness.protocols.client import READ_WRITE, Client, Committed, StoreError, Tx

@@ -17,8 +17,7 @@ from clusters.providers.sim.provider import SimProvider
 from clusters.reference.system import build
 from harness import plugins
 from harness.clock import RunClock
-from harness.conform.bench import Bench
-from harness.conform.result import Mark, Result
+from harness.conform.bench import Bench, Mark, Result
 from harness.conform.suite import conform
 
 ROOT = Path(__file__).resolve().parents[2]

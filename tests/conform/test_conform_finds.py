@@ -16,7 +16,7 @@ from conform_kit import NEEDS_NETWORK, Other, broken, same, simulated, with_clie
 
 from clusters.providers.sim.provider import SimProvider
 from harness.conform import declared
-from harness.conform.result import CheckFailure, Mark
+from harness.conform.bench import CheckFailure, Mark
 from harness.conform.suite import SUITE
 from harness.errors import MissingCapability
 from harness.protocols.client import Committed, StoreError

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from conform_kit import NEEDS_NETWORK, Other, broken, in_processes, pebble, same, with_client
 
-from harness.conform.result import Mark
+from harness.conform.bench import Mark
 from harness.protocols.client import Certainty, Committed, StoreError
 
 

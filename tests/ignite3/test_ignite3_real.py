@@ -16,8 +16,7 @@ from clusters.ignite3.system import build
 from clusters.providers.process.provider import Options, ProcessProvider
 from harness import plugins
 from harness.clock import RunClock
-from harness.conform.bench import Bench
-from harness.conform.result import Mark, Result
+from harness.conform.bench import Bench, Mark, Result
 from harness.conform.suite import conform
 from harness.protocols.cluster import felt
 
