@@ -2,7 +2,7 @@
 that process and not the command.
 
 The child reads the run, judges it and draws its report. It has limits of memory and time, imports
-nothing from the current directory, and dies with its command (``checkers.engine.supervisor``). It
+nothing from the current directory, and dies with its command (``harness.supervisor``). It
 reports its progress and its results over a pipe. If it dies, the command starts it again without
 the kernel or checker that it died of, so that the findings of the others are reported.
 """
@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from checkers.engine.supervisor import EXIT_OF_SIGNAL, Supervised
 from cli.duration import words
 from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
 from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules
+from harness.supervisor import EXIT_OF_SIGNAL, Supervised
 
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory

@@ -5,7 +5,6 @@ limits, and replies over a pipe.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cli.analysis import FAMILIES, Foreign, Reply, Request
+from harness.supervisor import limit_memory
 
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
@@ -30,7 +30,7 @@ def main(argument: str) -> int:
     """Carry the request out, and report the results."""
     request = msgspec.json.decode(argument, type=Request)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _limit_memory(request.memory_bytes)
+    limit_memory(request.memory_bytes)
 
     def tell(reply: Reply) -> None:
         content = memoryview(msgspec.json.encode(reply) + b"\n")
@@ -116,14 +116,6 @@ class _Refusing(MetaPathFinder):
 def _family(error: Exception) -> str:
     names = (name for name, cls in FAMILIES.items() if isinstance(error, cls))
     return next(names, type(error).__name__)
-
-
-def _limit_memory(limit_bytes: int) -> None:
-    """Limit the memory that the child writes to, not the whole address space: much of that is only
-    reserved, and files that are mapped cost nothing. A child process inherits the limit.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from pathlib import Path
 import attrs
 
 from checkers.engine.java import without_foreign
-from checkers.engine.supervisor import Supervised
 from harness.errors import HarnessError
+from harness.supervisor import Supervised
 
 MEMORY = "2g"
 # The deadline for a JVM to open its gateway: 1 to 3 s, half a minute on a machine with a load of

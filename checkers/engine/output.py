@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 
@@ -15,6 +14,7 @@ from checkers.engine.transactions import PREPARED, prepared
 from harness.errors import FiredrillError
 from harness.plugins import where
 from harness.protocols.checker import KEY_COLUMNS, Exchange, Kernel, Setting, Tables
+from harness.supervisor import memory_limit_bytes
 
 # A callback with the name of each kernel or checker before it runs: it tells which one a process
 # died of.
@@ -101,8 +101,8 @@ def describe(error: Exception) -> str:
     if isinstance(error, FiredrillError):
         return str(error)
     if isinstance(error, MemoryError):
-        limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
-        bound = "" if limit == resource.RLIM_INFINITY else f" than the {limit >> 20} MiB allowed"
+        limit = memory_limit_bytes()
+        bound = "" if limit is None else f" than the {limit >> 20} MiB allowed"
         return f"it needs more memory{bound}"
     return f"{type(error).__name__}: {error} ({where(error)})"
 

@@ -11,12 +11,10 @@ cells whatever the number of workers and whichever of them ends first.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import math
 import os
-import resource
 import select
 import selectors
 import signal
@@ -34,6 +32,7 @@ from harness.campaigns.cell import Cell, CellResult, failed
 from harness.campaigns.ledger import Ledger
 from harness.clock import machine_s
 from harness.errors import HarnessBug
+from harness.supervisor import die_with_parent, limit_memory
 
 # Cells that are chosen before the first of them has its result: one that uses up its time must not
 # leave the other workers idle for long.
@@ -42,7 +41,6 @@ RESULT_MAX_BYTES = 1 << 20  # of what a worker sends; the parent holds some thou
 LAST_WORDS_BYTES, LAST_WORDS_CHARS = 1 << 16, 300  # of its standard error: kept, and told
 _FATAL = "Fatal Python error"  # faulthandler's first words
 GRACE_S = 5.0  # from the signal that asks a worker to end to the one that ends it
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _CHUNK_BYTES = 1 << 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -319,13 +317,11 @@ def _run_worker(pool: Pool, cell: Cell, parent: int, reply: int, stderr: int) ->
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         os.dup2(stderr, 2)
         faulthandler.enable(2)
-        _die_with_parent(parent)
+        if not die_with_parent(parent):  # a parent that is killed takes its workers with it
+            os._exit(1)
         signal.alarm(math.ceil(cell.limit_s + GRACE_S))  # where the parent's death goes unnoticed
         if pool.memory_bytes is not None:
-            # Not the address space, much of which is only reserved.
-            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            limit = pool.memory_bytes if hard < 0 else min(hard, pool.memory_bytes)
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+            limit_memory(pool.memory_bytes)
         _send(reply, _Message(result=_run_cell(pool, cell, reply)))
         code = 0
     except BaseException as error:  # an exit, too: it is the worker's last words
@@ -355,13 +351,3 @@ def _send(handle: int, message: _Message) -> None:
     content = memoryview(msgspec.json.encode(message) + b"\n")
     while content:
         content = content[os.write(handle, content) :]
-
-
-def _die_with_parent(parent: int) -> None:
-    """Let the worker die with its parent: a parent that is killed takes its workers with it; where
-    that can't be requested (it is Linux's), their alarm ends them.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the request
-        os._exit(1)

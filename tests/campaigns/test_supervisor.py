@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkers.engine.supervisor import EXIT_NOT_STARTED, Supervised
+from harness.supervisor import EXIT_NOT_STARTED, Supervised
 
 LIMIT_S = 30
 FAMILY = """
@@ -34,7 +34,7 @@ out.flush()
 CALLER = """
 import sys, time
 from pathlib import Path
-from checkers.engine.supervisor import Supervised
+from harness.supervisor import Supervised
 started = Supervised(sys.argv[2:], Path(sys.argv[1]))
 print(started._process.pid, flush=True)
 time.sleep(600)
@@ -145,3 +145,27 @@ def test_signals_that_the_supervisor_ignores_reach_its_command(
     )
 
     assert started.wait(LIMIT_S) == 128 + signal.SIGTERM
+
+
+LIMITED = """
+import resource, sys
+from harness.supervisor import limit_memory, memory_limit_bytes
+from_outside, asked = int(sys.argv[1]), int(sys.argv[2])
+if from_outside:
+    resource.setrlimit(resource.RLIMIT_DATA, (from_outside, from_outside))
+limit_memory(asked)
+print(memory_limit_bytes())
+"""
+
+
+@pytest.mark.parametrize(
+    ("from_outside", "asked", "expected"),
+    [(0, 3 << 30, 3 << 30), (2 << 30, 3 << 30, 2 << 30), (4 << 30, 3 << 30, 3 << 30)],
+)
+def test_a_limit_of_memory_never_exceeds_one_that_was_set_from_outside(
+    from_outside: int, asked: int, expected: int
+) -> None:
+    command = [sys.executable, "-P", "-c", LIMITED, str(from_outside), str(asked)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+
+    assert int(told.stdout) == expected

@@ -7,6 +7,10 @@ the directory SCRATCH, so that a killed caller leaves no files either.
 Descendants are found by adoption (``PR_SET_CHILD_SUBREAPER``): the children of a dying process
 become the supervisor's children, in any session or group. The supervisor runs by path, in an
 isolated interpreter without site packages, and starts before the command: no moment is unguarded.
+It imports nothing but the standard library for that.
+
+``die_with_parent`` and ``limit_memory`` are what every forked process of the harness asks of the
+kernel for itself.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import shutil
 import signal
@@ -98,6 +103,31 @@ def main(argv: list[str]) -> int:
     return code
 
 
+def die_with_parent(parent: int) -> bool:
+    """Have the kernel kill this process as soon as ``parent``, which forked it, ends; return
+    whether that process still lives. Raises ``OSError``.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Limit the memory that this process and those that it starts may write to, each for itself.
+
+    Not the address space: much of that is only reserved, and files that are mapped cost nothing. A
+    lower limit that was set from outside stays.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit_bytes if hard == resource.RLIM_INFINITY else min(hard, limit_bytes)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def memory_limit_bytes() -> int | None:
+    """Return the limit that ``limit_memory`` set; ``None`` where there is none."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
 def _run(command: list[str], caller: int) -> int:
     """Return the command's exit code, or that of SIGKILL where it must not go on."""
     lifeline, kept = os.pipe()
@@ -122,10 +152,8 @@ def _run(command: list[str], caller: int) -> int:
 
 def _become(command: list[str], lifeline: int) -> None:
     """Turn this process, a fork of the supervisor, into ``command``; it dies with its parent."""
-    parent = os.getppid()
     try:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:
+        if die_with_parent(os.getppid()):
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
             os.dup2(lifeline, 0)
