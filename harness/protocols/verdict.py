@@ -6,9 +6,7 @@ two analyses of one run are equal byte for byte.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -209,29 +207,14 @@ def decode(content: bytes) -> Verdict:
     """Return the verdict that ``encode`` gave; older ones lack what came later. Raises
     ``MsgspecError``, ``RecursionError`` or ``UnicodeDecodeError`` for what is none.
     """
-    with _collector_paused():
-        found = msgspec.json.decode(content, type=_Stored)
-        fields = {name: getattr(found, name) for name in found.__struct_fields__}
-        for name in ("anomalies", "observed"):
-            fields[name] = {
-                key: Anomaly(count=each.count, examples=tuple(map(finding_of, each.examples)))
-                for key, each in fields[name].items()
-            }
-        return Verdict(**fields)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Within the block nothing is searched for garbage: of a decoded verdict there is none, and
-    looking again and again at all that was decoded so far takes up to ten times as long as that.
-    """
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
+    found = msgspec.json.decode(content, type=_Stored)
+    fields = {name: getattr(found, name) for name in found.__struct_fields__}
+    for name in ("anomalies", "observed"):
+        fields[name] = {
+            key: Anomaly(count=each.count, examples=tuple(map(finding_of, each.examples)))
+            for key, each in fields[name].items()
+        }
+    return Verdict(**fields)
 
 
 class _StoredAnomaly(msgspec.Struct):

@@ -8,7 +8,10 @@ so that a node's output is shown and never executed.
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
@@ -34,17 +37,32 @@ def write_report(run: RunDirectory) -> Path:
     Raises ``MalformedHistory`` where the run holds no sealed or recovered history, or no page can
     be made of its content.
     """
-    material = gather(run)
-    try:
-        encoded = _encoded(page(material))
-    except FiredrillError:
-        raise
-    except Exception as error:  # a verdict and tables that no run of ours wrote may hold anything
-        anew = "where its verdict is not ours, 'firedrill check' makes one"
-        reason = f"no page can be made of it: {type(error).__name__}: {error} ({anew})"
-        raise MalformedHistory(str(run.root), "", reason) from error
+    with _collector_paused():
+        material = gather(run)
+        try:
+            encoded = _encoded(page(material))
+        except FiredrillError:
+            raise
+        except Exception as error:  # a verdict and tables that no run of ours wrote hold anything
+            anew = "where its verdict is not ours, 'firedrill check' makes one"
+            reason = f"no page can be made of it: {type(error).__name__}: {error} ({anew})"
+            raise MalformedHistory(str(run.root), "", reason) from error
     write_atomically(run.report, encoded)
     return run.report
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Within the block no garbage is searched for: a verdict of megabytes holds millions of lists
+    and no garbage, and looking at all of them again and again takes longer than drawing it.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _encoded(content: Page) -> bytes:
