@@ -27,7 +27,7 @@ from harness.history import files
 from harness.history.load import History, load
 from harness.outcome import Outcome, worst
 from harness.plan import planfile
-from harness.plan.plan import MAX_RATE_PER_S, CheckPlan
+from harness.plan.plan import MAX_DEADLINE_S, MAX_RATE_PER_S, CheckPlan
 from harness.protocols.checker import EXAMPLES_MAX, Checker, Exchange, Kernel, Part, Setting, Tables
 from harness.protocols.client import READ_WRITE
 from harness.protocols.fault_kinds import possible
@@ -207,7 +207,8 @@ def _setting(history: History, model: str, search_limit: int | None) -> Setting:
         model=model,
         declaration=manifest.declaration,
         planned=planned,
-        rate_per_s=_asked_rate(table),
+        rate_per_s=_of_drive(table, "rate_per_s", MAX_RATE_PER_S),
+        op_deadline_s=_of_drive(table, "op_deadline_s", MAX_DEADLINE_S) or 0.0,
         min_ok=check.min_ok,
         search_limit=search_limit or check.search_limit,
         missing=history.logs.missing if looks_at_logs else (),
@@ -242,14 +243,14 @@ def _check_plan(table: dict[str, Any]) -> CheckPlan:
     return planfile.convert(CheckPlan, table.get("check", {}), "check")
 
 
-def _asked_rate(table: dict[str, Any]) -> float | None:
-    """Return the rate of the plan's open loop; ``None`` for a closed one, and for any other value
-    in its place, which no run of ours writes.
+def _of_drive(table: dict[str, Any], name: str, most: float) -> float | None:
+    """Return a number of the plan's ``[drive]``; ``None`` where it has none, and for any other
+    value in its place, which no run of ours writes.
     """
     drive = table.get("drive")
-    rate = drive.get("rate_per_s") if isinstance(drive, dict) else None
-    known = isinstance(rate, int | float) and 0 < rate <= MAX_RATE_PER_S
-    return float(rate) if known and rate is not None else None
+    given = drive.get(name) if isinstance(drive, dict) else None
+    known = isinstance(given, int | float) and 0 < given <= most
+    return float(given) if known and given is not None else None
 
 
 def _part(

@@ -58,8 +58,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     ``model`` is the consistency model that the user asked for. ``planned``: a plan drove the
     history, and it aimed to record something of every feature that it tried; ``rate_per_s`` is the
-    rate of an open loop that it asked for. ``state``,
-    ``interrupted``, ``trouble`` and ``phases`` are the manifest's. ``missing`` names evidence that
+    rate of an open loop that it asked for, ``op_deadline_s`` the deadline of each of its operations
+    (0 where no plan tells one). ``state``, ``interrupted``, ``trouble`` and ``phases`` are the
+    manifest's. ``missing`` names evidence that
     was sealed and is gone, which makes the run inconclusive; ``remarks`` are reported and decide
     nothing. ``logs_unproven``: what the nodes' logs hold is no evidence. ``out_of_room``: the run's
     disk was full. ``fault_kinds`` are the kinds of faults that were possible, as the manifest
@@ -70,6 +71,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     declaration: Declaration
     planned: bool = True
     rate_per_s: float | None = None
+    op_deadline_s: float = 0.0
     min_ok: int = 100
     search_limit: int = SEARCH_LIMIT
     state: str = "sealed"

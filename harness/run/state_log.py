@@ -102,15 +102,19 @@ class StateLog:
     async def finish(self, cluster: Cluster, limit_s: float) -> None:
         """Record the whole states at the end: once no transaction holds a lock and all replicas
         have applied the same, or at the latest after ``limit_s``. Raises ``HarnessError``.
+
+        A node that did not answer the question before may still hold locks in the whole states:
+        then those are asked for again.
         """
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + limit_s
         while True:
-            told = await self._ask(cluster, whole=False)
-            if _quiet(told) or loop.time() >= give_up_s:
-                break
+            late = loop.time() >= give_up_s
+            if late or _quiet(await self._ask(cluster, whole=False)):
+                told = await self._ask(cluster, whole=True)
+                if late or not _holding(told):
+                    break
             await asyncio.sleep(QUIET_POLL_S)
-        told = await self._ask(cluster, whole=True)
         self._keep(told, final=True)
         path = self._run.root / LOGS_FILE
         try:
@@ -178,12 +182,16 @@ def read_states(root: Path, checksums: dict[str, str]) -> dict[str, pa.Table]:
     return found
 
 
+def _holding(told: tuple[StateAnswer, ...]) -> bool:
+    return any(state.locks or state.prepared for answer in told for state in answer.replicas)
+
+
 def _quiet(told: tuple[StateAnswer, ...]) -> bool:
     """No transaction holds a lock, and every replica of a partition has applied the same."""
+    if _holding(told):
+        return False
     applied: dict[str, set[int]] = {}
     for state in (state for answer in told for state in answer.replicas):
-        if state.locks or state.prepared:
-            return False
         if state.partition is not None:
             applied.setdefault(state.group, set()).update((state.applied_index, state.commit_index))
     return all(len(indices) == 1 for indices in applied.values())

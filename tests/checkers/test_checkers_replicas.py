@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from checkers.engine.analyze import judge
 from checkers.engine.source import Source
 from checkers.promises.replicas import CHECKER
+from harness.clock import NS_PER_S
 from harness.history.schema import EVENTS
 from harness.protocols.checker import Part, Setting
 from harness.protocols.promise import Declaration, Promise
-from harness.run.state_log import LOGS, STATES
+from harness.run.state_log import LOGS, QUIET_LIMIT_S, STATES
 
 SETTING = Setting(
     model="strict-serializable",
@@ -78,8 +80,10 @@ def said(
     logs: tuple[dict[str, Any], ...] = (),
     events: tuple[dict[str, Any], ...] = (),
     setting: Setting = SETTING,
+    begun_ns: tuple[int, ...] = (),
 ) -> Part:
     tables = {
+        "transactions": pa.table({"invoke_ns": pa.array(begun_ns, pa.int64())}),
         "states": pa.Table.from_pylist(list(states), schema=STATES),
         "logs": pa.Table.from_pylist(list(logs), schema=LOGS),
         "events": pa.Table.from_pylist(list(events), schema=EVENTS),
@@ -92,6 +96,7 @@ def names(part: Part) -> list[str]:
     return sorted(part.anomalies)
 
 
+AFTER_ALL_NS = 60 * NS_PER_S
 WHOLE = (last("n1", leading=True), last("n2"), last("n3"))
 
 
@@ -210,7 +215,22 @@ def test_an_epoch_has_one_primary() -> None:
 
 @pytest.mark.parametrize("held", ["locks", "prepared"])
 def test_nothing_is_held_when_every_client_is_gone(held: str) -> None:
-    assert names(said(*WHOLE[:2], WHOLE[2] | {held: 1})) == ["lock-left"]
+    holder = WHOLE[2] | {held: 1, "asked_ns": AFTER_ALL_NS}
+
+    assert names(said(*WHOLE[:2], holder, begun_ns=(7, 5))) == ["lock-left"]
+
+
+def test_a_lock_is_left_only_once_the_deadline_of_its_transaction_is_over() -> None:
+    setting = msgspec.structs.replace(SETTING, op_deadline_s=2.0)
+    due_ns = 40 + 2 * NS_PER_S + int(QUIET_LIMIT_S * NS_PER_S)
+
+    def asked(at_ns: int) -> list[str]:
+        holder = WHOLE[2] | {"locks": 1, "asked_ns": at_ns, "answered_ns": at_ns + 1}
+        return names(said(*WHOLE[:2], holder, setting=setting, begun_ns=(3, 40, 9)))
+
+    assert asked(due_ns) == ["lock-left"]
+    assert asked(due_ns - 1) == []
+    assert asked(41) == []  # a run that its time budget ended asks at once
 
 
 def test_a_run_that_did_not_come_to_rest_may_hold_locks() -> None:
@@ -223,7 +243,8 @@ def test_a_run_that_did_not_come_to_rest_may_hold_locks() -> None:
             trouble=("quiesce: not done within 10 s",),
         ),
     ):
-        assert names(said(*WHOLE[:2], WHOLE[2] | {"locks": 1}, setting=setting)) == []
+        holder = WHOLE[2] | {"locks": 1, "asked_ns": AFTER_ALL_NS}
+        assert names(said(*WHOLE[:2], holder, setting=setting)) == []
 
 
 def test_what_replicas_owe_decides_whatever_model_was_asked_for() -> None:
@@ -231,7 +252,7 @@ def test_what_replicas_owe_decides_whatever_model_was_asked_for() -> None:
         "states": pa.Table.from_pylist([*WHOLE[:2], WHOLE[2] | {"content": 8}], schema=STATES),
         "logs": LOGS.empty_table(),
     }
-    nothing = pa.table({"txn": pa.array([], pa.int64())})
+    nothing = pa.table({name: pa.array([], pa.int64()) for name in ("txn", "invoke_ns")})
     analysis = judge(
         Source.of_tables(nothing),
         setting=Setting(model="read-uncommitted", declaration=SETTING.declaration),

@@ -111,6 +111,29 @@ def test_the_end_waits_for_locks_to_go_but_not_for_ever(tmp_path: Path) -> None:
     assert timed(tmp_path / "c", Store(1e9), limit_s=0.0)[0] < 1.0
 
 
+class LateStore(Store):
+    """``Store`` in which a second node holds the locks, and answers only late questions."""
+
+    async def states(
+        self, cluster: Cluster, node: str, *, whole: bool
+    ) -> tuple[ReplicaState, ...] | None:
+        if node == "n1":
+            return (REPLICA,)
+        found = await super().states(cluster, "n1", whole=whole)
+        return found if whole else None
+
+
+def test_locks_that_only_the_last_answer_shows_are_waited_for_as_well(tmp_path: Path) -> None:
+    took_s, _ = timed(tmp_path / "a", LateStore(3.0))
+    rows = pq.read_table(tmp_path / "a" / "states.parquet").to_pylist()
+
+    assert 3.0 < took_s < 4.0
+    assert [row["locks"] for row in rows] == [0, 0]
+    assert 15.0 <= timed(tmp_path / "b", LateStore(1e9))[0] < 16.0
+    rows = pq.read_table(tmp_path / "b" / "states.parquet").to_pylist()
+    assert [row["locks"] for row in rows] == [0, 1]
+
+
 @pytest.mark.parametrize("name", ["states.parquet", "logs.parquet"])
 def test_a_file_that_is_missing_or_differs_is_named_and_never_taken_for_none(
     tmp_path: Path, name: str
