@@ -76,8 +76,9 @@ def _example(finding: Finding, names: Mapping[int, str]) -> Iterator[str]:
     yield f"  {inert(finding.text, LINE_CHARS)}"
     for key in (key for key in finding.keys if key in names):
         yield f"    key {key} is {inert(names[key], LINE_CHARS)} in the file"
-    if finding.explained_by is not None:
-        yield f"    explained by: {inert(finding.explained_by.text, LINE_CHARS)}"
+    if (explained := finding.explained_by) is not None:
+        lead = "" if explained.no_fault else "explained by: "
+        yield f"    {lead}{inert(explained.text, LINE_CHARS)}"
 
 
 def _places(finding: Finding, table: pa.Table) -> Iterator[str]:

@@ -187,7 +187,8 @@ def _finding(row: Row, text: str, operation: RecordedOperation, faults: pa.Table
         txns=(row["txn"],),
         keys=tuple(sorted({step.key for step in operation.ops})),
         operations=(operation,),
-        explained_by=explain_operations([operation], faults),
+        # The money may have been lost or made at any time before the read.
+        explained_by=explain_operations([operation], faults, since_ns=0),
         details={"total": row["total"], "expected": row["expected"]},
     )
 

@@ -1,9 +1,11 @@
 """Attribution of an anomaly to a fault: by time, and by the roles of the fault's targets.
 
 A fault counts as in force from the moment when its injection begins until it is proven healed
-(``fault_spans``). A loss is tried against every fault that was injected before the read that shows
-it; a fault that hit the leader or the primary of the very partition within ``NEAR_NS`` of the
-acknowledgement is preferred, then one in force at it, then the nearest.
+(``fault_spans``). A loss is tried against every fault that was in force at some moment from the
+begin of the write to the end of the read that shows it; a fault that hit the leader or the primary
+of the very partition within ``NEAR_NS`` of the acknowledgement is preferred, then one in force at
+it, then the nearest. Where there is none, no fault explains the loss: the one that had been healed
+last is named with its distance, and accuses nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from harness.clock import NS_PER_S
+from harness.history.records import FaultState
 from harness.protocols.fault_spans import fault_spans
 from harness.protocols.finding import Explanation, RecordedOperation
 from harness.protocols.roles import Role, RoleKind, parse
@@ -21,6 +25,8 @@ from harness.text import seconds
 # A leader's fault this near explains better than another fault that happens to be in force.
 NEAR_NS = 5_000_000_000
 FOREVER_NS = 2**62
+ACKNOWLEDGED, BEGAN = "acknowledged", "began to show"
+_VERBS = {ACKNOWLEDGED: "was acknowledged", BEGAN: "began to show"}
 ROLES_SHOWN = 4  # of many partitions; what comes after them in a sentence is read too
 
 _EXPLANATION = pa.schema(
@@ -37,29 +43,36 @@ _EXPLANATION = pa.schema(
 )
 
 
+_KEPT = ("fault", "kind", "target", "nodes", "roles", "state")
 _OPERATIONS = pa.schema(
-    [("ack_ns", pa.int64()), ("read_ns", pa.int64()), ("partition", pa.int32())]
+    [
+        ("since_ns", pa.int64()),
+        ("ack_ns", pa.int64()),
+        ("read_ns", pa.int64()),
+        ("partition", pa.int32()),
+    ]
 )
 
 
 def windows(faults: pa.Table) -> list[dict[str, Any]]:
-    """Return the faults that were injected: (fault, kind, target, nodes, roles, start_ns, end_ns),
-    in the order of their start; ``end_ns`` is ``None`` where the fault was never seen to heal.
+    """Return the faults that were injected: (fault, kind, target, nodes, roles, state, start_ns,
+    end_ns), in the order of their start; ``end_ns`` is ``None`` where the fault was never seen to
+    heal.
     """
     rows = {row["fault"]: row for row in faults.to_pylist()}
     return [
-        {name: rows[span.fault][name] for name in ("fault", "kind", "target", "nodes", "roles")}
+        {name: rows[span.fault][name] for name in _KEPT}
         | {"start_ns": span.begin_ns, "end_ns": span.healed_ns}
         for span in fault_spans(rows.values())
     ]
 
 
 def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
-    """Return ``lost`` (``ack_ns``, ``read_ns``, ``partition``) with the fault that explains each
-    row.
+    """Return ``lost`` (``since_ns``, ``ack_ns``, ``read_ns``, ``partition``) with the fault that
+    explains each row.
 
     ``phase`` is the acknowledgement's: ``before``, ``during`` or ``after`` the fault; all columns
-    are null where no fault had been injected by the time of the read.
+    are null where no fault was in force from ``since_ns`` to ``read_ns``.
     """
     known = windows(faults)
     chosen = [_explaining(row, known) for row in lost.to_pylist()]
@@ -70,7 +83,12 @@ def attribute(lost: pa.Table, faults: pa.Table) -> pa.Table:
 
 
 def _explaining(loss: dict[str, Any], known: list[dict[str, Any]]) -> dict[str, Any]:
-    candidates = [w for w in known if w["start_ns"] <= loss["read_ns"]]
+    candidates = [
+        w
+        for w in known
+        if w["start_ns"] <= loss["read_ns"]
+        and (w["end_ns"] is None or w["end_ns"] >= loss["since_ns"])
+    ]
     if not candidates:
         return {}
     window = min(candidates, key=lambda w: _rank(loss, w))
@@ -102,16 +120,14 @@ def _phase(at_ns: int, window: dict[str, Any]) -> str:
     return "after"
 
 
-def explain(row: dict[str, Any], event: str) -> Explanation | None:
-    """Return the explanation of an attributed row; ``None`` where no fault explains it.
+def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | None:
+    """Return the explanation of an attributed row; ``None`` in a run without faults.
 
     ``event`` names the event at ``ack_ns`` in a word.
     """
     if row["fault"] is None:
-        return None
-    nodes = ", ".join(row["fault_nodes"] or ())
-    roles = _roles(row["fault_roles"] or (), row.get("partition"))
-    who = f"{nodes} ({roles})" if roles else nodes or row["fault_target"]
+        return _unexplained(row, event, windows(faults))
+    who = _who(row["fault_nodes"], row["fault_roles"], row["fault_target"], row.get("partition"))
     since = f"from {seconds(row['fault_start_ns'])}"
     until = "" if row["fault_end_ns"] is None else f" to {seconds(row['fault_end_ns'])}"
     return Explanation(
@@ -124,6 +140,33 @@ def explain(row: dict[str, Any], event: str) -> Explanation | None:
         text=f"{event} at {seconds(row['ack_ns'])}, {row['phase']} {row['fault_kind']} "
         f"of {who}, in force {since}{until}",
     )
+
+
+def _unexplained(
+    row: dict[str, Any], event: str, known: Sequence[dict[str, Any]]
+) -> Explanation | None:
+    """Say that no fault was in force, and how long the last one had been healed."""
+    if not known:
+        return None
+    over = [w for w in known if w["end_ns"] is not None and w["end_ns"] < row["since_ns"]]
+    if over:
+        last = max(over, key=lambda w: (w["end_ns"], w["fault"]))
+        who = _who(last["nodes"], last["roles"], last["target"], row.get("partition"))
+        away_s = (row["since_ns"] - last["end_ns"]) / NS_PER_S
+        healed = "over" if last["state"] == FaultState.RECORDED else "proven healed"
+        why = f"the last, {last['kind']} of {who}, had been {healed} for {away_s:.3f} s"
+    else:
+        why = "none had begun by then"
+    text = f"no fault was in force when it {_VERBS[event]} at {seconds(row['ack_ns'])}: {why}"
+    return Explanation(text=text, no_fault=True)
+
+
+def _who(
+    nodes: Sequence[str] | None, roles: Sequence[str] | None, target: str, partition: int | None
+) -> str:
+    """Name the targets of a fault, and their roles."""
+    names, held = ", ".join(nodes or ()), _roles(roles or (), partition)
+    return f"{names} ({held})" if held else names or target
 
 
 def _roles(roles: Sequence[str], partition: int | None) -> str:
@@ -140,13 +183,19 @@ def _is_in(text: str, partition: int) -> bool:
 
 
 def explain_operations(
-    operations: Iterable[RecordedOperation], faults: pa.Table
+    operations: Iterable[RecordedOperation], faults: pa.Table, since_ns: int | None = None
 ) -> Explanation | None:
     """Return the explanation of an anomaly that these operations show: the fault nearest to the
-    first completion among them, of those injected before the last.
+    first completion among them, of those in force while they went on, or since ``since_ns``, where
+    the anomaly may have arisen before.
     """
-    done = [operation.complete_ns for operation in operations]
-    row = pa.Table.from_pylist(
-        [{"ack_ns": min(done), "read_ns": max(done), "partition": None}], schema=_OPERATIONS
-    )
-    return explain(attribute(row, faults).to_pylist()[0], "began to show")
+    shown = tuple(operations)
+    done = [operation.complete_ns for operation in shown]
+    row = {
+        "since_ns": min([op.invoke_ns for op in shown] if since_ns is None else [since_ns]),
+        "ack_ns": min(done),
+        "read_ns": max(done),
+        "partition": None,
+    }
+    found = attribute(pa.Table.from_pylist([row], schema=_OPERATIONS), faults)
+    return explain(found.to_pylist()[0], BEGAN, faults)

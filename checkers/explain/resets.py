@@ -73,6 +73,8 @@ class Cause:
     def told(self, by_fault: Explanation | None, ack_ns: int) -> Explanation:
         """Return the explanation ``by_fault`` with the chain of resets."""
         taken, under = self.taken.told(), self.under.told() if self.under else None
+        if by_fault is not None and by_fault.no_fault:
+            by_fault = None  # the resets explain it
         told = by_fault or Explanation(text=f"acknowledged at {seconds(ack_ns)}")
         text = told.text
         if under is not None:

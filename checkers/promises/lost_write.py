@@ -15,7 +15,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.explain.attribution import attribute, explain
+from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain
 from checkers.explain.resets import Cause, causes, columns
 from checkers.explain.words import of_lost_write
 from checkers.lists.checker import INFERENCE
@@ -25,6 +25,8 @@ from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Settin
 from harness.protocols.finding import Finding, RecordedOperation
 from harness.protocols.models import LOST_WRITE, promises_real_time
 from harness.protocols.verdict import Anomaly
+
+_SINCE = "since_ns"
 
 
 @attrs.frozen
@@ -45,7 +47,8 @@ class LostWrite:
             name: pc.sum(counts.column(name)).as_py() for name in ("acknowledged", "unverified")
         }
         lost = tables["lost-write.lost"].sort_by([("key", "ascending"), ("value", "ascending")])
-        lost = attribute(lost, tables["faults"])
+        begun = tables["transactions"]["invoke_ns"].take(lost["writer"])
+        lost = attribute(lost.append_column(_SINCE, begun), tables["faults"])
         found = causes(lost, tables["faults"], tables["events"])
         statistics["lost"] = lost.num_rows
         if by_resets := sum(cause is not None for cause in found):
@@ -55,7 +58,9 @@ class LostWrite:
             shown = lost.slice(0, EXAMPLES_MAX).to_pylist()
             operations = lookup.operations(tuple(t for row in shown for t in _transactions(row)))
             told = zip(shown, found, strict=False)
-            examples = tuple(_finding(row, cause, operations) for row, cause in told)
+            examples = tuple(
+                _finding(row, cause, operations, tables["faults"]) for row, cause in told
+            )
             anomalies[LOST_WRITE] = Anomaly(count=lost.num_rows, examples=examples)
         doubts = _doubts(statistics["unverified"], setting)
         return Part(
@@ -63,7 +68,7 @@ class LostWrite:
             anomalies=anomalies,
             reasons=doubts,
             statistics={"lost_writes": statistics},
-            tables={"lost_writes": _beside(lost, columns(found))},
+            tables={"lost_writes": _beside(lost.drop_columns(_SINCE), columns(found))},
         )
 
 
@@ -86,10 +91,13 @@ def _transactions(row: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _finding(
-    row: dict[str, Any], cause: Cause | None, operations: dict[int, RecordedOperation]
+    row: dict[str, Any],
+    cause: Cause | None,
+    operations: dict[int, RecordedOperation],
+    faults: pa.Table,
 ) -> Finding:
     txns = _transactions(row)
-    explained = explain(row, "acknowledged")
+    explained = explain(row, ACKNOWLEDGED, faults)
     return Finding(
         text=of_lost_write(row["key"], row["value"], row["seen"]),
         txns=txns,

@@ -56,7 +56,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The fault that explains a finding, and the forced resets where there were any: ``reset``
     discarded a write, ``under_reset`` is the last one before its acknowledgement.
 
-    ``phase`` places the finding ``before``, ``during`` or ``after`` the fault.
+    ``phase`` places the finding ``before``, ``during`` or ``after`` the fault. ``no_fault``: none
+    was in force while the finding's operations went on, and ``text`` says so.
     """
 
     text: str
@@ -66,6 +67,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     nodes: tuple[str, ...] | None = None
     roles: tuple[str, ...] | None = None
     phase: str | None = None
+    no_fault: bool = False
     reset: ResetCause | None = None
     under_reset: ResetCause | None = None
 

@@ -169,7 +169,8 @@ def plainest_first(anomalies: Mapping[str, Anomaly]) -> list[tuple[str, Anomaly]
         first = next(iter(item[1].examples), NOTHING)
         explained = first.explained_by
         reset = explained is not None and explained.reset is not None
-        return not reset, explained is None, bool(first.cycle), len(first.txns), item[0]
+        by_none = explained is None or explained.no_fault
+        return not reset, by_none, bool(first.cycle), len(first.txns), item[0]
 
     return sorted(anomalies.items(), key=key)
 
@@ -332,7 +333,8 @@ def _facts(given: _Shown, *, edges: bool) -> Iterator[tuple[str, str]]:
     finding = given.finding
     own: dict[str, Any] = {"at_ns": finding.at_ns, "node": finding.node}
     if finding.explained_by is not None:
-        own["explained_by"] = finding.explained_by.text
+        name = "no_fault" if finding.explained_by.no_fault else "explained_by"
+        own[name] = finding.explained_by.text
     if edges:
         own["cycle"] = msgspec.to_builtins(finding.cycle[:FACTS_MAX])
     first = dict(islice(finding.details.items(), FACTS_MAX))  # a verdict's names are in order

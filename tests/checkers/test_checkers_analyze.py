@@ -10,10 +10,11 @@ import pytest
 from checker_histories import Fault, a, fail, info, ok, r, verdict, write_run
 
 from checkers.engine.analyze import analyze
+from cli.findings import findings_of
 from harness.errors import MalformedHistory, UnknownPlugin, UsageError
 from harness.history.manifest import read_manifest, write_manifest
 from harness.history.records import MicroOp
-from harness.protocols.verdict import encode
+from harness.protocols.verdict import decode, encode
 from harness.run.directory import RunDirectory
 
 MS = 1_000_000
@@ -94,9 +95,47 @@ def test_a_fault_that_hit_who_acknowledged_explains_better_than_one_in_force(
     assert (example.explained_by.kind, example.explained_by.phase) == ("kill", "before")
 
 
-def test_without_a_fault_before_it_a_loss_stands_unexplained(tmp_path: Path) -> None:
-    later = Fault("kill", "n1", 99 * MS, 100 * MS)
-    found = analyze(write_run(tmp_path / "run", LOSS, [later]), executor="local")
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        ((Fault("kill", "n1", 99 * MS, 100 * MS),), "none had begun by then"),
+        (
+            (
+                Fault("kill", "n1", 2 * MS, 8 * MS, ("n1",), ("leader of partition 1",)),
+                Fault("pause", "n2", 1 * MS, 15 * MS, ("n2",), ("leader of partition 1",)),
+                Fault("kill", "n3", 99 * MS, 100 * MS),
+            ),
+            "the last, pause of n2 (leader of partition 1), had been proven healed for 0.005 s",
+        ),
+    ],
+)
+def test_without_a_fault_in_force_a_loss_is_explained_by_none(
+    tmp_path: Path, faults: tuple[Fault, ...], why: str
+) -> None:
+    run = write_run(tmp_path / "run", LOSS, list(faults))
+    found = analyze(run, executor="local")
+
+    explained = found.anomalies["lost-write"].examples[0].explained_by
+    assert explained.fault is None
+    assert explained.no_fault
+    assert explained.text == f"no fault was in force when it was acknowledged at 0.030 s: {why}"
+    told = [line.strip() for line in findings_of(run, found) if "no fault was in force" in line]
+    assert told[0] == explained.text  # and not: explained by
+    assert decode(encode(found)) == found
+
+
+def test_a_fault_that_was_healed_between_a_write_and_its_acknowledgement_explains_it(
+    tmp_path: Path,
+) -> None:
+    fault = Fault("kill", "n1", 1 * MS, 21 * MS, ("n1",))
+    found = analyze(write_run(tmp_path / "run", LOSS, [fault]), executor="local")
+
+    explained = found.anomalies["lost-write"].examples[0].explained_by
+    assert (explained.kind, explained.phase, explained.no_fault) == ("kill", "after", False)
+
+
+def test_a_run_without_faults_explains_a_loss_by_nothing(tmp_path: Path) -> None:
+    found = analyze(write_run(tmp_path / "run", LOSS), executor="local")
 
     assert found.anomalies["lost-write"].examples[0].explained_by is None
 

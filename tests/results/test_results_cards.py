@@ -39,6 +39,15 @@ def test_what_a_fault_explains_comes_before_cycles() -> None:
     assert [name for name, _ in found] == ["lost-write", "other", "G0"]
 
 
+def test_what_no_fault_explains_comes_after_what_one_does() -> None:
+    by_none = Explanation(text="no fault was in force", no_fault=True)
+    other = Anomaly(count=1, examples=(msgspec.structs.replace(GONE, explained_by=by_none),))
+
+    found = plainest_first({"a-finding": other, "lost-write": LOST})
+
+    assert [name for name, _ in found] == ["lost-write", "a-finding"]
+
+
 def test_what_is_no_cycle_comes_before_cycles_that_a_fault_explains_as_well() -> None:
     explained = Explanation(text="during kill of n1")
     told = msgspec.structs.replace(RING, explained_by=explained)
