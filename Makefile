@@ -2,6 +2,7 @@
 .PHONY: drill drill-ignite test lint format sbom set-up clean
 
 PLAN ?= scenarios/reference/drill.toml
+WORKERS ?= 2
 
 drill:
 	@scripts/set-up run
@@ -16,7 +17,7 @@ drill-ignite:
 
 test:
 	@scripts/set-up dev
-	@.venv/bin/python -m pytest $(TESTS)
+	@.venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(TESTS)
 
 lint:
 	@scripts/set-up dev
