@@ -39,6 +39,7 @@ def chromium() -> str:
     return found or lacking("chromium is not installed")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file in one process, and those that need the machine in the same one."""
     for item in items:

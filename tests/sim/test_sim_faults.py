@@ -108,9 +108,9 @@ def test_what_destroys_may_strike_who_is_no_majority(target: str) -> None:
         (bit_flip(), "n9", "nodes of this cluster"),
         (wipe(), "majority", "target of wipe must leave a majority whole"),
         (wipe(), "all", "no store survives the loss of one"),
-        (bit_flip(), "majority of partition 0", "target of bit-flip must be"),
-        (bit_flip(), "its majority", "target of bit-flip must be"),
-        (wipe(), "n1,n2", "target of wipe must be"),
+        (bit_flip(), "majority of partition 0", "must leave a majority whole"),
+        (bit_flip(), "its majority", "must leave a majority whole"),
+        (wipe(), "n1,n2", "must leave a majority whole"),
     ],
 )
 def test_a_target_that_a_kind_can_not_have_is_refused(fault: Any, target: str, said: str) -> None:
