@@ -17,7 +17,7 @@ drill-ignite:
 
 test:
 	@scripts/set-up dev
-	@.venv/bin/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(TESTS)
+	@.venv/bin/python -m pytest --numprocesses $(WORKERS) $(TESTS)
 
 lint:
 	@scripts/set-up dev

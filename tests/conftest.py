@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import docker
 import pytest
@@ -11,6 +12,8 @@ from capabilities import lacking
 from docker.errors import DockerException
 from docker.utils import kwargs_from_env
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 DAEMON_LIMIT_S = 30
 # One process runs these, beside another that runs the rest: they start and count containers, or
@@ -39,10 +42,14 @@ def chromium() -> str:
     return found or lacking("chromium is not installed")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and those that need the machine in the same one."""
-    for item in items:
-        room = item.path.parent.name
-        group = "machine" if room in ALONE else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+class ByFile(LoadScopeScheduling):
+    """Keeps the tests of a file in one process, and those that need the machine in the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "machine" if Path(file).parent.name in ALONE else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """What chooses the process of a test where several run them."""
+    return ByFile(config, log)
