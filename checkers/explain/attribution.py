@@ -145,7 +145,12 @@ def explain(row: dict[str, Any], event: str, faults: pa.Table) -> Explanation | 
 def _unexplained(
     row: dict[str, Any], event: str, known: Sequence[dict[str, Any]]
 ) -> Explanation | None:
-    """Say that no fault was in force, and how long the last one had been healed."""
+    """Say that no fault was in force, and how long the last one had been healed.
+
+    ``None`` where another harness recorded the faults: nothing proves when theirs were in force,
+    and its history may tell no times.
+    """
+    known = [w for w in known if w["state"] != FaultState.RECORDED]
     if not known:
         return None
     over = [w for w in known if w["end_ns"] is not None and w["end_ns"] < row["since_ns"]]
@@ -153,8 +158,7 @@ def _unexplained(
         last = max(over, key=lambda w: (w["end_ns"], w["fault"]))
         who = _who(last["nodes"], last["roles"], last["target"], row.get("partition"))
         away_s = (row["since_ns"] - last["end_ns"]) / NS_PER_S
-        healed = "over" if last["state"] == FaultState.RECORDED else "proven healed"
-        why = f"the last, {last['kind']} of {who}, had been {healed} for {away_s:.3f} s"
+        why = f"the last, {last['kind']} of {who}, had been proven healed for {away_s:.3f} s"
     else:
         why = "none had begun by then"
     text = f"no fault was in force when it {_VERBS[event]} at {seconds(row['ack_ns'])}: {why}"

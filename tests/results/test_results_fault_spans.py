@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from checkers.explain.attribution import attribute, explain, windows
+from checkers.explain.attribution import ACKNOWLEDGED, attribute, explain, windows
 from harness.history.schema import FAULTS
 from harness.protocols.fault_spans import fault_spans
 from results.drawing.roles import DOWN, roles_over_time
@@ -69,10 +69,11 @@ def test_an_acknowledgement_while_a_fault_is_injected_is_during_it_in_words_and_
     None
 ):
     faults = pa.Table.from_pylist([WHOLE], schema=FAULTS)
-    lost = pa.table({"ack_ns": [3100 * MS], "read_ns": [8000 * MS], "partition": [0]})
+    at = {"since_ns": [3100 * MS], "ack_ns": [3100 * MS], "read_ns": [8000 * MS]}
+    lost = pa.table(at | {"partition": [0]})
 
     (window,) = windows(faults)
-    explained = explain(attribute(lost, faults).to_pylist()[0], "acknowledged")
+    explained = explain(attribute(lost, faults).to_pylist()[0], ACKNOWLEDGED, faults)
     events = pa.table({name: [] for name in ("kind", "node", "at_ns", "partition")})
     (lane,) = roles_over_time(events, [WHOLE], ["n1"], LAST_NS).nodes
 
