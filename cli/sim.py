@@ -19,12 +19,13 @@ from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger, sweep
+from harness.campaigns.markers import MustReach, load_must_reach, table
 from harness.campaigns.pool import Pool, in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.clock import substream
 from harness.errors import PlanError
-from harness.outcome import Outcome, exit_code
-from harness.plan.overrides import merged, said
+from harness.outcome import Outcome, exit_code, worst
+from harness.plan.overrides import PLUGINS, merged, said
 from harness.plan.plan import MAX_SEED, Plan, load
 from harness.text import inert
 from results.store.store import RunStore
@@ -98,6 +99,13 @@ FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"
     metavar="TIME",
     help="Begin no seed after that time: 90s, 30m, 8h.",
 )
+@click.option(
+    "--must-reach",
+    "must_reach_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Markers of the node, one a line, that the seeds must reach, or firedrill has failed.",
+)
 @runs_option
 @click.pass_obj
 def sim(
@@ -116,6 +124,7 @@ def sim(
     jobs: int | None,
     limit_s: float,
     budget_s: float | None,
+    must_reach_path: Path | None,
     store: RunStore,
 ) -> int:
     """Simulate PLAN (a TOML file; by default a short drill) under many seeds and judge each.
@@ -129,6 +138,8 @@ def sim(
     with naming_source(plan, given):
         plans = seed_plans(plan, given, workloads, range(first, first + seeds))
         _refuse_unrunnable(plans)
+    known = _markers_of(plans[0])
+    must_reach = load_must_reach(must_reach_path, known) if must_reach_path else None
     cells = [Cell(plan=plan, limit_s=limit_s) for plan in plans]
     path, code = store.root / RESULTS_FILE, code_digest()
     ledger = Ledger(path, code) if again else Ledger.read(path, code)
@@ -148,7 +159,10 @@ def sim(
         store.mend_latest()
     for line in totals(done, time.monotonic() - began_s):
         click.echo(line)
-    return _conclude(overall(done, max_unknown), store, interrupted=not finished)
+    outcome = overall(done, max_unknown)
+    if known and not _reached(done, known, must_reach):
+        outcome = worst((outcome, Outcome.HARNESS_ERROR))
+    return _conclude(outcome, store, interrupted=not finished)
 
 
 def seed_plans(
@@ -197,6 +211,34 @@ def _refuse_unrunnable(plans: Sequence[Plan]) -> None:
         build_workload(plan, build_system(plan))
     for plan in plans[:1]:
         build("none", {"seed": plan.seed, **plan.cluster.options}, Path())
+
+
+def _markers_of(plan: Plan) -> Mapping[str, str]:
+    """Return the markers of the system in ``plan`` with their places; empty for one without."""
+    if plan.system.name != PLUGINS["system"]:
+        return {}
+    from clusters.reference.marked import known_markers
+
+    return known_markers()
+
+
+def _reached(
+    done: Sequence[CellResult], known: Mapping[str, str], must_reach: MustReach | None
+) -> bool:
+    """Print which markers the seeds reached, and return whether those are that must be."""
+    runs = [result.stats.markers for result in done if result.judged]
+    for line in table(runs, known):
+        click.echo(line)
+    if must_reach is None:
+        return True
+    lacking = must_reach.lacking(runs)
+    if lacking is None:
+        few = f"{len(runs)} seeds are too few to ask for markers: {must_reach.seeds} would do"
+        click.echo(few)
+        return True
+    for marker in lacking:
+        click.echo(f"MUST BE REACHED, and was not: {marker} ({known[marker]})")
+    return not lacking
 
 
 def _given(faults: Sequence[str], bugs: Sequence[str], sets: Sequence[str]) -> dict[str, object]:

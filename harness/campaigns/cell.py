@@ -52,7 +52,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     ``ok``, ``fail`` and ``info`` count transactions. ``changes`` counts primaries that changed
     during the drive, ``open_changes`` those of them under open transactions on their partition;
     ``tried`` are the kinds of its faults, ``hits`` counts those proven effective by kind and role
-    of their target.
+    of their target; ``markers`` says how often each marker of the nodes was reached.
     """
 
     ok: int = 0
@@ -62,6 +62,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     open_changes: int = 0
     tried: tuple[str, ...] = ()
     hits: dict[str, dict[str, int]] = {}
+    markers: dict[str, int] = {}
     simulated_s: float = 0.0
 
     @property

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.campaigns.cell import RunStats
+from harness.campaigns.markers import read_markers
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
 from harness.history.records import EventKind
@@ -35,6 +36,7 @@ def run_stats(run: RunDirectory) -> RunStats:
         open_changes=under_load,
         tried=tuple(sorted({row["kind"] for row in faults})),
         hits=_hits(faults),
+        markers=read_markers(run),
         simulated_s=round(end_ns / NS_PER_S, 3),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import Timeline, live_by
 from clusters.providers.sim.network import Fabric, HostNetwork, true_loop
+from clusters.reference.node.markers import Counts, count_into
 from clusters.reference.node.runtime import Disk, Network, Rare, Runtime, never
 from harness.clock import NS_PER_S, substream
 from harness.errors import UsageError
@@ -135,12 +136,15 @@ class Process:
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._main: asyncio.Task[None] | None = None
 
-    def begin(self, body: Coroutine[Any, Any, None]) -> None:
-        """Run ``body``; every task made in it belongs to this process."""
+    def begin(self, body: Coroutine[Any, Any, None], markers: Counts) -> None:
+        """Run ``body``; every task made in it belongs to this process, and what it reaches is
+        counted in ``markers``.
+        """
         # Of its own: tasks that the program starts belong to it, those of the caller do not.
         context = contextvars.copy_context()
         context.run(_process.set, self)
         context.run(live_by, self._timeline)
+        context.run(count_into, markers)
         loop = asyncio.get_running_loop()
         self._main = loop.create_task(body, context=context)
         self._main.add_done_callback(self._exited)
@@ -199,6 +203,7 @@ class Machine:
         self._name, self._fabric, self._seed, self._rare = name, fabric, seed, rare
         self.platter = Platter(substream(seed, "sim-disk", name), name, fabric.trace)
         self.clocks = Clocks(substream(seed, "sim-clock", name).uniform(*UPTIME_S))
+        self.markers: Counts = {}  # reached by all processes here
         self._starts = 0
         self._process: Process | None = None
         self._frozen = self._lost = False
@@ -225,7 +230,7 @@ class Machine:
             clocks=self.clocks,
             rare=Chance(self._rare, substream(self._seed, "sim-rare", self._name, self._starts)),
         )
-        self._process.begin(body(program, runtime))
+        self._process.begin(body(program, runtime), self.markers)
 
     async def stop(self) -> None:
         """Let it end in order, and kill it past the limit; the disk keeps everything."""

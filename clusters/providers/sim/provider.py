@@ -30,6 +30,7 @@ from clusters.providers.sim.trace import Trace, describe, repeatable
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import POINTS, Runtime
 from clusters.reference.node.server import Node
+from harness.campaigns.markers import MARKERS_FILE, dumps
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessBug, MissingCapability, UsageError
 from harness.plan.plan import options as convert
@@ -264,8 +265,9 @@ class SimProvider:
         return True
 
     async def collect(self, node: str, into: Path) -> None:
-        """Write the node's log."""
+        """Write the node's log, and the markers that it reached."""
         _write(into, self._programs[node].log, self._logs.text(node))
+        _write(into, MARKERS_FILE, dumps(self._machines[node].markers))
 
     async def teardown(self) -> None:
         """End every program. Idempotent."""

@@ -8,6 +8,7 @@ import logging
 from clusters.reference.node import bugs, events
 from clusters.reference.node.composition import Components
 from clusters.reference.node.config import Config, check
+from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, Change
 from clusters.reference.node.placement.assignments import ZONE, assignments
 from clusters.reference.node.placement.lease_table import RENEW_S
@@ -43,6 +44,7 @@ class Node:
         try:
             await Life(await self.recover()).run()
         except DiskError as error:
+            reached("node ended by its disk")
             self._events.add(events.STORAGE_ERROR, str(error))
             raise
 
@@ -119,6 +121,7 @@ class Life:
             async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
                 await self._node.lease_manager.release_all(primaries)
         except TimeoutError:
+            reached("stopped before all was handed over")
             log.info("stopped before every partition was handed over")
 
     async def _run_groups(self) -> None:
@@ -172,6 +175,7 @@ class Life:
         """
         before, self._out_of_time = self._out_of_time, self._node.peers.out_of_time()
         if self._out_of_time is not None:
+            reached("node leads nothing for its clock")
             self._node.host.step_down()
             if before is None:
                 text = f"{self._config.node} leads nothing: {self._out_of_time}"

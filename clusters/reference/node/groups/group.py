@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import Chunk, Entry, Message, Raft, Ready, Role
 from clusters.reference.node.storage.identity import name_of
 from clusters.reference.node.storage.log_records import SnapshotFile, Update
@@ -187,4 +188,8 @@ class Group:
     def fail_waiters(self, code: str, text: str, chosen: Callable[[Waiter], bool]) -> None:
         """Answer the chosen waiters with an error."""
         for index in [i for i, waiter in self.waiters.items() if chosen(waiter)]:
+            if code == codes.COMMIT_TIMEOUT:
+                reached("no quorum in time")
+            else:
+                reached("proposal in doubt, its leader is gone")
             self.waiters.pop(index).done(Failed(code, text, self.leader))

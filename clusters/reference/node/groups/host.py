@@ -28,6 +28,7 @@ from clusters.reference.node.groups.group import (
     Waiter,
     Write,
 )
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import (
     ChangeRefused,
     Configuration,
@@ -158,6 +159,7 @@ class RaftHost:
         text = f"{self._node} stops {group.name}"
         group.fail_waiters(codes.LEADER_LOST, text, lambda _: True)
         if group.led_term is not None:
+            reached("group closed while led")
             group.machine.leadership_lost()
             self._events.add(
                 events.LEADER_LOST, text, partition=group.partition, term=group.led_term
@@ -187,6 +189,7 @@ class RaftHost:
         raft = group.raft
         if raft.stage is Stage.CATCHING_UP and raft.changing_to not in (None, members):
             raft.cancel_change()  # the member that was to come is gone again
+            reached("change of members cancelled")
         config = raft.configuration
         if frozenset(config.voters) == frozenset(members) and not config.learners:
             return
@@ -238,16 +241,19 @@ class RaftHost:
             return None
         if len(data) > MAX_ENTRY_BYTES:
             text = f"{group.name}: at most {MAX_ENTRY_BYTES} bytes an entry (got {len(data)})"
+            reached("proposal too large")
             done(Failed(codes.TOO_LARGE, text))
             return None
         # Refused while it is certainly not in the log: a refusal later would be in doubt.
         if len(group.waiters) >= MAX_PROPOSALS:
+            reached("too many proposals in a group")
             done(Failed(codes.OVERLOADED, f"{group.name}: {MAX_PROPOSALS} commits wait already"))
             return None
         try:
             term, index = group.raft.propose(data)
         except NotLeader as error:
             text = f"{self._node} does not lead {group.name}"
+            reached("proposal at a follower")
             leader = None if error.leader is None else name_of(error.leader)
             done(Failed(codes.NOT_LEADER, text, leader))
             return None
@@ -354,6 +360,7 @@ class RaftHost:
                 self._write_later(group, ready)
             # Writes end in order, so an empty one waits for those before it.
             elif group.unwritten and ready.send_durable:
+                reached("answer waits behind a write")
                 # It may speak of entries that an earlier Ready is still writing.
                 self._write_later(group, ready)
             else:
@@ -368,6 +375,7 @@ class RaftHost:
             # A follower may drop what no quorum had; the event lets a lost write be explained by
             # it.
             if first.index <= group.written_index:
+                reached("written entries replaced")
                 self._events.add(
                     events.LOG_TRUNCATED,
                     f"{group.name}: entries {first.index} to {group.written_index} replaced by "
@@ -378,6 +386,7 @@ class RaftHost:
             group.written_index = last.index
         cut = None
         if ready.installed is not None:
+            reached("log begins behind an installed snapshot")
             cut = Compaction(ready.installed, group.incoming, whole=True)
         hard_state = ready.hard_state
         if hard_state is not None and planted("vote-not-persisted"):
@@ -445,6 +454,7 @@ class RaftHost:
             return
         group.led_term = leads
         if led is not None:
+            reached("leadership lost")
             group.machine.leadership_lost()
             # The next leader decides what becomes of these entries: their outcome is in doubt.
             text = f"{self._node} leads {group.name} no more"

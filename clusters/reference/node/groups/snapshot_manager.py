@@ -15,6 +15,7 @@ import msgspec
 
 from clusters.reference.node.groups.group import ChunkQueue, Group, Restorable, SnapshotRestore
 from clusters.reference.node.groups.host import RaftHost
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import Chunk, Mark, Message
 from clusters.reference.node.runtime import Rare, never
 from clusters.reference.node.runtime.tasks import together
@@ -120,6 +121,7 @@ class SnapshotManager:
         saved = self._saved(group)
         limit = max(self._snapshot_bytes, saved.size_bytes if saved else 0)
         if group.fresh_bytes and self._rare("early-snapshot"):
+            reached("snapshot taken early")
             limit = 1
         # A follower that is half-way through a snapshot would have to begin again.
         return group.fresh_bytes >= limit and not group.raft.sending_snapshot
@@ -130,6 +132,7 @@ class SnapshotManager:
         base = raft.mark(applied - (applied - raft.base_index) // SLACK)
         group.fresh_bytes = 0
         saved = await self._files.write(group.name, mark, group.machine.snapshot())
+        reached("snapshot saved")
         before = self._saved(group)
         cut = Update(group.name, None, (), Compaction(base, saved))
         if self._host.groups.get(group.name) is not group:
@@ -137,6 +140,7 @@ class SnapshotManager:
             return
         await self._host.made_durable(cut)
         if self._saved(group) is not saved:  # another one was installed meanwhile
+            reached("snapshot installed while one was saved")
             await self._files.delete(saved.file)
             return
         raft.compacted(base.index, mark)
@@ -163,6 +167,7 @@ class SnapshotManager:
     async def _send_piece(self, group: Group, to: str, chunk: Chunk) -> None:
         saved = self._saved(group)
         if saved is None or saved.mark != chunk.mark:
+            reached("chunk asked of a snapshot that is gone")
             return  # a newer one is there; the core begins with it in its time
         data = await self._files.piece(saved, chunk.offset)
         last = chunk.offset + len(data) >= saved.size_bytes
@@ -173,6 +178,7 @@ class SnapshotManager:
         incoming = self._incoming.get(group.name)
         if incoming is None or incoming.mark != chunk.mark:
             if incoming is not None:
+                reached("received pieces dropped for another snapshot")
                 await self._files.delete(incoming.file)
             incoming = _Incoming(chunk.mark, self._files.new_file(group.name))
             self._incoming[group.name] = incoming
@@ -183,6 +189,7 @@ class SnapshotManager:
                 del self._incoming[group.name]
                 await self._install(group, chunk, incoming)
                 return
+        reached("snapshot received in pieces")
         group.raft.chunk_stored(chunk, incoming.size_bytes)
 
     async def _install(self, group: Group, chunk: Chunk, incoming: _Incoming) -> None:
@@ -197,11 +204,14 @@ class SnapshotManager:
             return
         closed = self._host.groups.get(group.name) is not group
         if closed or not group.raft.install(chunk):
+            reached("received snapshot not installed")
             await self._files.delete(saved.file)
             return
         # From here to the drain of the group nothing is awaited: log and state change together.
         restoring.done()
+        reached("snapshot installed")
         self._host.installed(group, saved)
         if before is not None:
+            reached("snapshot installed over an older one")
             await self._host.made_durable()
             await self._files.delete(before.file)

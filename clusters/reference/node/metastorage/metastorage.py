@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Entry
 
 METASTORAGE = "metastorage"  # the name of its raft group
@@ -229,6 +230,7 @@ class Metastorage:
         change; watches see each revision that they have not seen.
         """
         whole = _whole_decoder.decode(b"".join(chunks))
+        reached("metastorage restored from a snapshot")
         before, self._keys, self.revision = self._keys, whole.keys, whole.revision
         # A snapshot of an earlier version of the store has no history at all.
         self.compacted = whole.revision if whole.compacted is None else whole.compacted
@@ -296,6 +298,7 @@ class Metastorage:
             self._history.append(Change(revision=change.revision, entries=kept))
         # Every replica applies the same commands, so every one compacts the same.
         while len(self._history) > MAX_HISTORY:
+            reached("history of metastorage compacted")
             self.compacted = self._history.popleft().revision
 
     def _notify(self, change: Change) -> None:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import (
     Invoke,
     InvokeResult,
@@ -71,9 +72,11 @@ class MetastorageService:
     def _renew(self, body: Renew) -> InvokeReply | Failed:
         lease = decode_lease(body.lease)
         if not self._holds_lease(body.node, lease):
+            reached("renewal of an earlier start")
             return Failed(codes.LOST, f"another start of {body.node} has its lease")
         last = self._accepted.get(body.node)
         if last is not None and last.origin == lease.origin and last.number >= lease.number:
+            reached("renewal overtaken by a later one")
             return Failed(codes.LOST, f"a later renewal of {body.node} came before")
         self._accepted[body.node] = lease
         if not self._batch:

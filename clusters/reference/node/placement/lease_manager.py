@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from clusters.reference.node import events
+from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import Condition, Invoke, Operation
 from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, LeaseTable, encode
 from clusters.reference.node.runtime.tasks import Spawn, all_of
@@ -75,6 +76,8 @@ class LeaseManager:
                 else Condition(key, "revision", revision=seen.revision)
             )
             self._joining = True
+            if seen is not None:
+                reached("lease of an earlier start taken over")
             self._spawn(self._join(Invoke((condition,), (Operation(key, encode(lease)),))))
 
     async def _join(self, invoke: Invoke) -> None:
@@ -89,6 +92,7 @@ class LeaseManager:
         """
         mine = self._leases.mine(partition)
         if mine is not None and partition not in self._busy and not self._stopping:
+            reached("grant of a stopped replica released")
             self._begin(partition, self._write(partition, mine, released(mine)))
 
     def reconcile(self, primary: Primary, group: Raft) -> None:
@@ -103,11 +107,14 @@ class LeaseManager:
             return
         step: Awaitable[None] | None = None
         if not group.leading and mine is not None:
+            reached("grant released by a follower")
             step = self._write(partition, mine, released(mine))
         elif group.serving and (mine is None or mine.epoch <= primary.last_closed_epoch):
             primary.close()
             held = self._leases.grants.get(partition)
             if held is None or held.released or self._may_take(held):
+                if held is not None and held.node == self._node:
+                    reached("own grant of an earlier epoch taken again")
                 epoch = 1 if held is None else held.epoch + 1
                 step = self._write(partition, held, Grant(self._node, self._origin, epoch))
         elif group.serving and mine is not None and primary.epoch != mine.epoch:
@@ -166,12 +173,14 @@ class LeaseManager:
             else Condition(key, "value", value=encode(held))
         ]
         if held is not None and held.node != self._node:
+            reached("grant taken from another node")
             seen = self._leases.seen.get(held.node)
             if seen is not None:
                 self._leases.observe_predecessor(seen.lease)
             if not held.released and not self._leases.superseded(held.node, held.origin):
                 # The holder may have renewed meanwhile, and then still acts (``lease_table``).
                 lease = f"{LEASE}{held.node}"
+                reached("grant taken on condition of the last renewal")
                 conditions.append(
                     Condition(lease, "absent")
                     if seen is None

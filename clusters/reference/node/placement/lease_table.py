@@ -22,6 +22,7 @@ from collections.abc import Callable
 import msgspec
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import Change, Versioned
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 
@@ -162,6 +163,7 @@ class LeaseTable:
         if node != self._node:
             return
         if lease.origin != self._origin:
+            reached("ceiling of an earlier start observed")
             # An earlier start of ours may have promised up to there.
             self._clock.observe(lease.ceiling)
         elif lease.number in self._sent:
@@ -176,6 +178,7 @@ class LeaseTable:
         self._since_s[node] = self._monotonic_s()
         superseded = self._superseded.setdefault(node, {})
         if before is not None and origin not in superseded:
+            reached("start of a node superseded")
             superseded[before.lease.origin] = None
             while len(superseded) > MAX_STARTS:
                 del superseded[next(iter(superseded))]

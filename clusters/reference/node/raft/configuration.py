@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from clusters.reference.node import markers
 from clusters.reference.node.raft.settings import ChangeRefused
 
 replace = msgspec.structs.replace
@@ -240,9 +241,12 @@ class PeerChange:
             return simple(config, towards(config, self.voters, self.learners))
         strangers = [Change("learner", n) for n in new if n not in config.learners]
         if strangers:
+            markers.reached("new voter begins as a learner")
             return simple(config, strangers)
         if any(self._lags(match(n), last_index) for n in new):
+            markers.reached("new voter still catches up")
             return None
+        markers.reached("joint configuration is entered")
         return enter_joint(config, towards(config, self.voters, self.learners))
 
     def _lags(self, match_index: int, last_index: int) -> bool:

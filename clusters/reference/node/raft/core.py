@@ -11,6 +11,7 @@ import random
 from collections.abc import Sequence
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.configuration import (
     Configuration,
     PeerChange,
@@ -222,6 +223,7 @@ class Raft:
                 self._campaign(pre=True)
             return
         if not self._leadership.has_quorum(self._now):
+            reached("leader without its quorum steps down")
             # Thesis 6.2: a leader cut off from its quorum must not keep clients waiting.
             self._follow(self.term, leader=None)
         # At once, without a disk: heartbeats claim nothing that could be lost.
@@ -234,6 +236,7 @@ class Raft:
         """
         # The report may be older than an election: in another term it must not hold back a vote.
         if self._leadership is not None or (leader, term) != (self._leader, self.term):
+            reached("heartbeat for a leader that is not followed")
             return False
         self._leader_seen = self._now
         self._timer.extend(self._now)
@@ -341,6 +344,8 @@ class Raft:
             return False
         wanted = not self._has(chunk.mark)
         if wanted:
+            if self._log.last_index > chunk.mark.index:
+                reached("snapshot installed over a longer log")
             self._log.reset(chunk.mark)
             self._snapshot = self._installed = chunk.mark
             # Only committed entries are in a snapshot, so all it covers is committed here too.
@@ -456,6 +461,7 @@ class Raft:
         """Act on ``election`` if its votes decide it."""
         result = election.result(self._log.configuration)
         if result is Vote.LOST:
+            reached("election lost")
             self._follow(self.term, leader=None)
         elif result is Vote.WON and election.pre:
             self._campaign(pre=False)
@@ -475,6 +481,7 @@ class Raft:
     def _vote_requested(self, request: VoteRequest) -> None:
         follows_another = self._now - self._leader_seen < self._config.election_ticks
         if request.term > self.term and (self._leadership or follows_another):
+            reached("vote refused while a leader lives")
             # Thesis 4.2.3: while a leader is alive no member may depose it, and its lease holds.
             self._answer_vote(request, granted=False)
             return
@@ -493,6 +500,7 @@ class Raft:
         free = self._hard.vote in (None, request.sender) and self._leader is None
         granted = request.term == self.term and free and up_to_date
         if granted:
+            reached("vote granted")
             self._set_hard(self.term, request.sender)
             self._timer.restart(self._now)
         self._answer_vote(request, granted=granted)
@@ -519,6 +527,7 @@ class Raft:
 
     def _append_requested(self, message: Append) -> None:
         if message.term < self.term:
+            reached("append of a past term refused")
             # The answer's term deposes a leader of the past, or frees one that a member with a
             # higher term would otherwise never obey.
             self._answer_append(message, refused=True, index=message.previous_index, hint=0)
@@ -532,6 +541,7 @@ class Raft:
         unchecked = planted("term-not-checked") and previous <= self._log.last_index
         matches = unchecked or self._log.term(previous) == message.previous_term
         if previous >= base and not matches:
+            reached("append refused, the entry before it is missing")
             self._answer_append(message, refused=True, index=previous, hint=self._hint(previous))
             return
         # Entries cut off here were committed, so they match every leader's.
@@ -594,12 +604,14 @@ class Raft:
 
     def _chunk_received(self, chunk: Chunk) -> None:
         if chunk.term < self.term:
+            reached("chunk of a past term refused")
             self._answer_append(chunk, refused=True, index=chunk.mark.index, hint=0)
             return
         self._follow(chunk.term, leader=chunk.sender)
         self._leader_seen = self._now
         # A chunk that comes again after its install, or for what appends brought meanwhile.
         if self._has(chunk.mark):
+            reached("chunk of a snapshot that is not needed")
             self._answer_chunk(chunk)
         else:
             self._chunks.append(chunk)
@@ -633,11 +645,13 @@ class Raft:
         if self._log.term(self._commit) != self.term:
             return
         if config.joint:
+            reached("joint configuration is left")
             self._reconfigure(leave_joint(config))
         elif not config.decides(self._config.node):
             # Raft 6: it has led its group up to the end of a configuration without itself.
             self._follow(self.term, leader=None)
         elif self._change is not None and self._change.reached(config):
+            reached("change of members reached")
             self._change = None
         elif self._change is not None:
             following = self._change.step(config, leads.match, self._log.last_index)

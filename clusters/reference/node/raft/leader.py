@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from clusters.reference.node import markers
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.raft.configuration import reached
 from clusters.reference.node.raft.raft_log import Log
@@ -35,6 +36,7 @@ class Transfer:
     def answered(self, offset: int) -> None:
         """The follower has the bytes before ``offset``: fewer than before if it lost them."""
         if offset != self.offset:
+            markers.reached("chunk of a snapshot stored by the follower")
             self.offset, self.sent_tick = offset, None
 
 
@@ -109,6 +111,7 @@ class Progress:
         """The follower has no such entry at ``previous_index``; go back to ``hint_index``."""
         # An honest log never shrinks below what it acknowledged.
         if hint_index < self.match_index:
+            markers.reached("follower lacks what it had acknowledged")
             self.lost += 1  # once it may be late: said before what was accepted since
         # Of a pipeline only the first refusal counts; those of the messages behind it are stale.
         stale = (
@@ -131,6 +134,9 @@ class Progress:
         """
         # A newer snapshot starts over: bytes of two snapshots don't fit together.
         if self.transfer is None or self.transfer.mark.index < mark.index:
+            if self.transfer is not None:
+                markers.reached("transfer begins anew with a newer snapshot")
+            markers.reached("follower needs a snapshot")
             self.transfer = Transfer(mark)
             self.probing, self.waiting = True, False
             self.inflight.clear()
@@ -288,6 +294,7 @@ class Leadership:
         progress = self._peers.get(name)
         if progress is not None:
             progress.is_acking = progress.paired = False
+            markers.reached("follower unpaired")
 
     def followers_with_lost_log(self) -> tuple[str, ...]:
         """Followers that have lost entries that they had acknowledged: until they are wiped they

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import configuration
 from clusters.reference.node.raft.configuration import Configuration
 from clusters.reference.node.raft.settings import InvariantBroken
@@ -114,6 +115,7 @@ class Log:
             # One entry may be larger than the limit by itself; without it replication would stand
             # still.
             if found and size > max_bytes:
+                reached("append cut at its bytes")
                 break
             found.append(entry)
         return tuple(found)
@@ -149,6 +151,7 @@ class Log:
             return
 
     def _truncate(self, entry: Entry, commit_index: int) -> None:
+        reached("follower replaces entries by those of a leader")
         # Such a conflict means that raft's safety is lost already: better to stop than to go on.
         if entry.index <= commit_index:
             raise InvariantBroken(
@@ -160,6 +163,7 @@ class Log:
         # A configuration counts as soon as it is in the log, so it goes with its entry (thesis
         # 4.1).
         while self._configs[-1][0] > keep:
+            reached("configuration goes with its truncated entry")
             self._configs.pop()
         # Writes of the truncated entries may still be under way: see ``_Batch``.
         self._handed, self._durable = min(self._handed, keep), min(self._durable, keep)

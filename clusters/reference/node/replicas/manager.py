@@ -7,6 +7,7 @@ import asyncio
 from clusters.reference.node import events
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
+from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.assignments import Assignment
 from clusters.reference.node.placement.lease_table import LeaseTable
 from clusters.reference.node.replicas.replica import (
@@ -68,6 +69,7 @@ class ReplicaManager:
         which takes time.
         """
         if number in self.stopped:
+            reached("stopped replica assigned again")
             self._tasks.spawn(self._start_again(number, assignment))
         else:
             self._start(number, assignment)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Append, Chunk, Message
 from clusters.reference.node.rpc.heartbeats import Sender
 from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, never
@@ -81,6 +82,7 @@ class Link:
         ``PEER_LOST``: it was, and its outcome is unknown.
         """
         if len(self._open) >= MAX_REQUESTS:
+            reached("too many requests on a link")
             return Failed(codes.OVERLOADED, f"{MAX_REQUESTS} requests to {self.peer} wait already")
         self._next_id += 1
         number = self._next_id
@@ -89,6 +91,7 @@ class Link:
         except FrameError as error:
             return Failed(codes.TOO_LARGE, f"a request to {self.peer}: {error}")
         if not sent:
+            reached("request without a link")
             return Failed(codes.UNREACHABLE, f"no connection to {self.peer}")
         future: asyncio.Future[PeerAnswer | None] = asyncio.get_running_loop().create_future()
         self._open[number] = future
@@ -98,6 +101,7 @@ class Link:
         finally:
             self._open.pop(number, None)
         if answer is None:
+            reached("question to a peer not answered in time")
             return Failed(codes.PEER_LOST, f"{self.peer} did not answer within {limit_s:g} s")
         return answer
 
@@ -111,6 +115,7 @@ class Link:
         """Resolve the request that ``reply`` answers; a late one is dropped."""
         body = reply.body
         if not self._clock.receive(reply.ts):
+            reached("answer refused for its clock")
             body = Failed(codes.PEER_LOST, f"{self.peer}: its clock is too far ahead to follow")
         future = self._open.pop(reply.id, None)
         if future is not None and not future.done():

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeGuard
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Message
 from clusters.reference.node.rpc.heartbeats import Receiver
 from clusters.reference.node.rpc.link import Link, Links
@@ -159,8 +160,10 @@ class Peers:
         up = [link for link in self.links.values() if link.connection is not None]
         refusing = [link.peer for link in up if link.refuses_clock]
         if refusing and 1 + len(up) - len(refusing) < majority:
+            reached("node ahead of most others")
             return f"its clock is over {MAX_AHEAD_S:g} s ahead of {', '.join(refusing)}"
         if len(self._ahead) >= majority:
+            reached("node behind most others")
             return f"its clock is over {MAX_AHEAD_S:g} s behind {', '.join(self._ahead)}"
         return None
 
@@ -216,9 +219,11 @@ class Peers:
         followed = self._clock.receive(ts)
         if followed:
             if peer in self._ahead:
+                reached("clock of a peer followed again")
                 del self._ahead[peer]
                 log.warning("the clock of %s can be followed again", peer)
         elif peer not in self._ahead:
+            reached("clock of a peer too far ahead")
             self._ahead[peer] = None
             text = "the clock of %s is more than %g s ahead: its requests and answers are refused"
             log.warning(text, peer, MAX_AHEAD_S)
@@ -252,6 +257,7 @@ class Peers:
             self._router.request(frame.body, reply)
         else:
             text = f"the clock of {connection.peer} is more than {MAX_AHEAD_S:g} s ahead"
+            reached("request refused for its clock")
             reply(Failed(codes.CLOCK_DRIFT, text))
 
     async def _keep(self, link: Link) -> None:
@@ -308,6 +314,7 @@ class Peers:
         claims, refused = link.sender.answered(answer)
         self._groups.node_acked(link.member, answer.tick, claims)
         if refused:
+            reached("claim refused by a follower")
             self._groups.unpair(link.member, refused)
 
     async def _watch(self) -> None:
@@ -320,6 +327,7 @@ class Peers:
                 if link.pinged_s <= now_s - PING_EVERY_S:
                     link.ping(self._bootstrap.founders)
                 if link.connection is not None and link.heard_s < since_s:
+                    reached("link dropped after silence")
                     link.down(f"silent for {SILENCE_S:g} s")
             for connection in [c for c, heard_s in self._accepted.items() if heard_s < since_s]:
                 connection.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.rpc.link import Link
 from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.tx.primary import Primary
@@ -92,6 +93,7 @@ class RequestRouter:
         if isinstance(body, Renew | MetaInvoke):
             return None
         if len(self._tasks) >= MAX_IN_FLIGHT:
+            reached("too many requests in flight")
             return Failed(codes.OVERLOADED, f"{self._node}: {MAX_IN_FLIGHT} requests wait already")
         replica = self._replicas.get(body.partition)
         return None if replica is None else replica.primary.try_fast_path(body)
@@ -109,6 +111,7 @@ class RequestRouter:
             replica = self._replicas.get(body.partition)
             if replica is None:
                 text = f"{self._node} has no replica of partition {body.partition}"
+                reached("request for a partition without a replica here")
                 return Failed(codes.NOT_PRIMARY, text)
             return await replica.primary.serve(body)
         except Exception as error:

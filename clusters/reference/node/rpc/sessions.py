@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.runtime import Connection
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot
@@ -187,6 +188,7 @@ class _Session:
             self._untold = None
             return ClientReply(request.id, reply)
         if isinstance(reply, Failed) and self._untold is None:
+            reached("blind put failed")
             self._untold = _before_commit(reply)
         return None
 

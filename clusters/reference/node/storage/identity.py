@@ -14,6 +14,7 @@ import random
 import msgspec
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.runtime import Disk, DiskError
 
 FILE = "identity.json"
@@ -36,6 +37,7 @@ async def load(disk: Disk, node: str, rng: random.Random) -> Identity:
         drawn = 0 if planted("wiped-node-votes") else rng.getrandbits(64)
         identity = Identity(node=node, incarnation=f"{drawn:016x}")
         await save(disk, identity)
+        reached("new life of a directory")
         return identity
     try:
         identity = msgspec.json.decode(data, type=Identity)

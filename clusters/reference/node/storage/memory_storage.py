@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.wire.messages import Version
 
 ABSENT = Version(None, 0)
@@ -39,7 +40,9 @@ class MemoryStorage:
             return newest
         for version in reversed(self._older.get(key, ())):
             if version.ts <= ts:
+                reached("older version read")
                 return version
+        reached("key read before its first version")
         return ABSENT
 
     def all_of(self, key: bytes) -> tuple[Version, ...]:
@@ -58,6 +61,7 @@ class MemoryStorage:
     def collect(self, horizon: int) -> None:
         """Drop every version that no snapshot at ``horizon`` or later can see."""
         while self._superseded and self._superseded[0][0] <= horizon:
+            reached("version collected")
             _, key = self._superseded.popleft()
             older = self._older[key]
             del older[0]

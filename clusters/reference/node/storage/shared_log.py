@@ -14,6 +14,7 @@ from itertools import islice
 
 import msgspec
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Entry, HardState, Mark
 from clusters.reference.node.runtime import Disk
 from clusters.reference.node.storage.log_records import (
@@ -91,6 +92,7 @@ class GroupState:
         first = entries[0].index
         # A new leader's entries replace all from their first one on (Raft 5.3).
         while self.entries and self.entries[-1].index >= first:
+            reached("logged entries replaced")
             self.live_bytes -= size_of(self.entries.pop())
         while self._runs and self._runs[-1][0] >= first:
             self._runs.pop()
@@ -140,8 +142,11 @@ class Parts:
             self._open.pop(update.group, None)
             return update, segment
         if update.part == 1:
+            reached("update written in parts")
             self._open[update.group] = segment, []
         first, parts = self._open.get(update.group, (segment, []))
+        if first != segment:
+            reached("parts of an update in several segments")
         if update.part == len(parts) + 1:
             parts.append(update)
         if len(parts) < update.parts:
@@ -215,6 +220,7 @@ class SharedLog:
     async def _append(self, commit: tuple[Update, ...]) -> None:
         if self._sizes.get(self._number, 0) >= SEGMENT_BYTES:
             self._number += 1
+            reached("segment of the log closed")
             self._may_give_up = True
         size = self._sizes.get(self._number, 0)
         # In one write with the first record, so that no crash leaves a segment without content.
@@ -239,8 +245,10 @@ class SharedLog:
                 # more.
                 if self.size_bytes <= MAX_WASTE * (self.live_bytes + SEGMENT_BYTES):
                     return
+                reached("live state written again to free a segment")
                 for commit in _commits([self.groups[group].whole(group) for group in pinned]):
                     await self._append(commit)
+            reached("segment of the log deleted")
             await self._disk.delete(segment_name(oldest))
             del self._sizes[oldest]
 
@@ -262,6 +270,7 @@ class SharedLog:
         for commit in found.commits:
             self._take(commit)
         if found.torn is not None:
+            reached("torn tail cut")
             self.torn = TornTail(
                 file=name, offset=found.end, cut_bytes=len(data) - found.end, reason=found.torn
             )
@@ -293,6 +302,7 @@ def _commits(updates: Sequence[Update]) -> Iterator[tuple[Update, ...]]:
             size += sum(map(size_of, piece.entries))
             if size >= COMMIT_BYTES:
                 yield tuple(part)
+                reached("group commit in several records")
                 part, size = [], 0
     if part:
         yield tuple(part)

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import AsyncIterator, Collection, Iterable
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.types import Mark
 from clusters.reference.node.runtime import Disk
 from clusters.reference.node.storage.log_records import CorruptLog, SnapshotFile
@@ -33,6 +34,7 @@ class SnapshotFiles:
             if name.startswith(PREFIX):
                 self._number = max(self._number, int(name.split("-")[1]))
                 if name not in live:
+                    reached("snapshot file of no use swept")
                     await self._disk.delete(name)
 
     def new_file(self, group: str) -> str:

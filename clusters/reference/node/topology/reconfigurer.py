@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from clusters.reference.node import events
 from clusters.reference.node.groups.group import Group
 from clusters.reference.node.groups.host import RaftHost
+from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import METASTORAGE, encode_invoke
 from clusters.reference.node.placement.assignments import Assignment, reassigned
 from clusters.reference.node.replicas.manager import ReplicaManager
@@ -72,6 +73,7 @@ class Reconfigurer:
         """
         for member in group.raft.followers_with_lost_log():
             if (group.name, member) not in self._reported:
+                reached("lost log reported")
                 self._reported[group.name, member] = None
                 text = f"{name_of(member)} has lost entries of {group.name} that it had: wipe it"
                 self._events.add(

@@ -27,6 +27,7 @@ import asyncio
 from collections.abc import Iterable
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import all_of
@@ -87,6 +88,7 @@ class Transaction:
         self._limits.count_key(key)
         # Writes stay here until commit, so no primary could answer this.
         if key in self._writes and not planted("own-write-unseen"):
+            reached("transaction reads its own write")
             return self._writes[key]
         if key not in self._reads:
             self._reads[key] = await self._lock(key, exclusive=for_update, read=True)
@@ -134,6 +136,7 @@ class Transaction:
             return answer.ts
         failed = _failed(answer)
         if failed.code in codes.DEFINITE:
+            reached("home certainly did not commit")
             # ``rollback`` may now tell the participants: home has decided against it, or never
             # will.
             self._tokens = tokens
@@ -203,6 +206,7 @@ class Transaction:
                 failed = _failed(answer)
                 if failed.code in codes.CONFLICTS:
                     raise TxError(failed)
+                reached("not prepared everywhere")
                 raise error(codes.ABORTED, f"{text}: {failed.code}: {failed.message}")
 
     async def _lock(self, key: bytes, *, exclusive: bool, read: bool) -> bytes | None:
@@ -254,10 +258,12 @@ async def one_shot(
     if len(where) == 1:
         body = Execute(where[0], txn, steps, limits.left_ms())
         timeout_s = min(ROUTING_TIMEOUT_S, limits.left_s())
+        reached("one-shot of one partition")
         answer = await primaries.ask(where[0], body, timeout_s, limits.left_s())
         if not isinstance(answer, ExecuteReply):
             raise TxError(_failed(answer))
         return answer
+    reached("one-shot of several partitions")
     tx = Transaction(
         txn=txn, limit_s=limit_s, partitions=partitions, primaries=primaries, clock=clock
     )
@@ -285,6 +291,7 @@ async def _take_steps(tx: Transaction, steps: tuple[Step, ...]) -> tuple[bytes |
     except TxError as stopped:
         # In doubt is only a commit; before it nothing can have happened.
         if stopped.failed.code == codes.PEER_LOST:
+            reached("one-shot broken off before its commit")
             raise error(codes.ABORTED, f"before its commit: {stopped}") from stopped
         raise
     return tuple(values)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.lease_table import DRIFT, LEASE_S, LeaseTable
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 from clusters.reference.node.runtime.tasks import Spawn
@@ -56,6 +57,7 @@ class Finisher:
         for txn in list(primary.partition.prepared):
             tx = primary.transactions.get(txn)
             if tx is not None and (self._overdue(tx) or self._coordinator_dead(tx)):
+                reached("prepared transaction without an outcome")
                 self._recoveries.start(txn)
         self._forget()
 
@@ -83,6 +85,7 @@ class Finisher:
         if planted("in-doubt-aborted"):
             answer = ResolveReply(0)
         if isinstance(answer, ResolveReply):
+            reached("prepared transaction finished by its participant")
             self._primary.counters["recovered"] += 1
             await self._primary.serve(Finish(self._primary.number, txn, answer.ts))
 
@@ -94,6 +97,8 @@ class Finisher:
         if self._forget_in_flight or not (finished or old):
             return
         self._forget_in_flight = True
+        if old:
+            reached("horizon of outcomes moved")
         command = commands.Forget(self._primary.epoch, tuple(finished), horizon if old else 0)
         self._spawn(self._propose_forget(command))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import Failed, Lock, PrimaryBody, ReadAt, TxnId
 
@@ -53,6 +54,7 @@ class Limits:
         """Seconds left. Raises ``TxError`` where there are none."""
         left_s = self._deadline_s - self._now_s()
         if left_s <= 0:
+            reached("transaction past its deadline")
             raise error(codes.EXPIRED, f"{self.txn} is over its deadline")
         return left_s
 

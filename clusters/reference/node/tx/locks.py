@@ -13,6 +13,7 @@ import enum
 from collections.abc import Iterator
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.wire.messages import TxnId
 
 
@@ -54,6 +55,8 @@ class LockTable:
         held = lock.holders.get(txn)
         if held is not None and (held or not exclusive):
             return Answer.GRANTED
+        if held is not None:
+            reached("shared lock to be made exclusive")
         upgrades = held is not None and planted("upgrade-unchecked")
         if upgrades or self._grantable(lock, txn, exclusive):
             self._grant(lock, key, txn, exclusive)
@@ -64,6 +67,8 @@ class LockTable:
                 self._tidy(key, lock)
                 return Answer.DIED
         younger = sum(waiter > txn for waiter, _ in lock.queue)
+        if lock.queue:
+            reached("several wait for a lock")
         lock.queue.insert(younger, (txn, exclusive))
         self._waiting[txn] = key
         return Answer.WAITING
@@ -173,6 +178,7 @@ class LockTable:
                 del self._waiting[txn]
                 self._grant(lock, key, txn, exclusive)
                 granted.append(txn)
+                reached("waiter granted a lock")
         self._tidy(key, lock)
         return granted
 

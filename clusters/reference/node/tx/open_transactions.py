@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.runtime.tasks import settle, within
 from clusters.reference.node.wire.messages import TxnId
 
@@ -112,6 +113,7 @@ class OpenTransactions:
     def add(self, txn: TxnId, limit_s: float, *, forced: bool = False) -> OpenTransaction | None:
         """Open ``txn``; ``None`` at ``MAX_OPEN_TRANSACTIONS``, unless it is ``forced``."""
         if len(self._transactions) >= MAX_OPEN_TRANSACTIONS and not forced:
+            reached("too many open transactions")
             return None
         self._number += 1
         now_s = asyncio.get_running_loop().time()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.runtime.tasks import Spawn, all_of
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary_client import PrimaryClient
@@ -67,3 +68,5 @@ class OutcomeSender:
         )
         if all(isinstance(answer, Ack) for answer in answers):
             self.finished[txn] = None
+        else:
+            reached("outcome not told to every participant")

@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.raft.settings import InvariantBroken
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.hybrid_clock import span
@@ -137,6 +138,7 @@ class Partition:
         if isinstance(command, Takeover):
             return self._take_over(command)
         if command.epoch != self.epoch:
+            reached("command of a past epoch")
             if isinstance(command, Commit | Prepare):
                 self._ended.append(command.txn)
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch} ended, it is {self.epoch}")
@@ -209,6 +211,7 @@ class Partition:
     def _take_over(self, command: Takeover) -> Ack | Failed:
         # A takeover that was proposed twice, or one that a later one overtook in the log.
         if command.epoch <= self.epoch:
+            reached("takeover of a past epoch")
             return Failed(codes.NOT_PRIMARY, f"epoch {command.epoch}, it is {self.epoch} already")
         self.epoch = command.epoch
         if planted("prepared-forgotten"):
@@ -226,6 +229,7 @@ class Partition:
                 self.outcomes[txn] = Outcome(command.ts, command.participants)
         self._ended.append(txn)
         if decided is not None and not decided.ts:
+            reached("commit after its abort")
             return Failed(
                 codes.ABORTED, f"{txn}: coordinator lease expired; aborted by a participant"
             )
@@ -235,6 +239,7 @@ class Partition:
     def _abort(self, txn: TxnId) -> ResolveReply:
         decided = self.outcome(txn)
         if decided is None:
+            reached("abort recorded as an outcome")
             # An entry of its own: a commit that comes later in the log must find that it is too
             # late.
             self.outcomes[txn] = Outcome(0)
@@ -246,7 +251,9 @@ class Partition:
     def _finish(self, command: Finish) -> Ack:
         # Sent until answered, so it may come twice: the second finds nothing to do.
         prepared = self.prepared.pop(command.txn, None)
-        if prepared is not None:
+        if prepared is None:
+            reached("finished a second time")
+        else:
             if command.ts:
                 own_time = planted("finished-at-own-time")
                 self._install(prepared.writes, self.max_ts + 1 if own_time else command.ts)
@@ -262,6 +269,7 @@ class Partition:
         self.horizon = max(self.horizon, command.horizon)
         # What is not known and below the horizon counts as aborted, so these need no row.
         for txn in [t for t, o in self.outcomes.items() if not o.ts and t.ts <= self.horizon]:
+            reached("outcome of an abort forgotten")
             del self.outcomes[txn]
         return Ack()
 
@@ -306,6 +314,10 @@ class SnapshotRestore:
         partition.max_ts, partition.written_ts = head.max_ts, head.written_ts
         partition.prepared = {command.txn: command for command in head.prepared}
         partition.outcomes = dict(head.outcomes)
+        if head.prepared:
+            reached("snapshot brings a prepared transaction")
+        if head.outcomes:
+            reached("snapshot brings an outcome")
 
 
 def _parts(head: _Head, rows: Iterator[tuple[bytes, tuple[Version, ...]]]) -> Iterator[bytes]:
@@ -316,6 +328,7 @@ def _parts(head: _Head, rows: Iterator[tuple[bytes, tuple[Version, ...]]]) -> It
         part.append((key, versions))
         size += len(key) + sum(VERSION_BYTES + len(v.value or b"") for v in versions)
         if size >= CHUNK_BYTES:
+            reached("snapshot of a partition in several chunks")
             yield _encode(part)
             part, size = [], 0
     if part:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from clusters.reference.node.bugs import planted
+from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.lease_table import LeaseTable
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx import commands
@@ -88,7 +89,8 @@ class Promises:
         now_s = asyncio.get_running_loop().time
         give_up_s = now_s() + CEILING_WAIT_S
         # The ceiling rises only with a renewal, which has no event to wait for and comes soon.
-        while ts > self._leases.ceiling and now_s() < give_up_s:  # noqa: ASYNC110 (two ends)
+        while ts > self._leases.ceiling and now_s() < give_up_s:
+            reached("promise waits for the ceiling of the lease")
             await asyncio.sleep(CEILING_POLL_S)
         return ts <= self._leases.ceiling
 
@@ -144,6 +146,7 @@ class Primary:
         floor = max(self.clock.now(), self.partition.max_ts)
         done = await self.propose(commands.Takeover(epoch, floor), INTERNAL_TIMEOUT_S)
         if not isinstance(done, Ack) or not self._replication.serving:
+            reached("takeover failed")
             self.last_closed_epoch = epoch  # it may have been applied: it can't be opened again
             return False
         self.clock.observe(self.partition.max_ts)
@@ -154,12 +157,14 @@ class Primary:
         if not planted("locks-not-rebuilt"):
             # The log is the only witness: a prepared transaction must find its locks whoever leads.
             for prepared in self.partition.prepared.values():
+                reached("prepared transaction found at a takeover")
                 self._restore(prepared)
         return True
 
     def close(self) -> None:
         """Stop being primary: every request that waits here is refused, every lock is gone."""
         if self.epoch:
+            reached("primary closed")
             self.last_closed_epoch, self.epoch = self.epoch, 0
             self.locks = LockTable()
             self.transactions.clear()
@@ -225,6 +230,7 @@ class Primary:
             return tx
         # Its locks may have gone while it waited: then another may have written what it read.
         if not await self.promised(body.ts) or tx.over:
+            reached("reads not valid any more")
             return Failed(codes.LOST, f"{body.txn}: the lease ended before its reads were valid")
         self.drop(body.txn)
         return Ack()
@@ -277,6 +283,7 @@ class Primary:
         txn, limit_s = tx.txn, tx.deadline_s - _now_s()
         if limit_s <= 0:
             self.drop(txn)
+            reached("commit past its deadline")
             return Failed(codes.EXPIRED, f"{txn} is over its deadline")
         self.clock.observe(ts)
         tx.propose(self.clock.now())
@@ -291,6 +298,7 @@ class Primary:
                 # Before the answer: participants hold locks until they are told.
                 self._outcomes.send(txn)
             if not self.serving:
+                reached("lease ended before the answer")
                 return Failed(codes.LEASE_LOST, f"{txn}: the lease ended before the answer")
         return done
 
@@ -306,6 +314,7 @@ class Primary:
             self.clock.observe(body.ts)
             command = commands.Finish(self.epoch, body.txn, body.ts)
             if tx is None or not (tx.awaited or self.locks.waited_for(body.txn)):
+                reached("finish delayed for a batch")
                 # No transaction waits for these locks: the entry may share its sync with the next.
                 await self.lazy.wait_for_batch()
             done = await self._replication.propose(command, INTERNAL_TIMEOUT_S)
@@ -337,6 +346,7 @@ class Primary:
             self.drop(body.txn)
             return failed
         if not writes:
+            reached("one-shot that only reads")
             ts = self.clock.now()
             # Reads need no entry of the log, but the same proof that this was still the primary.
             promised = await self.promised(ts) and not tx.over
@@ -354,10 +364,12 @@ class Primary:
         """
         tx = self.transactions.get(body.txn)
         if tx is not None and tx.waits:
+            reached("outcome asked while the commit waits for a lock")
             # To abort it now would fail a commit that is only queueing.
             await tx.ended(LOCK_TIMEOUT_S)
         outcome = self.partition.outcome(body.txn)
         if outcome is None:
+            reached("transaction in doubt aborted at home")
             # Through the log: a commit that is under way there and this abort are decided by order.
             command = commands.Abort(self.epoch, body.txn)
             done = await self.propose(command, INTERNAL_TIMEOUT_S)
@@ -375,10 +387,13 @@ class Primary:
         # of two nodes differ.
         fresh_s = _now_s() - STALENESS_S - body.age_ms / 1000
         if body.ts < self.promises.fresh(fresh_s):
+            reached("snapshot too old")
             return Failed(codes.SNAPSHOT_TOO_OLD, f"the snapshot is over {STALENESS_S:g} s old")
         if not await self.promised(body.ts):
             if not self.serving:
+                reached("lease ended before a promise to a snapshot")
                 return self.refusal()
+            reached("snapshot ahead of the lease")
             return Failed(codes.CLOCK_DRIFT, "the snapshot is ahead of this node's lease")
         give_up_s = _now_s() + min(OUTCOME_TIMEOUT_S, body.limit_ms / 1000)
         # One after the other may come to hold the lock: each may still commit below the snapshot.
@@ -390,10 +405,13 @@ class Primary:
             if planted("pending-ignored"):
                 break
             self.lazy.flush()
+            reached("snapshot waits for a commit under way")
             if not await tx.ended(give_up_s - _now_s()):
+                reached("snapshot gave up a commit under way")
                 return Failed(codes.SNAPSHOT_BUSY, f"the outcome of {writer} is not known yet")
             late = self.partition.versions.newest(body.key).ts > body.ts
             if late and tx.durable_s < fresh_s:
+                reached("snapshot waited for a commit that may be old")
                 # It may have been acknowledged, at home, before the snapshot had to see it.
                 text = f"{writer} may be over {STALENESS_S:g} s old"
                 return Failed(codes.SNAPSHOT_TOO_OLD, text)
@@ -401,6 +419,7 @@ class Primary:
             return self.refusal()
         # Asked last: while this waited, versions may have been collected.
         if body.ts < self.partition.readable_from:
+            reached("versions of a snapshot collected")
             return Failed(codes.SNAPSHOT_TOO_OLD, "versions of that time may be gone")
         self.counters["snapshots"] += 1
         if planted("snapshot-reads-newest"):
@@ -421,6 +440,7 @@ class Primary:
         # A token of a former hold proves that its locks were given to others since.
         shown = 0 if planted("lost-hold-ignored") else token.number
         if shown and (tx is None or tx.proposed or token != LockToken(self.epoch, tx.number)):
+            reached("locks lost")
             return Failed(codes.LOST, f"{txn} has lost its locks in partition {self.number}")
         if tx is None:
             tx = self.transactions.add(txn, limit_ms / 1000)
@@ -438,9 +458,11 @@ class Primary:
             # Anything may have happened in between: epoch, locks, even another request of its own.
             granted = await tx.wait(min(limit_s, tx.deadline_s - _now_s()))
             if tx.over or not self.serving or tx.asked != request:
+                reached("locks lost while it waited")
                 return Failed(codes.LOST, f"{tx.txn} has lost its locks while it waited")
             if not granted:
                 self._grant(self.locks.withdraw(tx.txn))
+                reached("lock not free in time")
                 self.counters["lock-timeouts"] += 1
                 if planted("lock-timeout-ignored"):
                     return None
@@ -459,6 +481,7 @@ class Primary:
         return answer
 
     def _died(self, key: bytes) -> Failed:
+        reached("transaction died for an older one")
         self.counters["died"] += 1
         return Failed(codes.CONFLICT, f"key {key.hex()} is locked by an older transaction")
 
@@ -491,6 +514,7 @@ class Primary:
         failed = done if isinstance(done, Failed) else self.refusal()
         # Only then is it certain that no entry of it can still be applied.
         if failed.code in codes.NOT_PROPOSED:
+            reached("command certainly not proposed")
             self.drop(txn)
         elif planted("doubt-called-abort"):
             return Failed(codes.ABORTED, failed.message)
@@ -498,6 +522,8 @@ class Primary:
 
     def refusal(self) -> Failed:
         """Why this primary may not act now."""
+        if self.open:
+            reached("primary refuses, its lease has run out")
         why = "its lease has run out" if self.open else "another node, or nobody, is"
         return Failed(codes.NOT_PRIMARY, f"not primary of partition {self.number}: {why}")
 
@@ -525,6 +551,8 @@ class Primary:
             # Prepared means promised: only home's outcome may end it, however long that takes.
             bound = tx.proposed and not planted("prepared-times-out")
             if not bound and (now_s > tx.deadline_s or coordinator_dead(tx)):
+                if now_s <= tx.deadline_s:
+                    reached("transaction of a dead coordinator dropped")
                 self.counters["expired"] += 1
                 self.drop(tx.txn)
 

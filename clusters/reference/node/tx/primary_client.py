@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from clusters.reference.node.markers import reached
 from clusters.reference.node.tx.limits import answer_timeout_s
 from clusters.reference.node.wire import codes
 from clusters.reference.node.wire.messages import (
@@ -58,6 +59,7 @@ class PrimaryClient:
             repeat = answer.code in codes.NOT_SERVED or (again and answer.code == codes.PEER_LOST)
             if not repeat or loop.time() + ROUTE_POLL_S >= give_up_s:
                 return answer
+            reached("request sent again to a primary")
             await asyncio.sleep(ROUTE_POLL_S)
 
     def notify(self, partition: int, body: PrimaryBody) -> None:
