@@ -21,11 +21,11 @@ from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
 from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugin, UsageError
-from harness.history.files import locked
 from harness.plan.plan import Plan, resolved
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
 from harness.protocols.fault_kinds import FaultKind, recorded
 from harness.protocols.faults import Fault, PlannedFault
+from harness.protocols.moments import moments_told
 from harness.protocols.workload import Workload, WorkloadSetting
 from harness.run.directory import RunDirectory
 from harness.run.disk_budget import require_room
@@ -80,13 +80,11 @@ def run_plan(
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     if begun:
         begun(run)
-    # Held to its end: until there are chunks nothing else shows that the run is alive.
-    with locked(run.root):
-        try:
-            _run(plan, run, faults, progress, stop, keep, trace=trace)
-        except FiredrillError:
-            store.forget(run)  # where nothing was written
-            raise
+    try:
+        _run(plan, run, faults, progress, stop, keep, trace=trace)
+    except FiredrillError:
+        store.forget(run)  # where nothing was written
+        raise
     return run
 
 
@@ -116,6 +114,7 @@ def _run(
                 faults=faults,
                 seed=plan.seed,
                 write=write,
+                duration_s=plan.drive.duration_s,
             ),
             versions={"firedrill": plugins.own_version()}
             | {name: version(name) for name in LIBRARIES},
@@ -153,6 +152,7 @@ async def _refuse(
     """Refuse a plan that this machine can't run, before anything of the run is made; return the
     machine's capabilities.
     """
+    from nemesis.aims import refuse_untold
     from nemesis.runner import refuse_missing
 
     try:
@@ -161,6 +161,8 @@ async def _refuse(
         able = felt(there, system, provider)
         around = f"nodes of {system.name} walk around what provider {provider.name} does there"
         refuse_missing(plan.nemesis.schedule, faults, able, dict.fromkeys(there - able, around))
+        told = moments_told(provider, system)
+        refuse_untold(plan.nemesis.schedule, told, f"nodes of {system.name} on {provider.name}")
         require_made(system, provider)
     except FiredrillError:
         if guard:

@@ -19,11 +19,12 @@ import attrs
 
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessError, MissingCapability
-from harness.history.records import FaultState, FaultTransition, Note, Record
+from harness.history.records import FaultState, FaultTransition, Note, Record, StoreEvent
 from harness.protocols.cluster import Capability, Readmits, Roles
 from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
+from harness.protocols.moments import Happening, RolesHeard, WatchesMoments, moment_of
 from harness.tasks import together
-from nemesis import active_faults
+from nemesis import active_faults, aims
 from nemesis.active_faults import Active
 from nemesis.waits import Failed, Limits, call, reason, until
 
@@ -67,14 +68,19 @@ class Nemesis:
         seed: int,
         write: Callable[[Record], None],
         limits: Limits | None = None,
+        duration_s: float | None = None,
     ) -> None:
-        """``faults`` holds every kind in ``schedule``; ``write`` appends to the history."""
-        self._schedule = tuple(schedule)
+        """``faults`` holds every kind in ``schedule``; ``write`` appends to the history. A fault
+        whose moment does not come in time to end within ``duration_s`` is skipped.
+        """
+        self._schedule = list(schedule)
+        self._duration_s = duration_s
+        self._aims, self._heard = aims.Aims(), RolesHeard()
         self._faults = faults
         self._seed = seed
         self._write = write
         self._limits = limits or Limits()
-        self._streams = _streams(self._schedule, seed)
+        self._streams = _streams(schedule, seed)
         self._active: dict[int, Active] = {}
         self._cutting, self._destroying = asyncio.Lock(), asyncio.Lock()
         self._trouble: dict[tuple[int, str], str] = {}
@@ -83,6 +89,18 @@ class Nemesis:
     def trouble(self) -> tuple[str, ...]:
         """The reasons that make the run inconclusive, a sentence each, by fault."""
         return tuple(text for _, text in sorted(self._trouble.items()))
+
+    @property
+    def schedule(self) -> tuple[PlannedFault, ...]:
+        """The schedule, with the offsets of those faults whose moments have come."""
+        return tuple(self._schedule)
+
+    def heard(self, event: StoreEvent) -> None:
+        """Take in an event of the store, as late as it was fetched."""
+        if (moment := moment_of(event)) is not None:
+            came = Happening(moment=moment, node=event.node, partition=event.partition)
+            self._heard.take(came)
+            self._aims.happened(came, lambda: self._heard.roles(frozenset((came.node,))))
 
     def active(self) -> tuple[str, ...]:
         """Short names of the faults in force, in schedule order."""
@@ -96,6 +114,9 @@ class Nemesis:
         """
         for number, planned in enumerate(self._schedule):
             self._record(scene, number, planned, FaultState.PLANNED)
+        if isinstance(scene.provider, WatchesMoments):
+            roles_now = scene.provider.roles_now
+            scene.provider.watch(lambda came: self._aims.happened(came, roles_now))
         try:
             async with asyncio.TaskGroup() as group:
                 for number, planned in enumerate(self._schedule):
@@ -115,10 +136,11 @@ class Nemesis:
     async def _apply(
         self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
     ) -> None:
-        await scene.clock.sleep_until(started_ns + int(planned.at_s * NS_PER_S))
-        active = await self._claim(scene, number, planned)
+        due = await self._await_due(scene, number, planned, started_ns)
+        active = None if due is None else await self._claim(scene, number, due)
         if active is None:
             return
+        planned = active.planned
         # The hold counts from the begin of the injection, however long its proof takes.
         begun_ns = scene.clock.now_ns()
         if await self._break(scene, active):
@@ -129,6 +151,41 @@ class Nemesis:
                 return
             await asyncio.sleep(self._limits.wait_s)
 
+    async def _await_due(
+        self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
+    ) -> PlannedFault | None:
+        """Return the fault at its offset, or at its moment as a fault with an offset; ``None`` once
+        it was recorded as skipped, since its moment did not come.
+        """
+        if planned.aimed is None:
+            await scene.clock.sleep_until(started_ns + int(planned.at_s * NS_PER_S))
+        if planned.on is not None:
+            came = await self._moment(scene, planned, started_ns)
+            if came is None:
+                by = f" by {planned.by}" if planned.by else ""
+                text = f"too few {planned.on.value}{by} while it could still come"
+                self._record(scene, number, planned, FaultState.SKIPPED, text=text)
+                return None
+            planned = aims.materialised(planned, came, scene.clock.now_ns() - started_ns)
+            self._schedule[number] = planned
+            self._streams[number] = _stream(self._seed, planned)
+        if planned.aimed is not None:
+            await _wake(scene.clock.loop_time(started_ns + int(planned.at_s * NS_PER_S)))
+        return planned
+
+    async def _moment(
+        self, scene: Scene, planned: PlannedFault, started_ns: int
+    ) -> Happening | None:
+        until_s = None
+        if self._duration_s is not None:
+            last_s = aims.give_up_s(planned, self._duration_s)
+            until_s = scene.clock.loop_time(started_ns + int(last_s * NS_PER_S))
+        try:
+            async with asyncio.timeout_at(until_s):
+                return await self._aims.wait(planned)
+        except TimeoutError:
+            return None
+
     async def _claim(self, scene: Scene, number: int, planned: PlannedFault) -> Active | None:
         """Resolve the fault and reserve its nodes; ``None`` once the fault was recorded as
         skipped.
@@ -136,14 +193,19 @@ class Nemesis:
         fault = self._faults[planned.kind]
         # A leader may be missing for a moment, or a node be busy with the fault before.
         until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
+        # At a moment there is no time to ask: the store would be past it.
+        known = _roles_now(scene) if planned.aimed is not None else None
         while True:
-            roles = await self._roles(scene)
+            roles = await self._roles(scene) if known is None else known
             victims, why = self._resolve(scene, number, planned, roles)
             if victims is not None:
                 # No await between the check for busy nodes and the claim: both are one step.
                 active = Active(number=number, planned=planned, fault=fault, victims=victims)
                 self._active[number] = active
                 return active
+            if known is not None:
+                known = None  # some roles can only be asked for
+                continue
             if scene.clock.now_ns() >= until_ns:
                 text = f"{why} for {self._limits.wait_s:g} s"
                 self._record(scene, number, planned, FaultState.SKIPPED, text=text)
@@ -196,7 +258,10 @@ class Nemesis:
             return self._unproven(scene, active, "effect", f"{lacking}: {proof.text}")
         # The heal is proven by another boot than those that the fault met.
         active.victims = attrs.evolve(active.victims, boots=proof.boots)
-        self._note(scene, active, FaultState.EFFECTIVE, proof.text)
+        met = active.planned.aimed
+        self._note(
+            scene, active, FaultState.EFFECTIVE, f"{met}: {proof.text}" if met else proof.text
+        )
         return True
 
     async def _inject(self, scene: Scene, active: Active) -> None:
@@ -338,17 +403,44 @@ class Nemesis:
         )
 
 
-def _streams(schedule: Sequence[PlannedFault], seed: int) -> tuple[random.Random, ...]:
+async def _wake(at_s: float) -> None:
+    """Return at the loop's ``at_s``, exactly: a delay from now would be rounded otherwise in a
+    replay, which begins to wait earlier.
+    """
+    loop = asyncio.get_running_loop()
+    due = loop.create_future()
+    timer = loop.call_at(at_s, due.set_result, None)
+    try:
+        await due
+    finally:
+        timer.cancel()
+
+
+def _roles_now(scene: Scene) -> Roles | None:
+    """The roles without asking any node, where the provider sees into them."""
+    provider = scene.provider
+    return provider.roles_now() if isinstance(provider, WatchesMoments) else None
+
+
+def _streams(schedule: Sequence[PlannedFault], seed: int) -> list[random.Random]:
     """The random streams that decide targets. Keyed by the fault, not by its place in the schedule:
     removing a fault leaves the draws of the others alone.
     """
     seen: dict[tuple[str, str, str], int] = {}
     streams = []
     for planned in schedule:
-        key = (planned.kind, planned.target, repr(planned.at_s))
-        again = seen[key] = seen.get(key, -1) + 1
-        streams.append(substream(seed, "nemesis target", *key, again))
-    return tuple(streams)
+        again = 0
+        # One that aims has its offset later: it must not count among those that have theirs.
+        if planned.on is None and planned.aimed is None:
+            key = (planned.kind, planned.target, repr(planned.at_s))
+            again = seen[key] = seen.get(key, -1) + 1
+        streams.append(_stream(seed, planned, again))
+    return streams
+
+
+def _stream(seed: int, planned: PlannedFault, again: int = 0) -> random.Random:
+    key = (planned.kind, planned.target, repr(planned.at_s))
+    return substream(seed, "nemesis target", *key, again)
 
 
 def _short(active: Active) -> str:

@@ -11,6 +11,7 @@ from harness.clock import substream
 from harness.errors import PlanError
 from harness.protocols.fault_kinds import FaultKind
 from harness.protocols.faults import Fault, PlannedFault
+from nemesis.aims import check_aim
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
 FAULTS_LIMIT = 10_000
@@ -139,14 +140,15 @@ def check_schedule(
             )
         if not (math.isfinite(fault.hold_s) and fault.hold_s > 0):
             raise PlanError(f"{here}.hold_s", f"must be above 0 s (got {fault.hold_s:g})")
-        end_s = fault.at_s + fault.hold_s
+        target = check_aim(fault, nodes, partitions, duration_s, here)
+        end_s = fault.at_s + fault.hold_s + (fault.after_s or 0.0)
         if end_s > duration_s:
             raise PlanError(
                 f"{here}.hold_s",
                 f"would end at {end_s:g} s, after the drive phase of {duration_s:g} s: drive for "
                 f"more than {end_s:g} s, or hold shorter (got {fault.hold_s:g})",
             )
-        faults[fault.kind].check(fault.target, nodes, partitions, f"{here}.target")
+        faults[fault.kind].check(target, nodes, partitions, f"{here}.target")
 
 
 def _check_times(duration_s: float, first_s: float, hold_s: float, quiet_s: float) -> None:

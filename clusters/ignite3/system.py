@@ -54,6 +54,7 @@ from harness.protocols.cluster import (
     ReadsLogs,
     Roles,
 )
+from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.tasks import together
 
@@ -310,6 +311,10 @@ class IgniteSystem:
         if self._reader is not None:
             await self._journal.read(self._reader, cluster.nodes)
         return self._journal.events(clock)
+
+    def moments(self) -> frozenset[Moment]:
+        """See ``harness.protocols.moments.TellsMoments``: those that the nodes' logs tell."""
+        return frozenset({Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED, Moment.SNAPSHOT_INSTALLED})
 
     async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
         """See ``harness.protocols.cluster.LogsEvents``."""

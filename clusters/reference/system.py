@@ -64,6 +64,7 @@ from harness.protocols.cluster import (
     PythonTree,
     Roles,
 )
+from harness.protocols.moments import Moment
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.states import LogMark, RecoveredState, ReplicaState
 from harness.tasks import together
@@ -260,6 +261,10 @@ class ReferenceSystem:
             if answer is not None
             for event in self._feed.take(node, answer)
         ]
+
+    def moments(self) -> frozenset[Moment]:
+        """See ``harness.protocols.moments.TellsMoments``; a simulation sees many more."""
+        return frozenset({Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED})
 
     async def logged_events(self, node: str, logs: Path) -> list[StoreEvent]:
         """See ``harness.protocols.cluster.LogsEvents``."""

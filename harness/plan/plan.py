@@ -210,8 +210,16 @@ def _nested(table: dict[str, Any]) -> dict[str, Any]:
             table[name] = {"name": given.get("name", default), "options": own}
     nemesis = table.get("nemesis")
     if isinstance(nemesis, dict) and "schedule" in nemesis:
-        table["nemesis"] = {"mix": [], **nemesis}
+        rows = nemesis["schedule"]
+        if isinstance(rows, list):
+            rows = [_from_the_begin(row) for row in rows]
+        table["nemesis"] = {"mix": [], **nemesis, "schedule": rows}
     return table
+
+
+def _from_the_begin(row: Any) -> Any:  # noqa: ANN401 (any TOML value)
+    """A fault that waits for a moment may come from the begin of the drive on."""
+    return {"at_s": 0.0, **row} if isinstance(row, dict) and "on" in row else row
 
 
 def _check_drivers(plan: Plan) -> None:

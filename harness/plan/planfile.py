@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import copy
 import difflib
+import enum
 import re
 import tomllib
 import typing
@@ -215,4 +216,6 @@ def _keys(kind: Any) -> tuple[str, ...]:  # noqa: ANN401
 
 
 def _choices(kind: Any) -> tuple[object, ...]:  # noqa: ANN401
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return tuple(member.value for member in kind)
     return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()

@@ -9,6 +9,7 @@ import attrs
 import msgspec
 
 from harness.clock import RunClock
+from harness.history.records import StoreEvent
 from harness.protocols.cluster import (
     Cluster,
     Grudge,
@@ -18,6 +19,7 @@ from harness.protocols.cluster import (
     System,
 )
 from harness.protocols.fault_kinds import FaultKind, Mechanism
+from harness.protocols.moments import Moment
 from harness.protocols.roles import Role
 
 
@@ -27,12 +29,21 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ``target`` is a role (``leader of partition 3``, ``minority``, ``n1``), resolved and recorded
     just before the injection. ``at_s`` counts from the start of the drive phase; healing starts
     ``hold_s`` later.
+
+    With ``on`` it waits, from ``at_s`` on, for the ``nth`` such moment ``by`` a node in that role,
+    and comes ``after_s`` later; its target may then be ``its node``, or speak of ``its partition``.
+    ``aimed`` says which moment it met: the row then has the offset at which it came.
     """
 
     at_s: float
     kind: str
     target: str
     hold_s: float = 5.0
+    on: Moment | None = None
+    by: str | None = None
+    after_s: float | None = None
+    nth: int | None = None
+    aimed: str | None = None
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +149,13 @@ class Nemesis(Protocol):
 
     async def heal_all(self, scene: Scene) -> None:
         """Heal every active fault and prove it. Idempotent, also after cancellation of ``run``."""
+
+    @property
+    def schedule(self) -> tuple[PlannedFault, ...]:
+        """The schedule as it came: with the offsets of those faults that waited for a moment."""
+
+    def heard(self, event: StoreEvent) -> None:
+        """Take in an event of the store, which may be the moment that a fault waits for."""
 
     def active(self) -> tuple[str, ...]:
         """Short names of the faults in force, for display."""

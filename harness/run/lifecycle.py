@@ -27,7 +27,7 @@ from harness.history.files import sha256, write_atomically
 from harness.history.manifest import RUNNING, write_manifest
 from harness.history.records import Heartbeat, OpType, PhaseMark, Record
 from harness.history.seal import seal
-from harness.plan.plan import Plan, dumps
+from harness.plan.plan import Plan, dumps, resolved
 from harness.protocols.cluster import (
     Cluster,
     LeasesFaults,
@@ -155,6 +155,20 @@ class Life:
     def _close_pulse(self) -> None:
         if self.pulse is not None:
             self.checksums |= self.pulse.close(self.run)
+
+    def settle_plan(self) -> dict[str, str]:
+        """Write the plan again with the offsets of the faults that waited for a moment, where
+        there are any, and return its new checksum.
+        """
+        came = self.nemesis.schedule
+        if came == self.plan.nemesis.schedule:
+            return {}
+        try:
+            write_atomically(self.run.plan, dumps(resolved(self.plan, came)).encode())
+        except HarnessError as error:
+            self.trouble.append(f"the offsets of aimed faults are not in the plan: {error}")
+            return {}
+        return {self.run.plan.name: sha256(self.run.plan)}
 
     @contextlib.contextmanager
     def within_budget(self) -> Iterator[None]:
@@ -369,6 +383,7 @@ class Life:
     async def _fetch_events(self, cluster: Cluster) -> None:
         for event in await self.system.events(cluster, self.clock):
             self.writer.append(event)
+            self.nemesis.heard(event)
 
     async def _collect(self, cluster: Cluster) -> None:
         """Collect last events and every node's logs; a node that does not give them is only
@@ -463,7 +478,7 @@ async def _recorded(life: Life, manifest: Manifest, parts: Parts) -> Manifest:
         life.finish()
         if stop.cut_short and stop.reason:
             life.trouble.append(stop.reason)
-        vouched = manifest.checksums | life.checksums
+        vouched = manifest.checksums | life.checksums | life.settle_plan()
         manifest = msgspec.structs.replace(manifest, checksums=vouched)
         manifest = msgspec.structs.replace(
             manifest,

@@ -237,6 +237,7 @@ class Stage:
         world: World | None = None,
         faults: dict[str, Fault] | None = None,
         seed: int = 7,
+        duration_s: float | None = None,
     ) -> None:
         self.world = world or World()
         self.records: list[Record] = []
@@ -246,6 +247,7 @@ class Stage:
             seed=seed,
             write=self.records.append,
             limits=Limits(),
+            duration_s=duration_s,
         )
         cluster = Cluster(nodes=NODES, bind={}, peer={}, client={}, work_dir={})
         world_as: Any = self.world

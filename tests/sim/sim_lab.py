@@ -49,6 +49,7 @@ def drill(
                 faults=faults,
                 seed=whole.seed,
                 write=write,
+                duration_s=whole.drive.duration_s,
             ),
             versions={},
             machine={},

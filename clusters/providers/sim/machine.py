@@ -6,11 +6,13 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Callable, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import Timeline, live_by
 from clusters.providers.sim.network import Fabric, HostNetwork, true_loop
+from clusters.reference.node import moments
 from clusters.reference.node.markers import Counts, count_into
 from clusters.reference.node.runtime import Disk, Network, Rare, Runtime, never
 from harness.clock import NS_PER_S, substream
@@ -32,6 +34,10 @@ _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 def running_process() -> Process | None:
     """The process that the running code belongs to; ``None`` in the controller."""
     return _process.get()
+
+
+def _nobody(_moment: str, _partition: int | None) -> None:
+    """Listens to no moment."""
 
 
 def wall_ns() -> int:
@@ -127,9 +133,17 @@ class Process:
     """One start of a program: all the tasks that came of it."""
 
     def __init__(
-        self, *, node: str, boot: str, network: HostNetwork, disk: SimDisk, timeline: Timeline
+        self,
+        *,
+        node: str,
+        boot: str,
+        network: HostNetwork,
+        disk: SimDisk,
+        timeline: Timeline,
+        listener: moments.Listener,
     ) -> None:
-        self.node, self.boot = node, boot
+        """``listener`` is told the moments that the program comes to."""
+        self.node, self.boot, self._listener = node, boot, listener
         self.network, self._disk, self._timeline = network, disk, timeline
         self.exit_text = ""
         self.silent = False  # a process that was killed writes no last word into its log
@@ -145,6 +159,7 @@ class Process:
         context.run(_process.set, self)
         context.run(live_by, self._timeline)
         context.run(count_into, markers)
+        context.run(moments.listen, self._listener)
         loop = asyncio.get_running_loop()
         self._main = loop.create_task(body, context=context)
         self._main.add_done_callback(self._exited)
@@ -197,10 +212,18 @@ class Machine:
     """A host: its name, its disk, its clocks, and its process."""
 
     def __init__(
-        self, name: str, fabric: Fabric, seed: int, rare: frozenset[str] = frozenset()
+        self,
+        name: str,
+        fabric: Fabric,
+        seed: int,
+        rare: frozenset[str] = frozenset(),
+        listener: moments.Listener = _nobody,
     ) -> None:
-        """``rare``: the points of rare legal paths that are open in this simulation."""
+        """``rare``: the points of rare legal paths that are open in this simulation; ``listener``
+        is told the moments that programs here come to.
+        """
         self._name, self._fabric, self._seed, self._rare = name, fabric, seed, rare
+        self._listener = listener
         self.platter = Platter(substream(seed, "sim-disk", name), name, fabric.trace)
         self.clocks = Clocks(substream(seed, "sim-clock", name).uniform(*UPTIME_S))
         self.markers: Counts = {}  # reached by all processes here
@@ -220,7 +243,12 @@ class Machine:
         # By start: what one life of a node draws must not depend on how long the last one was.
         stream = substream(self._seed, "sim-node", self._name, self._starts)
         self._process = Process(
-            node=self._name, boot=boot, network=network, disk=disk, timeline=self.clocks.timeline
+            node=self._name,
+            boot=boot,
+            network=network,
+            disk=disk,
+            timeline=self.clocks.timeline,
+            listener=partial(self._came_to, network),
         )
         runtime = SimRuntime(
             boot=boot,
@@ -231,6 +259,10 @@ class Machine:
             rare=Chance(self._rare, substream(self._seed, "sim-rare", self._name, self._starts)),
         )
         self._process.begin(body(program, runtime), self.markers)
+
+    def _came_to(self, network: HostNetwork, moment: str, partition: int | None) -> None:
+        network.mark()
+        self._listener(moment, partition)
 
     async def stop(self) -> None:
         """Let it end in order, and kill it past the limit; the disk keeps everything."""

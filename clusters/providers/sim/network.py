@@ -47,6 +47,9 @@ MENDED_S = (0.0, 0.2)  # from a link's mending until a sender tries again
 COPY_LATE_S = (0.0, 1.0)  # how much later the copy of a message comes: most of an election
 PINGS = 400  # of a measurement of one link
 ROUND_TRIP_LIMIT_S = 10.0  # a measurement waits no longer for an answer
+# A fault that is aimed at a moment of a node strikes at the next microsecond. What the node sent in
+# the rest of that step would have left after its end.
+AIMED_S = 2e-6
 MAX_RESETS_PER_S = 1_000.0  # many more than connections that any cluster of ours opens
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -232,6 +235,10 @@ def later(delay_s: float, callback: Callable[[], object]) -> None:
     true_loop().call_truly(delay_s, callback)
 
 
+def _nothing() -> None:
+    """The delivery of a frame that was never sent."""
+
+
 class Pipe:
     """One direction of one connection: frames arrive in the order of sending, each after a
     latency.
@@ -246,6 +253,7 @@ class Pipe:
         self._arrived = 0
         self._last_due_s = 0.0
         self._dropped = False
+        self._marked_s, self._since_mark = -1.0, 0
 
     def push(self, deliver: Callable[[], None]) -> None:
         """Send; ``deliver`` is called when it arrives."""
@@ -255,11 +263,24 @@ class Pipe:
         if due_s > self._last_due_s:
             self._last_due_s = due_s
         self._queue.append(deliver)
+        if now_s == self._marked_s:
+            self._since_mark += 1
         self._loop.call_truly(self._last_due_s - now_s, self._arrive)
 
     def drop(self) -> None:
         """Forget the frames under way: no sender is left to send them again."""
         self._dropped = True
+
+    def mark(self) -> None:
+        """The sender has come to a moment: what it sends at this very instant is behind it."""
+        self._marked_s, self._since_mark = self._loop.true_time(), 0
+
+    def unsend(self) -> None:
+        """Lose what was sent behind a moment that the sender has just come to."""
+        if self._loop.true_time() - self._marked_s <= AIMED_S:
+            # Their places stay, since each place has a timer.
+            for back in range(1, self._since_mark + 1):
+                self._queue[-back] = _nothing
 
     def _arrive(self) -> None:
         self._arrived += 1
@@ -375,6 +396,15 @@ class SimConnection:
             at_s = true_loop().true_time()
             here, there = self._link
             trace.add(Row(at_s=at_s, from_s=at_s, node=here, to=there, did="reset"))
+
+    def mark(self) -> None:
+        """The process at this end has come to a moment (``node.moments``)."""
+        self._pipe.mark()
+
+    def die(self) -> None:
+        """The process at this end is killed: what it sent arrives, and then its end."""
+        self._pipe.unsend()
+        self.drop("the process was killed")
 
     def vanish(self) -> None:
         """This end is gone, and the other end is not told."""
@@ -526,7 +556,12 @@ class HostNetwork:
         """The process is gone: its ports are free, and its peers will see resets."""
         self._leave()
         for connection in self._connections:
-            connection.drop("the process was killed")
+            connection.die()
+
+    def mark(self) -> None:
+        """The process has come to a moment (``node.moments``)."""
+        for connection in self._connections:
+            connection.mark()
 
     def vanish(self) -> None:
         """The machine is gone, and no peer is told."""

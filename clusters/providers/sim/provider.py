@@ -25,6 +25,7 @@ from clusters.providers.sim.machine import (
     track_tasks,
     wall_ns,
 )
+from clusters.providers.sim.moments import MomentFeed
 from clusters.providers.sim.network import Fabric, HostNetwork, Weather, true_loop
 from clusters.providers.sim.trace import Trace, describe, repeatable
 from clusters.reference.node.config import loads
@@ -45,8 +46,10 @@ from harness.protocols.cluster import (
     NodeStatus,
     PortSpec,
     Program,
+    Roles,
 )
 from harness.protocols.hardware import ClockLook, ClockTrouble, DiskLook, DiskTrouble
+from harness.protocols.moments import Moment, Observer
 from harness.tasks import together
 
 CONTROLLER = "controller"
@@ -104,6 +107,7 @@ class SimProvider:
         self._machines: dict[str, Machine] = {}
         self._programs: dict[str, Program] = {}
         self._logs = _NodeLogs()
+        self._moments = MomentFeed()
         self.client_network = HostNetwork(self._fabric, CONTROLLER)
 
     def record(self) -> Trace:
@@ -126,7 +130,8 @@ class SimProvider:
         loop.set_task_factory(track_tasks)
         self._logs.attach()
         self._machines = {
-            node: Machine(node, self._fabric, self._seed, self._rare) for node in nodes
+            node: Machine(node, self._fabric, self._seed, self._rare, self._moments.listener(node))
+            for node in nodes
         }
         self._resets = loop.create_task(self._fabric.break_connections())
         bind = {
@@ -242,6 +247,19 @@ class SimProvider:
         await asyncio.sleep(CLOCK_LOOK_S)
         rate = (clocks.monotonic_s() - before_s) / (loop.true_time() - began_s)
         return ClockLook(ahead_s=(clocks.wall_ns() - wall_ns()) / NS_PER_S, rate=rate)
+
+    def moments(self) -> frozenset[Moment]:
+        """Every one: the nodes' code tells them."""
+        return frozenset(Moment)
+
+    def watch(self, observer: Observer) -> None:
+        """See ``harness.protocols.moments.WatchesMoments``."""
+        self._moments.observe(observer)
+
+    def roles_now(self) -> Roles:
+        """See ``harness.protocols.moments.WatchesMoments``."""
+        up = [node for node, machine in self._machines.items() if machine.status().running]
+        return self._moments.roles(up)
 
     async def probe(self, node: str) -> NodeStatus:
         """The status of the machine's process."""

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from clusters.reference.node.markers import reached
-from clusters.reference.node.raft import Chunk, Entry, Message, Raft, Ready, Role
+from clusters.reference.node.raft import Chunk, Entry, Message, Raft, Ready, Role, Stage
 from clusters.reference.node.storage.identity import name_of
 from clusters.reference.node.storage.log_records import SnapshotFile, Update
 from clusters.reference.node.wire import codes
@@ -122,6 +122,7 @@ class Group:
         self.unwritten = 0
         self.written_index = raft.last_index
         self.led_term: int | None = None
+        self.noticed_stage = Stage.STABLE
         self.recovered = Recovered(raft.term, raft.hard_state.vote, raft.last_index)
 
     @property

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
-from clusters.reference.node import events
+from clusters.reference.node import events, moments
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.config import DEFAULT_APPEND_ENTRIES, DEFAULT_APPENDS_AHEAD
 from clusters.reference.node.groups.group import (
@@ -368,6 +368,8 @@ class RaftHost:
             self._notice_role(group)
             group.apply(ready.committed)
         self._notice_role(group)
+        if group.leading:
+            _notice_stage(group)
 
     def _write_later(self, group: Group, ready: Ready) -> None:
         if ready.entries:
@@ -463,6 +465,22 @@ class RaftHost:
         if leads is not None:
             text = f"{self._node} leads {group.name}"
             self._events.add(events.LEADER_ELECTED, text, partition=group.partition, term=leads)
+            moments.tell(moments.LEADER_ELECTED, group.partition)
+
+
+_STAGE_MOMENTS = {
+    Stage.CATCHING_UP: moments.MEMBERS_CATCHING_UP,
+    Stage.JOINT: moments.MEMBERS_JOINT,
+    Stage.STABLE: moments.MEMBERS_STABLE,
+}
+
+
+def _notice_stage(group: Group) -> None:
+    """Tell each stage of a change of members, as its leader comes to it."""
+    stage = group.raft.stage
+    if stage is not group.noticed_stage:
+        group.noticed_stage = stage
+        moments.tell(_STAGE_MOMENTS[stage], group.partition)
 
 
 def _gather(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from clusters.reference.node import moments
 from clusters.reference.node.groups.group import ChunkQueue, Group, Restorable, SnapshotRestore
 from clusters.reference.node.groups.host import RaftHost
 from clusters.reference.node.markers import reached
@@ -139,6 +140,7 @@ class SnapshotManager:
             await self._files.delete(saved.file)
             return
         await self._host.made_durable(cut)
+        moments.tell(moments.SNAPSHOT_SAVED, group.partition)
         if self._saved(group) is not saved:  # another one was installed meanwhile
             reached("snapshot installed while one was saved")
             await self._files.delete(saved.file)
@@ -195,6 +197,7 @@ class SnapshotManager:
     async def _install(self, group: Group, chunk: Chunk, incoming: _Incoming) -> None:
         saved = SnapshotFile(incoming.mark, incoming.file, incoming.size_bytes)
         before = self._saved(group)
+        moments.tell(moments.SNAPSHOT_INSTALLING, group.partition)
         try:
             restoring = await self._read(saved, group.machine)
         except CorruptLog as error:
@@ -211,6 +214,7 @@ class SnapshotManager:
         restoring.done()
         reached("snapshot installed")
         self._host.installed(group, saved)
+        moments.tell(moments.SNAPSHOT_INSTALLED, group.partition)
         if before is not None:
             reached("snapshot installed over an older one")
             await self._host.made_durable()

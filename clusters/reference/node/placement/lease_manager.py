@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Protocol
 
-from clusters.reference.node import events
+from clusters.reference.node import events, moments
 from clusters.reference.node.markers import reached
 from clusters.reference.node.metastorage.metastorage import Condition, Invoke, Operation
-from clusters.reference.node.placement.lease_table import LEASE, PRIMARY, Grant, LeaseTable, encode
+from clusters.reference.node.placement.lease_table import (
+    LEASE,
+    PRIMARY,
+    RENEW_S,
+    Grant,
+    LeaseTable,
+    encode,
+)
 from clusters.reference.node.runtime.tasks import Spawn, all_of
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.wire.messages import (
@@ -57,7 +64,7 @@ class LeaseManager:
         self._metastorage, self._events, self._spawn = metastorage, event_log, spawn
         self._busy: dict[int, None] = {}
         self._joining = False
-        self._held = self._stopping = False
+        self._held = self._stopping = self._ending = False
 
     def renew(self) -> None:
         """Send the next renewal. The first of a start takes the lease over from the one before."""
@@ -129,6 +136,11 @@ class LeaseManager:
             self._held = holds
             kind = events.LEASE_GRANTED if holds else events.LEASE_LOST
             self._events.add(kind, f"the lease of {self._node} {'holds' if holds else 'ran out'}")
+        # Less is left than to the next renewal, which no round trip would beat.
+        ending = holds and self._leases.left_s < RENEW_S
+        if ending and not self._ending:
+            moments.tell(moments.LEASE_ENDING)
+        self._ending = ending
 
     async def release_all(self, primaries: tuple[Primary, ...]) -> None:
         """Close every primary and release its grant: the node stops."""
@@ -161,6 +173,7 @@ class LeaseManager:
         if await primary.take_over(epoch):
             text = f"{self._node} is primary of partition {primary.number}, epoch {epoch}"
             self._events.add(events.LEASE_GRANTED, text, partition=primary.number)
+            moments.tell(moments.PRIMARY_GRANTED, primary.number)
 
     async def _write(self, partition: int, held: Grant | None, grant: Grant) -> None:
         """Replace a grant, on condition that it still is ``held``. The result shows when it is

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from clusters.reference.node import moments
 from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
 from clusters.reference.node.placement.lease_table import LeaseTable
@@ -250,9 +251,12 @@ class Primary:
         if body.settled:
             self.locks.settle(body.txn)
         command = commands.Prepare(self.epoch, body.txn, tx.ts, reads, body.writes, body.home)
-        return self._interpret_outcome(
+        done = self._interpret_outcome(
             body.txn, await self.propose(command, body.limit_ms / 1000), PrepareReply
         )
+        if isinstance(done, PrepareReply):
+            moments.tell(moments.PREPARE_LOGGED, self.number)
+        return done
 
     async def _commit_step(self, body: CommitTx) -> CommitReply | Failed:
         tx = self.open_or_resume(body.txn, body.token, body.limit_ms)
@@ -295,6 +299,7 @@ class Primary:
         if isinstance(done, CommitReply):
             self.counters["commits"] += 1
             if participants:
+                moments.tell(moments.OUTCOME_LOGGED, self.number)
                 # Before the answer: participants hold locks until they are told.
                 self._outcomes.send(txn)
             if not self.serving:
