@@ -23,10 +23,10 @@ from harness.campaigns.markers import MustReach, load_must_reach, table
 from harness.campaigns.pool import Pool, in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
 from harness.clock import substream
-from harness.errors import PlanError
+from harness.errors import PlanError, UsageError
 from harness.outcome import Outcome, exit_code, worst
 from harness.plan.overrides import PLUGINS, merged, said
-from harness.plan.plan import MAX_SEED, Plan, load
+from harness.plan.plan import MAX_SEED, Plan, load, resolved
 from harness.text import inert
 from results.store.store import RunStore
 
@@ -39,6 +39,7 @@ FAULTS = (
     *("clock-jump", "clock-fast", "clock-slow"),
 )
 NOTE_EVERY_S = 15.0
+NAME_CHARS = 48  # of a plan
 LINE_CHARS = 400  # of one seed on a terminal; its run has the rest
 # About 500 operations and a handful of faults: a seed is short, so that there can be many.
 DEFAULTS: dict[str, object] = {
@@ -73,6 +74,11 @@ FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"
 @click.option("--bug", "bugs", multiple=True, help="A planted bug of the store; repeatable.")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Any key of the plan, dotted."
+)
+@click.option(
+    "--swarm/--no-swarm",
+    default=None,
+    help="Each seed draws its own settings of the reference store (by default, without PLAN).",
 )
 @click.option("--keep-runs", is_flag=True, help="Keep the runs of valid seeds, too.")
 @click.option("--again", is_flag=True, help="Simulate also the seeds whose results are known.")
@@ -118,6 +124,7 @@ def sim(
     faults: tuple[str, ...],
     bugs: tuple[str, ...],
     sets: tuple[str, ...],
+    swarm: bool | None,
     keep_runs: bool,
     again: bool,
     max_unknown: float,
@@ -135,8 +142,11 @@ def sim(
     given = _given(faults, bugs, sets)
     if workloads and (name := said(given, "workload.name")) is not None:
         raise PlanError("workload.name", f"expected --workload or --set, not both (got {name!r})")
+    if swarm and plan is not None:
+        raise UsageError("--swarm: expected no PLAN, which is the same for every seed")
     with naming_source(plan, given):
-        plans = seed_plans(plan, given, workloads, range(first, first + seeds))
+        make = seed_plans if swarm is False or plan is not None else swarm_plans
+        plans = make(plan, given, workloads, range(first, first + seeds))
         _refuse_unrunnable(plans)
     known = _markers_of(plans[0])
     must_reach = load_must_reach(must_reach_path, known) if must_reach_path else None
@@ -186,6 +196,41 @@ def seed_plans(
         own["name"] = f"{plan.name}-{seed}"
         plans.append(_with_some_kinds(load(path, given | own, usual=DEFAULTS)))
     return plans
+
+
+def swarm_plans(
+    path: Path | None,
+    overrides: Mapping[str, object],
+    workloads: Sequence[str],
+    seeds: Iterable[int],
+) -> list[Plan]:
+    """Return the plan of every seed, each with settings of its own where ``overrides`` leave them
+    open: see ``clusters.reference.swarm``. Another system has ``seed_plans``. Raises ``PlanError``.
+    """
+    if said(overrides, "system.name") not in (None, PLUGINS["system"]):
+        return seed_plans(path, overrides, workloads, seeds)
+    name = said(overrides, "workload.name")
+    turns = workloads or ((str(name),) if name else WORKLOADS)
+    return [swarm_plan(seed, turns[seed % len(turns)], overrides) for seed in seeds]
+
+
+def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Plan:
+    """Return the plan that ``seed`` draws, with its schedule. Raises ``PlanError``."""
+    from cli.wiring import build_fault, build_system, materialised, named
+    from clusters.reference.swarm import settings, sharpened
+
+    drawn = settings(seed, workload, overrides)
+    own = {"seed": seed, "workload.name": workload}
+    given = dict(overrides) | FIXED | own
+    plan = load(None, given, usual=DEFAULTS | drawn)
+    plan = replace(plan, name=f"{plan.name}-{seed}"[:NAME_CHARS])
+    if plan.nemesis.schedule or not plan.nemesis.mix:
+        return plan
+    for kind in plan.nemesis.mix:
+        named("nemesis.mix", "faults", kind)
+    faults = {kind: build_fault(kind) for kind in plan.nemesis.mix}
+    schedule = materialised(plan, build_system(plan), faults)
+    return resolved(plan, sharpened(plan, schedule))
 
 
 def _with_some_kinds(plan: Plan) -> Plan:

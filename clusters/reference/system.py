@@ -31,6 +31,7 @@ from clusters.reference.node.config import (
     Endpoint,
     SnapshotBytes,
     TickMs,
+    Tuning,
     check,
 )
 from clusters.reference.node.placement.assignments import partition_of
@@ -104,6 +105,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     append_entries: AppendEntries = DEFAULT_APPEND_ENTRIES
     appends_ahead: AppendsAhead = DEFAULT_APPENDS_AHEAD
     power_loss: bool = False
+    tuning: Tuning = Tuning()
 
 
 def build(
@@ -207,6 +209,7 @@ class ReferenceSystem:
             append_entries=options.append_entries,
             appends_ahead=options.appends_ahead,
             power_loss=options.power_loss,
+            tuning=options.tuning,
         )
         check(config)
         return Program(

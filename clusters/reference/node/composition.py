@@ -62,11 +62,11 @@ class Components:
         self.origin = origin_of(config.node, runtime.boot)
         self.failure = Failure()
         self.tasks = Tasks(self.failure)
-        self.metastorage = Metastorage()
+        self.metastorage = Metastorage(config.tuning.max_history)
         self.assignments: dict[int, Assignment] = {}
         self.bootstrap = Bootstrap(disk, identity, config.members)
         self.links = Links(config.peers, clock, runtime.rare)
-        self._compose_groups(SnapshotFiles(disk))
+        self._compose_groups(SnapshotFiles(disk, config.tuning.piece_bytes))
         self._compose_transactions()
         self._compose_topology()
 
@@ -91,6 +91,7 @@ class Components:
             election_ticks=config.election_ticks,
             append_entries=config.append_entries,
             appends_ahead=config.appends_ahead,
+            max_proposals=config.tuning.max_proposals,
             send=self.links.send_raft,
             batch=runtime.network.batch,
             chunks=chunks,
@@ -144,6 +145,7 @@ class Components:
             clock=clock,
             event_log=self.event_log,
             tasks=self.tasks,
+            tuning=config.tuning,
         )
         self.lease_manager = LeaseManager(
             node=config.node,
@@ -194,6 +196,7 @@ class Components:
             partitions=config.partitions,
             primaries=self.primaries,
             clock=self.clock,
+            tuning=config.tuning,
             admin=Reporter(
                 config=config,
                 runtime=runtime,

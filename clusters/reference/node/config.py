@@ -36,6 +36,27 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int
 
 
+class Tuning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sizes and times that make rare paths common where they are small; the usual ones, beside the
+    code that they are of, where they are not given. The same on all members.
+
+    ``segment_bytes``: of the log, a segment over it is closed. ``record_bytes``: more is logged as
+    several records. ``piece_bytes``: of a snapshot, in one message. ``chunk_bytes``: of a
+    partition's snapshot, in one part. ``max_history``: revisions of metastorage. ``max_proposals``:
+    that wait in one group. ``version_retention_s``: half as long may a snapshot be open.
+    ``outcome_retention_s``: half as long may a transaction be open.
+    """
+
+    segment_bytes: Annotated[int, Meta(ge=256, le=1 << 40)] | None = None
+    record_bytes: Annotated[int, Meta(ge=64, le=1 << 24)] | None = None
+    piece_bytes: Annotated[int, Meta(ge=16, le=1 << 22)] | None = None
+    chunk_bytes: Annotated[int, Meta(ge=16, le=1 << 22)] | None = None
+    max_history: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    max_proposals: Annotated[int, Meta(ge=2, le=1 << 16)] | None = None
+    version_retention_s: Annotated[float, Meta(ge=1, le=3600)] | None = None
+    outcome_retention_s: Annotated[float, Meta(ge=4, le=3600)] | None = None
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The configuration of a node.
 
@@ -62,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     append_entries: AppendEntries = DEFAULT_APPEND_ENTRIES
     appends_ahead: AppendsAhead = DEFAULT_APPENDS_AHEAD
     power_loss: bool = False
+    tuning: Tuning = Tuning()
 
     @property
     def members(self) -> tuple[str, ...]:

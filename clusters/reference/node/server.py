@@ -54,7 +54,12 @@ class Node:
         disk = VolatileDisk(runtime.disk) if config.power_loss else runtime.disk
         monotonic_s = asyncio.get_running_loop().time
         clock = Hlc(wall_ns=runtime.wall_ns, monotonic_s=monotonic_s)
-        shared_log = SharedLog(disk, fsync="no-fsync" not in config.bugs)
+        shared_log = SharedLog(
+            disk,
+            fsync="no-fsync" not in config.bugs,
+            segment_bytes=config.tuning.segment_bytes,
+            record_bytes=config.tuning.record_bytes,
+        )
         identity = await load(disk, config.node, runtime.random)
         await shared_log.open()
         if shared_log.torn is not None:

@@ -77,6 +77,7 @@ class RaftHost:
         election_ticks: int,
         append_entries: int = DEFAULT_APPEND_ENTRIES,
         appends_ahead: int = DEFAULT_APPENDS_AHEAD,
+        max_proposals: int | None = None,
         send: Send,
         batch: AbstractContextManager[None],
         chunks: ChunkQueue,
@@ -91,6 +92,7 @@ class RaftHost:
         self.log, self._events, self._bugs = log, event_log, bugs
         self._rng, self._tick_s, self._election_ticks = rng, tick_s, election_ticks
         self._append_entries, self._appends_ahead = append_entries, appends_ahead
+        self._max_proposals = max_proposals or MAX_PROPOSALS
         self._rare = rare
         self.groups: dict[str, Group] = {}
         self.ticks = 0
@@ -245,9 +247,10 @@ class RaftHost:
             done(Failed(codes.TOO_LARGE, text))
             return None
         # Refused while it is certainly not in the log: a refusal later would be in doubt.
-        if len(group.waiters) >= MAX_PROPOSALS:
+        if len(group.waiters) >= self._max_proposals:
             reached("too many proposals in a group")
-            done(Failed(codes.OVERLOADED, f"{group.name}: {MAX_PROPOSALS} commits wait already"))
+            text = f"{group.name}: {self._max_proposals} commits wait already"
+            done(Failed(codes.OVERLOADED, text))
             return None
         try:
             term, index = group.raft.propose(data)

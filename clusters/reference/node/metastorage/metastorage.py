@@ -151,7 +151,9 @@ class Watch:
 class Metastorage:
     """Applied state. A branch without operations makes no revision."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_history: int | None = None) -> None:
+        """By default ``MAX_HISTORY`` revisions are kept."""
+        self._max_history = max_history or MAX_HISTORY
         self.revision = 0
         self.compacted = 0  # the last revision that the history does not hold any more
         self._keys: dict[str, Versioned] = {}
@@ -297,7 +299,7 @@ class Metastorage:
         if kept:
             self._history.append(Change(revision=change.revision, entries=kept))
         # Every replica applies the same commands, so every one compacts the same.
-        while len(self._history) > MAX_HISTORY:
+        while len(self._history) > self._max_history:
             reached("history of metastorage compacted")
             self.compacted = self._history.popleft().revision
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from clusters.reference.node import events
+from clusters.reference.node.config import Tuning
 from clusters.reference.node.groups.host import GroupHandle, RaftHost
 from clusters.reference.node.groups.snapshot_manager import SnapshotManager
 from clusters.reference.node.markers import reached
@@ -40,19 +41,20 @@ class ReplicaManager:
         clock: Hlc,
         event_log: events.EventLog,
         tasks: Tasks,
+        tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
     ) -> None:
         """``replicas`` is empty, and filled by this manager alone."""
         self.member, self.replicas = member, replicas
         self._host, self._snapshots, self._primaries = host, snapshots, primaries
         self._leases, self._clock, self._events = leases, clock, event_log
-        self._tasks = tasks
+        self._tasks, self._tuning = tasks, tuning
         self.stopped: dict[int, None] = {}  # in this life of the node, and not started again
         self._turns: dict[int, asyncio.Lock] = {}  # by partition
         self._restored: dict[str, Partition] = {}  # from snapshots, and not yet started
 
     def restored(self, group: str) -> Partition:
         """The state machine that the snapshot of ``group`` is read into, for the next start."""
-        return self._restored.setdefault(group, Partition())
+        return self._restored.setdefault(group, self._new_partition())
 
     async def start(self, number: int, assignment: Assignment) -> Replica:
         """Start the replica of partition ``number``, if it does not run; one that was stopped
@@ -84,7 +86,7 @@ class ReplicaManager:
         if number in self.replicas:
             return self.replicas[number]
         name = group_of(number)
-        partition = self._restored.pop(name, None) or Partition()
+        partition = self._restored.pop(name, None) or self._new_partition()
         tasks = self._tasks.part()
         outcomes = OutcomeSender(partition=partition, primaries=self._primaries, spawn=tasks.spawn)
         primary = Primary(
@@ -109,6 +111,7 @@ class ReplicaManager:
             clock=self._clock,
             leases=self._leases,
             spawn=tasks.spawn,
+            retention_s=self._tuning.outcome_retention_s,
         )
         replica = Replica(
             group=group, partition=partition, primary=primary, finisher=finisher, tasks=tasks
@@ -118,6 +121,10 @@ class ReplicaManager:
         text = f"starts its replica, log up to {group.raft.last_index}, {group.raft.configuration}"
         self._events.add(events.START_DECISION, text, partition=number, term=group.raft.term)
         return replica
+
+    def _new_partition(self) -> Partition:
+        tuning = self._tuning
+        return Partition(retention_s=tuning.version_retention_s, chunk_bytes=tuning.chunk_bytes)
 
     async def stop(self, number: int) -> None:
         """Stop the replica, if it runs: requests that wait at its primary are refused, its tasks

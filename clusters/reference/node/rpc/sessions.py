@@ -6,10 +6,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from clusters.reference.node.config import Tuning
 from clusters.reference.node.markers import reached
 from clusters.reference.node.runtime import Connection
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.tx.coordinator import ReadOnlyTransaction, Transaction, one_shot
+from clusters.reference.node.tx.coordinator import (
+    MAX_OPEN_S,
+    ReadOnlyTransaction,
+    Transaction,
+    one_shot,
+)
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire import codes
@@ -60,11 +66,17 @@ class Sessions:
         partitions: int,
         primaries: PrimaryClient,
         clock: Hlc,
+        tuning: Tuning = Tuning(),  # noqa: B008 (frozen)
         admin: Callable[[AdminQuestion], Awaitable[AdminBody]],
     ) -> None:
         """``origin`` names this start of this node in the ids of its transactions."""
         self._origin, self._partitions = origin, partitions
         self._primaries, self._clock, self._admin = primaries, clock, admin
+        # An outcome must be there for as long as a transaction can ask for it, and versions for as
+        # long as a snapshot can read them.
+        outcome_s, version_s = tuning.outcome_retention_s, tuning.version_retention_s
+        self._max_tx_s = MAX_TX_S if outcome_s is None else outcome_s / 2
+        self._max_open_s = MAX_OPEN_S if version_s is None else version_s / 2
         self._transactions = 0
         self._clients = 0
 
@@ -97,7 +109,7 @@ class Sessions:
 
     def begin(self, request: Begin) -> Transaction | ReadOnlyTransaction:
         """A new transaction. Raises ``TxError`` on a kind that there is not."""
-        limit_s = min(request.limit_ms / 1000, MAX_TX_S)
+        limit_s = min(request.limit_ms / 1000, self._max_tx_s)
         if request.kind == READ_WRITE:
             return Transaction(
                 txn=self._next_txn(),
@@ -109,7 +121,7 @@ class Sessions:
         if request.kind == SNAPSHOT:
             return ReadOnlyTransaction(
                 txn=self._next_txn(),
-                limit_s=limit_s,
+                limit_s=min(limit_s, self._max_open_s),
                 partitions=self._partitions,
                 primaries=self._primaries,
             )
@@ -120,7 +132,7 @@ class Sessions:
         """A whole transaction. Raises ``TxError``."""
         done = await one_shot(
             txn=self._next_txn(),
-            limit_s=min(request.limit_ms / 1000, MAX_TX_S),
+            limit_s=min(request.limit_ms / 1000, self._max_tx_s),
             steps=request.steps,
             partitions=self._partitions,
             primaries=self._primaries,

@@ -172,9 +172,20 @@ class TornTail(msgspec.Struct, frozen=True, kw_only=True):
 class SharedLog:
     """The open log. One ``append`` at a time; ``groups`` is the logged state of each group."""
 
-    def __init__(self, disk: Disk, *, fsync: bool = True) -> None:
-        """``fsync=False`` is the planted bug ``no-fsync``."""
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        fsync: bool = True,
+        segment_bytes: int | None = None,
+        record_bytes: int | None = None,
+    ) -> None:
+        """``fsync=False`` is the planted bug ``no-fsync``. By default ``SEGMENT_BYTES`` and
+        ``COMMIT_BYTES`` hold.
+        """
         self._disk, self._fsync = disk, fsync
+        self._segment_bytes = segment_bytes or SEGMENT_BYTES
+        self._record_bytes = record_bytes or COMMIT_BYTES
         self._number = 1
         self._sizes: dict[int, int] = {}  # segment -> bytes, oldest first
         self._parts = Parts()
@@ -213,12 +224,12 @@ class SharedLog:
 
     async def append(self, updates: Sequence[Update]) -> None:
         """Make ``updates`` durable, in order. Raises ``DiskError``: then the node must stop."""
-        for commit in _commits(updates):
+        for commit in _commits(updates, self._record_bytes):
             await self._append(commit)
         await self._give_up_segments()
 
     async def _append(self, commit: tuple[Update, ...]) -> None:
-        if self._sizes.get(self._number, 0) >= SEGMENT_BYTES:
+        if self._sizes.get(self._number, 0) >= self._segment_bytes:
             self._number += 1
             reached("segment of the log closed")
             self._may_give_up = True
@@ -243,10 +254,11 @@ class SharedLog:
             if pinned:
                 # To rewrite costs a sync; it pays only once most of the disk holds what counts no
                 # more.
-                if self.size_bytes <= MAX_WASTE * (self.live_bytes + SEGMENT_BYTES):
+                if self.size_bytes <= MAX_WASTE * (self.live_bytes + self._segment_bytes):
                     return
                 reached("live state written again to free a segment")
-                for commit in _commits([self.groups[group].whole(group) for group in pinned]):
+                whole = [self.groups[group].whole(group) for group in pinned]
+                for commit in _commits(whole, self._record_bytes):
                     await self._append(commit)
             reached("segment of the log deleted")
             await self._disk.delete(segment_name(oldest))
@@ -292,15 +304,15 @@ def number_of(name: str) -> int:
     return int(digits)
 
 
-def _commits(updates: Sequence[Update]) -> Iterator[tuple[Update, ...]]:
-    """``updates`` in order, in parts of about ``COMMIT_BYTES``."""
+def _commits(updates: Sequence[Update], record_bytes: int) -> Iterator[tuple[Update, ...]]:
+    """``updates`` in order, in parts of about ``record_bytes``."""
     part: list[Update] = []
     size = 0
     for update in updates:
-        for piece in in_parts(update, COMMIT_BYTES):
+        for piece in in_parts(update, record_bytes):
             part.append(piece)
             size += sum(map(size_of, piece.entries))
-            if size >= COMMIT_BYTES:
+            if size >= record_bytes:
                 yield tuple(part)
                 reached("group commit in several records")
                 part, size = [], 0

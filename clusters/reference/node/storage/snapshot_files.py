@@ -24,8 +24,9 @@ _CHUNK = struct.Struct("!II")
 class SnapshotFiles:
     """The snapshot files of a node."""
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self, disk: Disk, piece_bytes: int | None = None) -> None:
+        """By default ``PIECE_BYTES`` are moved at once."""
+        self._disk, self._piece_bytes = disk, piece_bytes or PIECE_BYTES
         self._number = 0
 
     async def sweep(self, live: Collection[str]) -> None:
@@ -57,8 +58,8 @@ class SnapshotFiles:
         await self._disk.append(file, data, sync=last)
 
     async def piece(self, saved: SnapshotFile, offset: int) -> bytes:
-        """Up to ``PIECE_BYTES`` of the file from ``offset`` on."""
-        size = min(PIECE_BYTES, saved.size_bytes - offset)
+        """The next bytes of the file from ``offset`` on."""
+        size = min(self._piece_bytes, saved.size_bytes - offset)
         return await self._disk.read_at(saved.file, offset, size) if size > 0 else b""
 
     async def chunks(self, saved: SnapshotFile) -> AsyncIterator[bytes]:

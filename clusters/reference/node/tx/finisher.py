@@ -40,7 +40,10 @@ class Finisher:
         clock: Hlc,
         leases: LeaseTable,
         spawn: Spawn,
+        retention_s: float | None = None,
     ) -> None:
+        """By default outcomes are kept for ``OUTCOME_RETENTION_S``."""
+        self._retention = span(retention_s or OUTCOME_RETENTION_S)
         self._primary, self._outcomes, self._primaries = primary, outcomes, primaries
         self._clock, self._leases, self._spawn = clock, leases, spawn
         self._recoveries = PerTransaction(spawn, self._recover)
@@ -92,7 +95,7 @@ class Finisher:
     def _forget(self) -> None:
         """Drop outcomes that no participant can ask for any more."""
         partition, finished = self._primary.partition, self._outcomes.finished
-        horizon = self._clock.last - span(OUTCOME_RETENTION_S)
+        horizon = self._clock.last - self._retention
         old = any(not o.ts and txn.ts < horizon for txn, o in partition.outcomes.items())
         if self._forget_in_flight or not (finished or old):
             return

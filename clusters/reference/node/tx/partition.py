@@ -115,9 +115,19 @@ _decode_rows = msgspec.msgpack.Decoder(list[tuple[bytes, tuple[Version, ...]]]).
 class Partition:
     """The state of one replica. ``committed`` and ``aborted`` count since the start."""
 
-    def __init__(self, new_storage: Callable[[], PartitionStorage] = MemoryStorage) -> None:
-        """``new_storage`` makes an empty storage: one at the start, one for each restore."""
+    def __init__(
+        self,
+        new_storage: Callable[[], PartitionStorage] = MemoryStorage,
+        *,
+        retention_s: float | None = None,
+        chunk_bytes: int | None = None,
+    ) -> None:
+        """``new_storage`` makes an empty storage: one at the start, one for each restore. By
+        default versions are kept for ``SNAPSHOT_S``, and a snapshot has parts of ``CHUNK_BYTES``.
+        """
         self._new_storage = new_storage
+        self._retention = span(retention_s or SNAPSHOT_S)
+        self._chunk_bytes = chunk_bytes or CHUNK_BYTES
         self.versions: PartitionStorage = new_storage()
         self.prepared: dict[TxnId, Prepare] = {}
         self.outcomes: dict[TxnId, Outcome] = {}
@@ -130,7 +140,7 @@ class Partition:
     @property
     def readable_from(self) -> int:
         """Snapshots below it may lack versions."""
-        return max(0, self.max_ts - span(SNAPSHOT_S))
+        return max(0, self.max_ts - self._retention)
 
     def apply(self, entry: Entry) -> Result:
         """Do one command. Raises ``InvariantBroken`` on one that no primary can have proposed."""
@@ -198,7 +208,7 @@ class Partition:
             [] if planted("prepared-not-saved") else list(self.prepared.values()),
             list(self.outcomes.items()),
         )
-        return _parts(head, self.versions.dump())
+        return _parts(head, self.versions.dump(), self._chunk_bytes)
 
     def empty_storage(self) -> PartitionStorage:
         """A storage like that of this partition, for a restore."""
@@ -320,14 +330,16 @@ class SnapshotRestore:
             reached("snapshot brings an outcome")
 
 
-def _parts(head: _Head, rows: Iterator[tuple[bytes, tuple[Version, ...]]]) -> Iterator[bytes]:
+def _parts(
+    head: _Head, rows: Iterator[tuple[bytes, tuple[Version, ...]]], chunk_bytes: int
+) -> Iterator[bytes]:
     yield _encode(head)
     part: list[tuple[bytes, tuple[Version, ...]]] = []
     size = 0
     for key, versions in rows:
         part.append((key, versions))
         size += len(key) + sum(VERSION_BYTES + len(v.value or b"") for v in versions)
-        if size >= CHUNK_BYTES:
+        if size >= chunk_bytes:
             reached("snapshot of a partition in several chunks")
             yield _encode(part)
             part, size = [], 0

@@ -1,0 +1,245 @@
+"""Swarm: each seed of a simulated campaign draws its own settings of the reference store, so that
+seeds differ in more than in chance.
+
+A test that always has the same shape finds what that shape can show. A subset of all kinds of
+faults finds more than all of them at once, since they hide each other (Groce et al., "Swarm
+Testing", ISSTA 2012); so do few keys beside many, one replica beside five, small segments beside
+large ones. All that is drawn here stands in the plan of the seed: a replay or a shrinking knows
+nothing of swarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from msgspec.structs import replace
+
+from harness.clock import substream
+from harness.plan.overrides import said
+from harness.plan.plan import Plan
+from harness.protocols.faults import PlannedFault
+
+Overrides = dict[str, object]
+
+USUAL = (
+    *("kill", "restart", "pause", "host-loss", "wipe"),
+    *("partition", "one-way", "loss", "delay"),
+    *("disk-slow", "disk-full", "disk-error", "bit-flip"),
+    *("clock-jump", "clock-fast", "clock-slow"),
+)
+# Kinds that a single setting leaves out: they hide what others find.
+FAULTS = (*USUAL, "freeze", "bridge", "majorities-ring", "one-way-in")
+_DESTROYING = ("wipe", "bit-flip")  # survivable only where two others are left
+_STANDING = ("pause", "freeze")
+MOST_KINDS = 5
+MIN_OK = 25
+RING_NODES = 4  # fewer are no ring
+LEASE_S = 1.0  # of a node; pauses near it end just before, or just after, another may act
+DRIFT_EDGE = 4.8  # % between two clocks; the design allows 5
+JUMP_EDGE_MS = 5000  # a clock that is further ahead is followed by no other node
+_RESTART_AFTER_S = (0.2, 0.8)  # of the jump
+_WELL_AFTER_S = (0.3, 1.2)  # of the restart, until the clock is set right
+_AGAIN_AFTER_S = 0.6  # of that, the start which shows it
+_DOWN_S = 0.4
+
+
+def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides:
+    """Return the plan's keys that ``seed`` draws, dotted; what is ``given`` already restricts the
+    rest, and is none of them.
+    """
+    drawn: Overrides = {}
+    shape = _shape(_stream(seed, "shape"), given)
+    drawn |= shape
+    drawn |= _load(_stream(seed, "load"), workload, shape)
+    drawn |= _faults(_stream(seed, "faults"), given, shape)
+    drawn |= _ground(_stream(seed, "ground"))
+    drawn |= _tuning(_stream(seed, "tuning"))
+    return {key: value for key, value in drawn.items() if said(given, key) is None}
+
+
+def _stream(seed: int, purpose: str) -> Random:
+    # One for each group of settings: a draw that is added to one leaves the others as they were.
+    return substream(seed, "swarm", purpose)
+
+
+def _shape(draw: Random, given: Mapping[str, object]) -> Overrides:
+    """Nodes, replicas and partitions."""
+    nodes = said(given, "cluster.nodes") or draw.choice((3, 3, 4, 5, 5, 5, 6))
+    replicas = said(given, "system.replicas") or draw.choice((1, 2, 3, 3, 3, 3, 3, 5, 5))
+    if isinstance(nodes, int) and isinstance(replicas, int):
+        replicas = min(replicas, nodes)
+    partitions = draw.choice((1, 1, 2, 2, 3, 4, 5, 8))
+    return {"cluster.nodes": nodes, "system.replicas": replicas, "system.partitions": partitions}
+
+
+# Seconds of the drive, of the first fault, of holds and of quiet; operations a second.
+_PACES: tuple[Mapping[str, tuple[float, float]], ...] = (
+    # The end is calm for longer than the store may take to serve again.
+    {"length": (24, 28), "first": (1, 2), "hold": (1.5, 2.5), "quiet": (2, 3), "rate": (12, 25)},
+    {"length": (12, 18), "first": (1, 2), "hold": (0.9, 1.6), "quiet": (1, 2), "rate": (20, 50)},
+    # Faults that meet: several at once, and hardly a moment without any.
+    {"length": (12, 16), "first": (1, 2), "hold": (1, 2), "quiet": (0.4, 0.8), "rate": (20, 40)},
+    # A burst.
+    {
+        "length": (5, 7),
+        "first": (0.8, 1.2),
+        "hold": (0.8, 1.5),
+        "quiet": (1, 1.5),
+        "rate": (150, 400),
+    },
+)
+
+
+def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
+    """What clients do, how often and for how long; and the pace of faults, which follows it."""
+    pace = draw.choices(_PACES, weights=(4, 3, 3, 2))[0]
+    of = {name: round(draw.uniform(*bounds), 2) for name, bounds in pace.items()}
+    load: Overrides = {
+        "drive.duration_s": of["length"],
+        "drive.op_deadline_s": draw.choice((2.0, 2.0, 2.0, 1.0)),
+        "nemesis.first_s": of["first"],
+        "nemesis.hold_s": of["hold"],
+        "nemesis.quiet_s": of["quiet"],
+        "nemesis.overlap": draw.choice((2, 3)) if pace is _PACES[2] else 1,
+    }
+    kinds = draw.choice((["read-write"], ["read-write", "snapshot"], ["snapshot"]))
+    load["workload.read_kinds"] = kinds
+    if workload == "bank":
+        load |= _bank(draw)
+        keys = int(str(load["workload.accounts"])) * int(str(load["workload.banks"]))
+    else:
+        load |= _lists(draw)
+        keys = int(str(load["workload.key_count"]))
+    # Most of what meets on a key dies for it: a rate that keys can't carry shows little of a store.
+    rate = min(of["rate"], 12.0 + 6.0 * keys)
+    load["drive.rate_per_s"] = round(rate, 1)
+    load["drive.concurrency"] = max(5, min(60, int(rate * draw.uniform(0.3, 0.9))))
+    # A seed of little load on few keys says something, too: it is one of many.
+    load["check.min_ok"] = MIN_OK
+    return load
+
+
+def _lists(draw: Random) -> Overrides:
+    longest = draw.choice((1, 2, 3, 4, 4, 6))
+    return {
+        "workload.key_count": draw.choice(
+            (draw.randint(1, 3), draw.randint(4, 12), draw.randint(13, 60))
+        ),
+        "workload.key_choice": draw.choice(("exponential", "uniform")),
+        "workload.min_length": draw.randint(1, longest),
+        "workload.max_length": longest,
+        "workload.read_fraction": round(draw.uniform(0.2, 0.8), 2),
+        "workload.max_appends": draw.choice((4, 16, 32, 64)),
+    }
+
+
+def _bank(draw: Random) -> Overrides:
+    accounts = draw.choice((4, 8, 8, 12, 20))
+    return {
+        "workload.accounts": accounts,
+        "workload.banks": draw.choice((1, 1, 2, 4)),
+        "workload.total": accounts * draw.choice((2, 12, 100)),
+        "workload.max_transfer": draw.choice((1, 5, 20)),
+        "workload.read_fraction": round(draw.uniform(0.1, 0.5), 2),
+    }
+
+
+def _faults(draw: Random, given: Mapping[str, object], shape: Overrides) -> Overrides:
+    """A few of the kinds. Pauses and the like are about as long as a lease, every other time."""
+    if said(given, "nemesis.schedule") is not None or said(given, "nemesis.mix") == []:
+        return {}
+    chosen = said(given, "nemesis.mix")
+    kinds = tuple(chosen) if isinstance(chosen, list | tuple) else FAULTS
+    out: tuple[str, ...] = _DESTROYING if int(str(shape["system.replicas"])) < 3 else ()
+    out += ("majorities-ring",) if int(str(shape["cluster.nodes"])) < RING_NODES else ()
+    kinds = tuple(kind for kind in kinds if kind not in out) or kinds
+    some = tuple(sorted(draw.sample(sorted(kinds), min(len(kinds), draw.randint(1, MOST_KINDS)))))
+    faults: Overrides = {"nemesis.mix": list(some)}
+    if set(some) & set(_STANDING) and draw.random() < 0.5:
+        # A hold is up to a quarter shorter than asked for.
+        faults["nemesis.hold_s"] = round(LEASE_S * draw.uniform(1.0, 1.35), 2)
+    return faults
+
+
+def _ground(draw: Random) -> Overrides:
+    """The network without faults, and the share of rare legal paths that are open."""
+    rough = draw.choice((0.0, 1.0, 1.0, 3.0))
+    weather = {"loss": 0.002, "reorder": 0.02, "duplicate": 0.01, "slow": 0.05, "resets_per_s": 0.1}
+    return {
+        "cluster.options.rare": draw.choice((0.0, 0.35, 0.35, 0.7)),
+        "cluster.options.weather": {
+            name: round(rough * share * draw.uniform(0.3, 1.7), 4)
+            for name, share in weather.items()
+        },
+    }
+
+
+def _tuning(draw: Random) -> Overrides:
+    """Sizes and times of the node, each small in half of the seeds."""
+    small: Mapping[str, Sequence[float]] = {
+        "system.snapshot_bytes": (1500, 6000, 20_000, 60_000),
+        "system.append_entries": (1, 4, 32),
+        "system.appends_ahead": (1, 3),
+        "system.tuning.segment_bytes": (2000, 8000, 40_000),
+        "system.tuning.record_bytes": (300, 1500, 8000),
+        "system.tuning.piece_bytes": (200, 1000, 5000),
+        "system.tuning.chunk_bytes": (100, 1000),
+        "system.tuning.max_history": (3, 30),
+        "system.tuning.max_proposals": (4, 16),
+        "system.tuning.version_retention_s": (3.0, 5.0),
+        "system.tuning.outcome_retention_s": (6.0, 10.0),
+    }
+    return {name: draw.choice(values) for name, values in small.items() if draw.random() < 0.5}
+
+
+# -- the schedule, once its faults are drawn
+
+
+def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFault, ...]:
+    """Return the drawn ``schedule`` of ``plan`` with clocks at the edges of what the design allows,
+    and each jump followed by the start of its node that makes it count.
+    """
+    draw = _stream(plan.seed, "edges")
+    nodes = tuple(f"n{number + 1}" for number in range(plan.cluster.nodes))
+    found: list[PlannedFault] = []
+    for fault in schedule:
+        if fault.kind == "clock-jump":
+            found.extend(_jump(draw, fault, nodes, plan.drive.duration_s - plan.nemesis.quiet_s))
+        elif fault.kind in ("clock-fast", "clock-slow"):
+            # Together below 5 %: one clock that gains and one that loses are so far apart.
+            percent = draw.choice((0.5, 2.0, DRIFT_EDGE / 2))
+            if len({"clock-fast", "clock-slow"} & set(plan.nemesis.mix)) == 1:
+                percent = draw.choice((percent, DRIFT_EDGE))
+            found.append(replace(fault, target=f"{fault.target} at {percent:g} %"))
+        else:
+            found.append(fault)
+    return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _jump(
+    draw: Random, fault: PlannedFault, nodes: Sequence[str], end_s: float
+) -> tuple[PlannedFault, ...]:
+    """A jump of a node's wall clock and the starts after it, as far as there is time until
+    ``end_s``: the store reads that clock at its start only, so the first start is what the jump
+    shows at, and the last one what its heal does.
+    """
+    node = draw.choice(nodes)
+    edge = JUMP_EDGE_MS
+    jump_ms = draw.choice((500, 2000, edge - 500, edge - 100, edge + 100, edge + 1000, 4 * edge))
+    ends = draw.choice(("kill", "restart"))
+    down_s = _DOWN_S
+    first_s = fault.at_s + draw.uniform(*_RESTART_AFTER_S)
+    healed_s = first_s + down_s + draw.uniform(*_WELL_AFTER_S)
+    again_s = healed_s + _AGAIN_AFTER_S
+    jumped = replace(
+        fault, target=f"{node} at {jump_ms} ms", hold_s=round(healed_s - fault.at_s, 3)
+    )
+    if again_s + down_s > end_s:
+        # No time for all of it. The jump alone moves nothing that the store looks at.
+        return (replace(jumped, hold_s=fault.hold_s),)
+    return (
+        jumped,
+        PlannedFault(at_s=round(first_s, 3), kind=ends, target=node, hold_s=down_s),
+        PlannedFault(at_s=round(again_s, 3), kind="restart", target=node, hold_s=down_s),
+    )

@@ -1,0 +1,158 @@
+"""Swarm: every seed draws settings of its own, and all of them stand in its plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from cli.sim import swarm_plans
+from clusters.reference.swarm import DRIFT_EDGE, FAULTS, JUMP_EDGE_MS, LEASE_S
+from harness.campaigns.cell import Cell
+from harness.errors import PlanError
+from harness.plan.plan import Plan, dumps, loads
+
+SEEDS = range(5000, 5300)
+
+
+@pytest.fixture(scope="module")
+def plans() -> list[Plan]:
+    return swarm_plans(None, {}, (), SEEDS)
+
+
+def strength(target: str) -> float:
+    return float(target.partition(" at ")[2].split()[0])
+
+
+def test_one_seed_is_one_plan_and_the_plan_holds_all_that_was_drawn(plans: list[Plan]) -> None:
+    again = swarm_plans(None, {}, (), SEEDS)
+
+    assert [dumps(plan) for plan in again] == [dumps(plan) for plan in plans]
+    assert all(loads(dumps(plan)) == plan for plan in plans[:50])
+    assert len({Cell(plan=plan).key for plan in plans}) == len(plans)
+    assert all(plan.nemesis.schedule and not plan.nemesis.mix for plan in plans)
+
+
+def test_every_kind_of_fault_is_tried_by_some_seeds_and_by_none_all(plans: list[Plan]) -> None:
+    kinds = [{fault.kind for fault in plan.nemesis.schedule} for plan in plans]
+
+    seeds = Counter(kind for some in kinds for kind in some)
+    assert set(seeds) == set(FAULTS)
+    assert min(seeds.values()) >= 10
+    assert max(map(len, kinds)) <= 7  # a jump brings the starts that show it
+
+
+def test_seeds_differ_in_everything_that_a_store_may_depend_on(plans: list[Plan]) -> None:
+    def share(wanted: object, of: list[object]) -> float:
+        return of.count(wanted) / len(plans)
+
+    replicas: list[object] = [plan.system.options["replicas"] for plan in plans]
+    assert all(share(count, replicas) >= 0.05 for count in (1, 2, 3, 5))
+    nodes: list[object] = [plan.cluster.nodes for plan in plans]
+    assert all(share(count, nodes) >= 0.05 for count in (3, 4, 5, 6))
+    partitions: list[object] = [plan.system.options["partitions"] for plan in plans]
+    assert all(share(count, partitions) >= 0.05 for count in (1, 2, 8))
+    assert sum((plan.drive.rate_per_s or 0) > 100 for plan in plans) >= 15
+    keys = [
+        plan.workload.options["key_count"] for plan in plans if plan.workload.name == "list-append"
+    ]
+    assert (min(keys), max(keys)) == (1, 60)
+
+
+def test_sizes_are_small_in_about_half_of_the_seeds(plans: list[Plan]) -> None:
+    tuned = Counter(name for plan in plans for name in plan.system.options.get("tuning", {}))
+
+    assert {"segment_bytes", "record_bytes", "piece_bytes", "outcome_retention_s"} <= set(tuned)
+    assert all(0.35 <= count / len(plans) <= 0.65 for count in tuned.values())
+
+
+def test_some_pauses_are_as_long_as_a_lease(plans: list[Plan]) -> None:
+    holds = [
+        fault.hold_s
+        for plan in plans
+        for fault in plan.nemesis.schedule
+        if fault.kind in ("pause", "freeze")
+    ]
+
+    assert sum(abs(hold - LEASE_S) <= 0.2 for hold in holds) >= 20
+    assert sum(hold > 1.5 * LEASE_S for hold in holds) >= 20
+
+
+def test_jumps_are_on_both_sides_of_what_is_followed_and_a_start_shows_them(
+    plans: list[Plan],
+) -> None:
+    jumps = shown = 0
+    amounts = set()
+    for plan in plans:
+        for fault in plan.nemesis.schedule:
+            if fault.kind != "clock-jump":
+                continue
+            jumps += 1
+            node = fault.target.partition(" ")[0]
+            amounts.add(strength(fault.target))
+            starts = [
+                other
+                for other in plan.nemesis.schedule
+                if other.target == node and other.kind in ("kill", "restart")
+            ]
+            healed_s = fault.at_s + fault.hold_s
+            under = any(fault.at_s < s.at_s and s.at_s + s.hold_s < healed_s for s in starts)
+            after = any(s.at_s > healed_s for s in starts)
+            shown += under and after
+    assert shown / jumps >= 0.7
+    assert {JUMP_EDGE_MS - 100, JUMP_EDGE_MS + 100} <= amounts
+
+
+def test_clocks_never_drift_apart_by_more_than_the_design_allows(plans: list[Plan]) -> None:
+    most = 0.0
+    for plan in plans:
+        of = {"clock-fast": 0.0, "clock-slow": 0.0}
+        for fault in plan.nemesis.schedule:
+            if fault.kind in of:
+                of[fault.kind] = max(of[fault.kind], strength(fault.target))
+        apart = (1 + of["clock-fast"] / 100) / (1 - of["clock-slow"] / 100) - 1
+        most = max(most, apart)
+    assert DRIFT_EDGE / 100 <= most <= 0.0505
+
+
+def test_what_destroys_a_disk_spares_a_majority(plans: list[Plan]) -> None:
+    for plan in plans:
+        destroyed = [f for f in plan.nemesis.schedule if f.kind in ("wipe", "bit-flip")]
+        assert not destroyed or plan.system.options["replicas"] >= 3
+
+
+def test_what_is_given_is_not_drawn() -> None:
+    given = {
+        "cluster.nodes": 3,
+        "system.partitions": 7,
+        "nemesis.mix": ["kill", "pause"],
+        "drive.rate_per_s": 30.0,
+        "cluster.options.weather.loss": 0.25,
+    }
+    for plan in swarm_plans(None, given, ("bank",), range(30)):
+        assert (plan.cluster.nodes, plan.system.options["partitions"]) == (3, 7)
+        assert plan.system.options["replicas"] <= 3
+        assert {fault.kind for fault in plan.nemesis.schedule} <= {"kill", "pause"}
+        assert (plan.drive.rate_per_s, plan.workload.name) == (30.0, "bank")
+        assert plan.cluster.options["weather"]["loss"] == 0.25
+
+
+def test_a_mix_of_nothing_and_a_schedule_stay_what_they_are() -> None:
+    (plan,) = swarm_plans(None, {"nemesis.mix": []}, (), range(1))
+    assert plan.nemesis.schedule == ()
+
+    row = {"at_s": 1.0, "kind": "kill", "target": "n1", "hold_s": 0.5}
+    (plan,) = swarm_plans(None, {"nemesis.schedule": [row]}, (), range(1))
+    assert [fault.kind for fault in plan.nemesis.schedule] == ["kill"]
+
+
+def test_an_unknown_kind_is_refused_by_name() -> None:
+    with pytest.raises(PlanError, match=r"nemesis\.mix.*nonesuch"):
+        swarm_plans(None, {"nemesis.mix": ["nonesuch"]}, (), range(1))
+
+
+def test_workloads_take_turns() -> None:
+    names = [plan.workload.name for plan in swarm_plans(None, {}, (), range(4))]
+
+    assert names == list(itertools.islice(itertools.cycle(("list-append", "bank")), 4))
