@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import platform
 import time
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from harness.protocols.verdict import Verdict
 
 PACKAGES = ("harness", "workloads", "nemesis", "checkers", "clusters")
+# Of the command line only what makes a cell: all else changes no result.
+WIRING = ("cli/cells.py", "cli/environment.py", "cli/wiring.py")
 _PRELOADED = (
     "checkers.engine.analyze",
     "cli.cleanup",
@@ -150,12 +154,20 @@ def digest(run: RunDirectory) -> str:
 
 
 def code_digest() -> str:
-    """Return a digest of the code that a simulated run executes: its sources, byte for byte."""
+    """Return a digest of the code that a simulated run executes: firedrill's sources and those of
+    installed plug-ins, byte for byte, the interpreter's version and the libraries'.
+    """
+    from cli.wiring import LIBRARIES
+
     root = Path(harness.__file__ or "").resolve().parents[1]
-    whole = hashlib.sha256()
-    for package in PACKAGES:  # not of the command line: it changes no history
-        for path in sorted((root / package).rglob("*.py")):
-            content = path.read_bytes()
-            whole.update(f"{path.relative_to(root)} {len(content)}\n".encode())
-            whole.update(content)
+    sources = [path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))]
+    sources += [root / name for name in WIRING]
+    named = [(str(path.relative_to(root)), path) for path in sources]
+    whole = hashlib.sha256(platform.python_version().encode())
+    for name in LIBRARIES:
+        whole.update(f" {name} {version(name)}".encode())
+    for name, path in (*named, *plugins.foreign_sources()):
+        content = path.read_bytes()
+        whole.update(f"{name} {len(content)}\n".encode())
+        whole.update(content)
     return whole.hexdigest()[:16]

@@ -7,9 +7,11 @@ import os
 import textwrap
 import time
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
+import attrs
 import click
 
 from cli import duration
@@ -19,7 +21,7 @@ from cli.shrinking.candidates import beginnings, smaller, with_schedule
 from cli.shrinking.trials import OutOfTime, Trials
 from harness.campaigns.cell import CRASHES
 from harness.campaigns.statistics import METHOD, between
-from harness.errors import MalformedHistory, UsageError
+from harness.errors import FiredrillError, Interrupted, MalformedHistory, UsageError
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
@@ -35,6 +37,7 @@ SHRINK_LIMIT = "10m"
 TRIES = 3
 REAL_REPETITIONS = 5
 HEAD_CHARS = 100
+NOT_REPEATED = "It was not repeated, so that nothing is known of how often it fails."
 
 
 @click.command()
@@ -96,7 +99,8 @@ def shrink(
     plan, names = load(run.plan), failures(run, anomalies)
     simulated = plan.cluster.provider == SIMULATED
     began_s = time.monotonic()
-    with TemporaryDirectory(prefix="firedrill-shrink-") as scratch:
+    best = Best(path=path, run=run.root.name, plan=plan, names=names, small=plan)
+    with TemporaryDirectory(prefix="firedrill-shrink-") as scratch, best.told_of():
         trials = Trials(
             names=names,
             tries=tries,
@@ -104,18 +108,60 @@ def shrink(
             ends_s=began_s + time_budget,
             jobs=jobs,
         )
-        small = shrunk(plan, trials)
+        shrink_into(best, trials)
         took_s, runs = time.monotonic() - began_s, len(trials.ledger.known)
+        best.write(NOT_REPEATED)
         times = repeat or (1 if simulated else REAL_REPETITIONS)
-        failed = trials.times(small, times)
-    for line in told(plan, small, names):
+        failed = trials.times(best.small, times)
+    for line in told(plan, best.small, names):
         click.echo(line)
     counted = confidence(failed, times, exact=simulated)
     click.echo(f"{runs} trials in {duration.words(round(took_s))}; {counted}")
-    lines = [f"Shrunk from the run {run.root.name}.", *told(plan, small, names), counted]
-    write_atomically(path, (head(lines) + dumps(small)).encode())
+    best.write(counted)
     click.echo(f"plan: {path}")
     return 0 if failed else Outcome.UNKNOWN.exit_code
+
+
+@attrs.define(kw_only=True)
+class Best:
+    """The smallest plan that was found so far: ``small`` for ``plan``, whose run is ``run``.
+
+    Each is written to ``path`` as soon as it is found: on real nodes it took hours, and the second
+    signal, a daemon that went away or a machine that stops ends this process without another word.
+    """
+
+    path: Path
+    run: str
+    plan: Plan
+    names: frozenset[str]
+    small: Plan
+    written: bool = False
+
+    def found(self, small: Plan) -> None:
+        """Take ``small`` for the smallest, and keep it. Raises ``HarnessError``."""
+        self.small = small
+        self.write(NOT_REPEATED)
+
+    def write(self, counted: str) -> None:
+        """Write the plan; ``counted`` tells how often it failed. Raises ``HarnessError``."""
+        lines = [f"Shrunk from the run {self.run}.", *told(self.plan, self.small, self.names)]
+        write_atomically(self.path, (head([*lines, counted]) + dumps(self.small)).encode())
+        self.written = True
+
+    @contextmanager
+    def told_of(self) -> Iterator[None]:
+        """Say where the plan is if the block is left by an exception. Raises ``Interrupted`` for
+        a signal.
+        """
+        kept = f"the smallest plan that was found by then is {self.path}"
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            raise Interrupted(f"interrupted{f': {kept}' * self.written}") from error
+        except FiredrillError:
+            if self.written:
+                say(kept)
+            raise
 
 
 def _refuse_unwritable(path: Path) -> None:
@@ -151,37 +197,37 @@ def failures(run: RunDirectory, wanted: Collection[str] = ()) -> frozenset[str]:
     return frozenset(wanted) or (found - CRASHES) or found
 
 
-def shrunk(plan: Plan, trials: Trials) -> Plan:
-    """Return the smallest plan that was found within the time."""
-    best = [plan]
+def shrink_into(best: Best, trials: Trials) -> None:
+    """Make ``best`` the smallest plan that can be found within the time. Raises what a trial
+    raises, and ``KeyboardInterrupt``.
+    """
 
     def of_faults(candidates: list[tuple[PlannedFault, ...]]) -> int | None:
-        found = trials.first([with_schedule(best[0], faults) for faults in candidates])
+        found = trials.first([with_schedule(best.small, faults) for faults in candidates])
         if found is None:
             return None
-        best[0] = found[1]
-        say(f"still fails with {counted_faults(best[0])}")
+        best.found(found[1])
+        say(f"still fails with {counted_faults(best.small)}")
         return found[0]
 
     def of_plans(candidates: list[Plan]) -> Plan | None:
         found = trials.first(candidates)
         if found is None:
             return None
-        best[0] = found[1]
-        return best[0]
+        best.found(found[1])
+        return best.small
 
     try:
-        if found := trials.first(beginnings(plan), tries=1):
-            best[0] = found[1]
-            say(f"still fails in {best[0].drive.duration_s:g} s with {counted_faults(best[0])}")
-        fewest(best[0].nemesis.schedule, of_faults)
-        least(best[0], smaller, of_plans)
+        if found := trials.first(beginnings(best.plan), tries=1):
+            best.found(found[1])
+            length_s = best.small.drive.duration_s
+            say(f"still fails in {length_s:g} s with {counted_faults(best.small)}")
+        fewest(best.small.nemesis.schedule, of_faults)
+        least(best.small, smaller, of_plans)
         # What is smaller may need fewer of them.
-        fewest(best[0].nemesis.schedule, of_faults)
-    except (OutOfTime, KeyboardInterrupt) as end:
-        why = "the time is over" if isinstance(end, OutOfTime) else "interrupted"
-        say(f"{why}: this is the smallest plan that was found by then")
-    return best[0]
+        fewest(best.small.nemesis.schedule, of_faults)
+    except OutOfTime:
+        say("the time is over: this is the smallest plan that was found by then")
 
 
 def counted_faults(plan: Plan) -> str:

@@ -18,7 +18,7 @@ from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
-from harness.campaigns.ledger import RESULTS_FILE, Ledger, sweep
+from harness.campaigns.ledger import RESULTS_FILE, Ledger
 from harness.campaigns.markers import MustReach, load_must_reach, table
 from harness.campaigns.pool import Pool, in_turn
 from harness.campaigns.summary import MAX_UNKNOWN_SHARE, overall, totals
@@ -156,7 +156,7 @@ def sim(
     left = {cell.plan.name for cell in cells if cell.key not in ledger.known}
     if len(left) < seeds:
         say(f"{seeds - len(left)} of {seeds} seeds are known from {path}")
-    if gone := sweep(store.root, left, {result.run for result in ledger.known.values()}):
+    if gone := store.sweep(left, {result.run for result in ledger.known.values()}):
         say(f"removed {gone} runs that were broken off")
     cells.sort(key=lambda cell: cell.key not in ledger.known)  # no time budget leaves these out
     began_s = time.monotonic()

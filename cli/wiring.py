@@ -21,6 +21,7 @@ from cli.guard import ReaperGuard
 from cli.signals import ending_in_time
 from harness import plugins
 from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugin, UsageError
+from harness.history.files import locked
 from harness.plan.plan import Plan, resolved
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
 from harness.protocols.fault_kinds import FaultKind, recorded
@@ -80,11 +81,13 @@ def run_plan(
     run = store.create(plan.name, time.time_ns(), secrets.token_bytes(2))
     if begun:
         begun(run)
-    try:
-        _run(plan, run, faults, progress, stop, keep, trace=trace)
-    except FiredrillError:
-        store.forget(run)  # where nothing was written
-        raise
+    # Held to its end: until there are chunks nothing else shows that the run is alive.
+    with locked(run.root):
+        try:
+            _run(plan, run, faults, progress, stop, keep, trace=trace)
+        except FiredrillError:
+            store.forget(run)  # where nothing was written
+            raise
     return run
 
 

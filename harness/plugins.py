@@ -6,6 +6,7 @@ A defect of a plug-in is reported before anything starts, with its package, file
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,6 +94,43 @@ def foreign() -> Iterator[tuple[str, str, str]]:
         for point in sorted(_points(group), key=lambda point: point.name):
             if point.dist is None or point.dist.name != own:
                 yield group, point.name, _package(point)
+
+
+def foreign_sources() -> Iterator[tuple[str, Path]]:
+    """Name and path of every source file of the plug-ins that are not firedrill's own, sorted: of
+    all packages of their distributions. Imports none of them.
+    """
+    own = _own().name
+    packages = set[str]()
+    for group in GROUPS:
+        for point in _points(group):
+            if point.dist is None or point.dist.name != own:
+                packages.update(_packages(point))
+    for package in sorted(packages):
+        yield from _sources(package)
+
+
+def _packages(point: EntryPoint) -> Iterator[str]:
+    """The top-level names of the distribution that brings ``point``."""
+    yield point.module.partition(".")[0]
+    for file in (point.dist.files if point.dist else None) or ():
+        # An editable installation lists its finder alone: then the entry point has to do.
+        name = file.parts[0].removesuffix(".py")
+        if file.suffix == ".py" and name.isidentifier():
+            yield name
+
+
+def _sources(package: str) -> Iterator[tuple[str, Path]]:
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        return
+    if spec.submodule_search_locations is None:
+        if spec.has_location and spec.origin:
+            yield f"{package}.py", Path(spec.origin)
+        return
+    for root in spec.submodule_search_locations:
+        for path in sorted(Path(root).rglob("*.py")):
+            yield f"{package}/{path.relative_to(root)}", path
 
 
 def _own() -> Distribution:

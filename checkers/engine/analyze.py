@@ -18,7 +18,7 @@ from checkers.engine import output
 from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
 from checkers.promises import always_on
-from checkers.promises.permitted_loss import excuse, excused
+from checkers.promises.permitted_loss import Excuse, excuse, excused
 from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
 from harness import plugins
@@ -307,9 +307,9 @@ def _together(first: Anomaly, second: Anomaly) -> Anomaly:
     return Anomaly(count=first.count + second.count, examples=examples)
 
 
-def _combined(parts: list[Part], setting: Setting, why: str) -> Analysis:
-    """Combine all parts into one verdict. ``why`` is the reason that excuses the store for its
-    losses, if any.
+def _combined(parts: list[Part], setting: Setting, why: Excuse | None) -> Analysis:
+    """Combine all parts into one verdict. ``why`` excuses the store for its losses, if it may have
+    any.
     """
     found: dict[str, Anomaly] = {}
     tables: dict[str, pa.Table] = {}
@@ -362,15 +362,16 @@ def _told(given: Iterable[T | None], otherwise: T) -> T:
     return [otherwise, *(part for part in given if part is not None)][-1]
 
 
-def _spared(names: Iterable[str], setting: Setting, forgot: str) -> dict[str, tuple[str, ...]]:
-    """Return the findings that decide nothing, by reason; ``forgot`` is the reason for the store's
-    losses.
-    """
+def _spared(
+    deciding: Mapping[str, Anomaly], setting: Setting, loss: Excuse | None
+) -> dict[str, tuple[str, ...]]:
+    """Return the findings that decide nothing, by reason."""
     found = {
-        forgot: excused(names, forgot),
-        OUT_OF_ROOM: (OF_NODES | OF_SERVICE).intersection(names if setting.out_of_room else ()),
-        LOGS_UNPROVEN: {PANIC}.intersection(names if setting.logs_unproven else ()),
+        OUT_OF_ROOM: (OF_NODES | OF_SERVICE).intersection(deciding if setting.out_of_room else ()),
+        LOGS_UNPROVEN: {PANIC}.intersection(deciding if setting.logs_unproven else ()),
     }
+    if loss is not None:
+        found = {loss.text: excused(deciding, loss), **found}
     return {why: tuple(sorted(these)) for why, these in found.items() if these}
 
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
-import shutil
 import zlib
-from collections.abc import Collection
 from io import BufferedRandom
 from pathlib import Path
 
@@ -19,13 +16,9 @@ import attrs
 import msgspec
 
 from harness.campaigns.cell import CellResult
-from harness.errors import FiredrillError
-from harness.history.files import disk_failure, locked
-from harness.history.manifest import RUNNING, read_manifest
-from harness.run.directory import RunDirectory
+from harness.history.files import disk_failure
 
 RESULTS_FILE = "campaign.jsonl"
-_RUN_ID = re.compile(r"\d{8}-\d{6}-(?P<name>.+)-[0-9a-f]{4}")
 _BLOCK_BYTES = 1 << 16
 
 
@@ -115,29 +108,3 @@ def _cut_torn_line(file: BufferedRandom) -> None:
         end = begin
     if end < size:
         file.truncate(end)
-
-
-def sweep(runs_dir: Path, names: Collection[str], kept: Collection[str]) -> int:
-    """Remove the runs of these ``names`` that a killed campaign left: unsealed directories without
-    a living writer, but for those ``kept``. Returns how many.
-    """
-    if not runs_dir.is_dir():
-        return 0
-    gone = 0
-    for path in sorted(runs_dir.iterdir()):
-        match = _RUN_ID.fullmatch(path.name)
-        if match and match["name"] in names and str(path) not in kept and _broken_off(path):
-            shutil.rmtree(path, ignore_errors=True)
-            gone += 1
-    return gone
-
-
-def _broken_off(path: Path) -> bool:
-    run = RunDirectory(path)
-    try:
-        if path.is_symlink() or read_manifest(run).state != RUNNING or not run.chunks.is_dir():
-            return False
-        with locked(run.chunks) as alone:
-            return alone
-    except (FiredrillError, OSError):
-        return False

@@ -10,12 +10,15 @@ import contextlib
 import os
 import re
 import shutil
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
 import attrs
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import FiredrillError, HarnessError, UsageError
+from harness.history.files import locked
+from harness.history.manifest import RUNNING, read_manifest
 from harness.run.directory import RunDirectory, require_plain
 
 DEFAULT_ROOT = Path("runs")
@@ -24,7 +27,7 @@ NAME_LIMIT = 40  # identifiers become labels, network and file names
 SHOWN_LIMIT = 5  # candidates named in an error
 CREATE_TRIES = 16  # identifiers made in the same second that already exist
 MEND_TRIES = 8  # removals beside each other, each of which mends in its turn
-_RUN_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+-[0-9a-f]{4}")
+_RUN_ID = re.compile(r"\d{8}-\d{6}-(?P<slug>[a-z0-9-]+)-[0-9a-f]{4}")
 _NOT_NAME = re.compile(r"[^a-z0-9]+")
 
 
@@ -35,8 +38,11 @@ class UnknownRun(UsageError):
 def run_id(name: str, wall_ns: int, entropy: bytes) -> str:
     """Return ``YYYYMMDD-HHMMSS-name-xxxx`` (UTC) from wall time in ns and two bytes of entropy."""
     moment = datetime.fromtimestamp(wall_ns // 1_000_000_000, tz=UTC)
-    slug = _NOT_NAME.sub("-", name.lower()).strip("-")[:NAME_LIMIT].strip("-") or "run"
-    return f"{moment:%Y%m%d-%H%M%S}-{slug}-{entropy[:2].hex():0>4}"
+    return f"{moment:%Y%m%d-%H%M%S}-{_slug(name)}-{entropy[:2].hex():0>4}"
+
+
+def _slug(name: str) -> str:
+    return _NOT_NAME.sub("-", name.lower()).strip("-")[:NAME_LIMIT].strip("-") or "run"
 
 
 @attrs.frozen
@@ -121,6 +127,20 @@ class RunStore:
         except (OSError, RecursionError) as error:
             raise HarnessError(f"cannot remove {run.root}: {_why(error)}") from error
 
+    def sweep(self, names: Collection[str], kept: Collection[str]) -> int:
+        """Remove the runs of plans of these ``names`` that began and were never sealed, and that no
+        process drives any more, but for the paths ``kept``; return how many. For a campaign, which
+        runs their plans again. Raises ``HarnessError``.
+        """
+        slugs = frozenset(map(_slug, names))
+        gone = 0
+        for run in self.runs():
+            match = _RUN_ID.fullmatch(run.root.name)
+            if match and match["slug"] in slugs and str(run.root) not in kept and _abandoned(run):
+                self.remove(run)
+                gone += 1
+        return gone
+
     def runs(self) -> tuple[RunDirectory, ...]:
         """Return every run of the store, oldest first; nothing where there is no store."""
         if not self.root.is_dir():
@@ -175,6 +195,26 @@ class RunStore:
         temporary = self.root / f".{LATEST}-{path.name}"
         temporary.symlink_to(path.name)
         os.replace(temporary, self.root / LATEST)
+
+
+def _abandoned(run: RunDirectory) -> bool:
+    """Tell whether the process that made ``run`` died before it had sealed it."""
+    try:
+        if run.manifest.exists():
+            unsealed = read_manifest(run).state == RUNNING
+        else:
+            # Tables are written before a manifest says so: with any it is damage, and stays.
+            require_plain(run)
+            unsealed = not run.history.exists()
+        # A run's process holds its directory from its creation on (``harness.history.files``).
+        return unsealed and _unheld(run.root) and (not run.chunks.is_dir() or _unheld(run.chunks))
+    except (FiredrillError, OSError):
+        return False
+
+
+def _unheld(directory: Path) -> bool:
+    with locked(directory) as alone:
+        return alone
 
 
 def _unless_gone(_: object, __: object, failure: tuple[object, BaseException, object]) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 import pyarrow.parquet as pq
 import pytest
-from checker_histories import STRICT, Fault, a, ok, r, write_run
+from checker_histories import STRICT, Fault, a, fail, ok, r, write_run
 
 from checkers.engine.analyze import analyze
+from checkers.promises.permitted_loss import STILL_COUNTS, Excuse, excused
 from harness.history.records import EventKind, StoreEvent
-from harness.protocols.finding import Explanation
-from harness.protocols.verdict import Verdict
+from harness.protocols.finding import Explanation, Finding
+from harness.protocols.models import OBSERVED, meaning_of
+from harness.protocols.verdict import Anomaly, Verdict
 
 MS = 1_000_000
 LOSS = [
@@ -151,6 +153,42 @@ def test_who_holds_no_data_by_declaration_is_out_of_no_majority(tmp_path: Path) 
 
     assert analyze(run, executor="local").outcome == "violation"
     assert judged(tmp_path / "anybody", *faults).outcome == "unknown"
+
+
+def test_a_loss_that_was_seen_before_the_majority_was_out_is_not_excused(tmp_path: Path) -> None:
+    later = Fault("kill", "n2,n3", 96 * MS, 99 * MS, ("n2", "n3"))
+
+    found = judged(tmp_path / "run", KILL, later)
+
+    assert found.outcome == "violation"
+    assert found.anomalies["lost-write"].count == 1
+
+
+def test_a_read_of_an_aborted_value_is_no_loss(tmp_path: Path) -> None:
+    dirty = [*LOSS, fail(a(2, 1), start=60 * MS, finish=65 * MS),
+             ok(r(2, 1), start=70 * MS, finish=75 * MS)]  # fmt: skip
+    run = write_run(tmp_path / "run", dirty, [KILL, KILL_OTHERS], declaration=MAY_FORGET)
+
+    found = analyze(run, executor="local")
+
+    assert found.outcome == "violation"
+    assert list(found.anomalies) == ["G1a"]
+    assert "lost-write" in found.observed
+
+
+@pytest.mark.parametrize("name", sorted({"two-leaders", "stale-primary", "diverged-replicas"}))
+def test_no_loss_excuses_that_two_nodes_served_at_once(name: str) -> None:
+    seen = Anomaly(count=1, examples=(Finding(text="two at once", txns=(), keys=()),))
+    excuse = Excuse(since_ns=0, text="n1, n2 were out together")
+
+    assert excused({name: seen, "lost-entries": seen}, excuse) == {"lost-entries"}
+    assert excused({name: seen, "lost-entries": seen}, None) == frozenset()
+
+
+def test_only_known_names_count_in_spite_of_a_loss() -> None:
+    known = {name for name in STILL_COUNTS if meaning_of(name) != OBSERVED}
+
+    assert known == STILL_COUNTS
 
 
 FORMER = event(

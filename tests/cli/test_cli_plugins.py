@@ -136,6 +136,22 @@ def test_a_mistake_in_a_plugin_is_told_before_anything_starts(
     assert told in said
 
 
+def test_a_campaign_judges_again_once_a_plugged_checker_was_edited(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    campaign = [*("sim", "--workload", "count", "--seeds", "1", "--set", "drive.duration_s=1"),
+                *("--set", "nemesis.mix=[]", "--set", "check.min_ok=1")]  # fmt: skip
+    install(tmp_path / "site")
+
+    assert firedrill(tmp_path / "site", runs, *campaign)[0] == 0
+    again = firedrill(tmp_path / "site", runs, *campaign)[1]
+    edited = CHECKER.replace("Part()", "Part(outcome=Outcome.VIOLATION, reasons=('one is off',))")
+    (tmp_path / "site" / "plugged" / "checker.py").write_text(edited)
+    code, said = firedrill(tmp_path / "site", runs, *campaign)
+
+    assert "1 of 1 seeds are known" in again
+    assert (code, "are known" in said) == (1, False), said
+
+
 def test_a_workload_that_raises_is_named_on_the_terminal(tmp_path: Path) -> None:
     broken = WORKLOAD.replace("await tx.write(1, 1)", "raise ValueError('bad')")
     install(tmp_path / "site", broken)

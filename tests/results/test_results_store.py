@@ -5,11 +5,26 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.errors import HarnessError, UsageError
+from harness.history.files import locked
+from harness.history.manifest import RUNNING, SEALED, write_manifest
+from harness.protocols.promise import Declaration
+from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from results.store.store import RunStore, UnknownRun, run_id
 
+MANIFEST = Manifest(
+    schema_version=SCHEMA_VERSION,
+    run_id="r",
+    state=RUNNING,
+    versions={},
+    machine={},
+    declaration=Declaration(system="s", mode="SC", promises=()),
+    workload="w",
+    checkers=(),
+)
 NOON_NS = 1_780_000_000_000_000_000  # 2026-05-28 20:26:40 UTC
 
 
@@ -119,3 +134,37 @@ def test_a_store_that_is_a_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(HarnessError, match=r"run store .*runs"):
         RunStore(tmp_path / "runs").create("drill", NOON_NS, b"\x00\x01")
+
+
+def begun(store: RunStore, name: str, number: int) -> RunDirectory:
+    return store.create(name, NOON_NS, number.to_bytes(2, "big"))
+
+
+def test_a_sweep_takes_what_was_begun_and_is_driven_by_nobody(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    bare, planned = begun(store, "My Drill: 1", 1), begun(store, "My Drill: 1", 2)
+    planned.plan.write_text("")
+    planned.undo.mkdir()
+    running = begun(store, "My Drill: 1", 3)
+    write_manifest(running, MANIFEST)
+
+    assert store.sweep(["My Drill: 1"], ()) == 3
+    assert [run.root.exists() for run in (bare, planned, running)] == [False, False, False]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_leaves_what_lives_what_is_kept_and_what_holds_tables(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    alive, driven, kept, other, sealed, damaged = (begun(store, "d-1", n) for n in range(1, 7))
+    other.root.rename(tmp_path / "20260528-202640-d-2-0004")
+    driven.chunks.mkdir()
+    write_manifest(driven, MANIFEST)
+    write_manifest(sealed, msgspec.structs.replace(MANIFEST, state=SEALED))
+    damaged.history.mkdir()
+
+    with locked(alive.root), locked(driven.chunks):
+        assert store.sweep(["d-1"], {str(kept.root)}) == 0
+
+    assert store.sweep(["d-1"], {str(kept.root)}) == 2
+    left = {run.root.name[-4:] for run in store.runs()}
+    assert left == {"0003", "0004", "0005", "0006"}

@@ -311,6 +311,7 @@ def test_a_campaign_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None
         assert killed.stdout is not None
         first = killed.stdout.readline()
         killed.kill()
+        killed.stdout.read()  # to its end: its workers hold it until they are gone, too
     assert first.startswith("seed 0 (list-append): VIOLATION: ")
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

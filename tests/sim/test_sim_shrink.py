@@ -20,8 +20,8 @@ from harness.campaigns.cell import Cell, CellResult, failed, result_of
 from harness.campaigns.pool import RunStarted, in_turn
 from harness.errors import UsageError
 from harness.history.manifest import SEALED, write_manifest
-from harness.outcome import Outcome
-from harness.plan.plan import Plan, load
+from harness.outcome import EXIT_INTERRUPTED, Outcome
+from harness.plan.plan import Plan, dumps, load
 from harness.protocols.promise import Declaration
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from results.store.store import RunStore
@@ -50,6 +50,7 @@ FAILING = {
 }
 
 
+REAL = FAILING | {"cluster.provider": "process"}
 FAILED = '{"outcome": "violation", "model": "m", "anomalies": {"G0": {"count": 1, "examples": []}}}'
 
 
@@ -229,6 +230,57 @@ def test_on_real_nodes_every_trial_is_a_run_one_after_the_other_up_to_the_first_
     assert made == [1, 2, 3, 1, 2]
     assert len(asked.ledger.known) == 5
     assert capsys.readouterr().err.count("a trial came to nothing: the disk is gone") == 2
+
+
+@pytest.mark.parametrize("interrupted_at", [2, 3])
+def test_what_was_found_by_then_outlives_a_signal(
+    interrupted_at: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    judged(tmp_path, FAILED)
+    (tmp_path / "plan.toml").write_bytes(dumps(load(None, REAL)).encode())
+    made: list[Plan] = []
+
+    def no_fault_needed(cell: Cell, _run_started: RunStarted, **_: object) -> CellResult:
+        made.append(cell.plan)
+        if len(made) == interrupted_at:
+            raise KeyboardInterrupt
+        return result_of(cell, Outcome.VIOLATION, anomalies={"G0": 1})
+
+    monkeypatch.setattr("cli.shrinking.trials.run_on_nodes", no_fault_needed)
+
+    assert shrink(tmp_path) == EXIT_INTERRUPTED
+    kept = tmp_path / "shrunk.toml"
+    assert f"interrupted: the smallest plan that was found by then is {kept}" in (
+        capsys.readouterr().err
+    )
+    assert len(made) == interrupted_at  # no run was begun after the signal
+    assert load(kept) == made[interrupted_at - 2]
+    assert "not repeated" in kept.read_text()
+
+
+def test_what_was_found_by_then_outlives_a_daemon_that_goes_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged(tmp_path, FAILED)
+    (tmp_path / "plan.toml").write_bytes(dumps(load(None, REAL)).encode())
+    made: list[Plan] = []
+
+    def gone_soon(cell: Cell, _run_started: RunStarted, **_: object) -> CellResult:
+        made.append(cell.plan)
+        if len(made) > 1:
+            raise UsageError("no daemon answers")
+        return result_of(cell, Outcome.VIOLATION, anomalies={"G0": 1})
+
+    monkeypatch.setattr("cli.shrinking.trials.run_on_nodes", gone_soon)
+
+    assert shrink(tmp_path) == 254
+    said = capsys.readouterr().err
+    assert "the smallest plan that was found by then is" in said
+    assert "no daemon answers" in said
+    assert load(tmp_path / "shrunk.toml") == made[0]
 
 
 def test_no_trial_begins_after_the_time_is_over(tmp_path: Path) -> None:
