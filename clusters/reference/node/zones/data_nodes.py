@@ -1,0 +1,268 @@
+"""The data nodes of a zone: a history that is switched atomically, and the timers that switch it
+(IEP-101, "DATA_NODES_AUTO_ADJUST rules").
+
+A zone's state is one value under one key of metastorage. An event and a timestamp make the next
+value; nothing here waits or asks the time. ``due_at`` says when a timer fires next, and whoever
+drives the state calls ``fired`` then. Since the state holds the start of every timer, timers go on
+after a restart of whoever drives them: reading the state is arming them again.
+
+* A join (re)starts the scale-up timer, a leave the scale-down timer; neither moves the other.
+* The joint timer is (re)started by both, and switches once.
+* A timer keeps only what still is so when it fires: a node that came and went is forgotten, one
+  that went and came back stays.
+* A node that joins again is a join, too: the entry that it makes may equal the one before, and lets
+  a partition that was reset without the node take it back (IEP-131, "Data nodes are rewritten on
+  scale up even if they are the same").
+
+Timestamps are those of the hybrid clock, waits are seconds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from clusters.reference.node.catalog import filters
+from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.catalog.options import Joint, Separate, Zone
+from clusters.reference.node.runtime.hybrid_clock import span
+
+replace = msgspec.structs.replace
+
+
+class TimestampBehind(Exception):
+    """An event whose timestamp is below one that the history has: it would change the past."""
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """The logical topology, and the revision that made it so."""
+
+    revision: int
+    nodes: tuple[Node, ...]
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """From ``ts`` on the data nodes are ``nodes``, sorted by name."""
+
+    ts: int
+    nodes: tuple[Node, ...]
+
+
+class Timer(msgspec.Struct, frozen=True, array_like=True):
+    """A timer that started at ``since``: the nodes that it will add, the names it will remove."""
+
+    since: int
+    joined: tuple[Node, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+class DataNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """A zone's data nodes: the waits and the filter that they follow, the topology that was handled
+    last, the history (the oldest first, never empty), and the timers that run. A zone has ``joint``
+    alone, or ``up`` and ``down``.
+    """
+
+    waits: Separate | Joint
+    filter: str
+    topology: Topology
+    history: tuple[Entry, ...]
+    up: Timer | None = None
+    down: Timer | None = None
+    joint: Timer | None = None
+
+    @property
+    def latest(self) -> tuple[Node, ...]:
+        """The newest data nodes."""
+        return self.history[-1].nodes
+
+    def at(self, ts: int) -> tuple[Node, ...] | None:
+        """The data nodes at ``ts``; ``None`` before the first entry that is kept."""
+        place = bisect_right(self.history, ts, key=lambda entry: entry.ts)
+        return self.history[place - 1].nodes if place else None
+
+    def running(self) -> Iterator[tuple[Timer, int | None]]:
+        """Each timer that runs with its wait in seconds, ``None`` for never."""
+        waits: list[tuple[Timer | None, int | None]]
+        if isinstance(self.waits, Joint):
+            waits = [(self.joint, self.waits.wait_s)]
+        else:
+            waits = [(self.up, self.waits.up_s), (self.down, self.waits.down_s)]
+        yield from ((timer, wait_s) for timer, wait_s in waits if timer is not None)
+
+
+def of_profile(nodes: Iterable[Node], profile: str) -> tuple[Node, ...]:
+    """The data nodes of a table: those of its zone that have its storage profile."""
+    return tuple(node for node in nodes if profile in node.profiles)
+
+
+def created(zone: Zone, topology: Topology, ts: int) -> DataNodes:
+    """The state of a zone that was created at ``ts``: its data nodes are those there are."""
+    nodes = _sorted(filters.filtered(zone.filter, topology.nodes))
+    return DataNodes(
+        waits=zone.waits, filter=zone.filter, topology=topology, history=(Entry(ts, nodes),)
+    )
+
+
+def due_at(state: DataNodes) -> int | None:
+    """When the next timer fires; ``None`` while none runs that ever will."""
+    return min(
+        (timer.since + span(wait_s) for timer, wait_s in state.running() if wait_s is not None),
+        default=None,
+    )
+
+
+def fired(state: DataNodes, ts: int) -> DataNodes:
+    """The state after all timers that are due at ``ts``, as one entry of the history. It is dated
+    ``ts``, not when the timer was due: readers may have seen the time between. Raises
+    ``TimestampBehind``.
+    """
+    due = [
+        timer
+        for timer, wait_s in state.running()
+        if wait_s is not None and timer.since + span(wait_s) <= ts
+    ]
+    if not due:
+        return state
+    nodes = {node.name: node for node in state.latest}
+    for timer in due:
+        nodes.update({node.name: node for node in timer.joined})
+        for name in timer.left:
+            nodes.pop(name, None)
+    return replace(
+        state,
+        history=_switched(state.history, ts, nodes.values()),
+        up=_unless(state.up, due),
+        down=_unless(state.down, due),
+        joint=_unless(state.joint, due),
+    )
+
+
+def topology_changed(state: DataNodes, topology: Topology, ts: int) -> DataNodes:
+    """The state after ``topology`` took the place of the one before, by however many events (a
+    leap). A topology that is not newer is ignored. What is due at ``ts`` is applied after the
+    change, so that nothing is moved off a node that is back. Raises ``TimestampBehind``.
+    """
+    if topology.revision <= state.topology.revision:
+        return state
+    before = _eligible(state.filter, state.topology)
+    now = _eligible(state.filter, topology)
+    state = replace(state, topology=topology)
+    # What the filter leaves out never arms a timer; a node with other attributes is another node.
+    joined = tuple(node for name, node in now.items() if before.get(name) != node)
+    absent = tuple(node.name for node in state.latest if node.name not in now)
+    if isinstance(state.waits, Joint):
+        since = _since(state.joint, ts, again=before != now)
+        timer = _timer(since, _still(state.joint, now, joined), absent)
+        return fired(replace(state, joint=timer), ts)
+    gone = set(absent) - set(() if state.down is None else state.down.left)
+    up_since = _since(state.up, ts, again=bool(joined))
+    up = _timer(up_since, _still(state.up, now, joined), ())
+    down = _timer(_since(state.down, ts, again=bool(gone)), (), absent)
+    return fired(replace(state, up=up, down=down), ts)
+
+
+def altered(state: DataNodes, zone: Zone, ts: int) -> DataNodes:
+    """The state after the zone became ``zone``.
+
+    Another filter drops all timers: the data nodes are at once what passes it in the topology that
+    was handled last. Other waits leave timers their start and their nodes; what is due by the new
+    wait is applied at once. Raises ``TimestampBehind``.
+    """
+    if zone.filter != state.filter:
+        nodes = filters.filtered(zone.filter, state.topology.nodes)
+        return replace(
+            state,
+            waits=zone.waits,
+            filter=zone.filter,
+            history=_switched(state.history, ts, nodes),
+            up=None,
+            down=None,
+            joint=None,
+        )
+    if zone.waits == state.waits:
+        return state
+    return fired(_with_waits(state, zone.waits), ts)
+
+
+def resumed(state: DataNodes, *, down_since: int, ts: int) -> DataNodes:
+    """The state when the cluster starts again at ``ts``, having been down since ``down_since``.
+
+    Time in which the whole cluster was down is no node's absence: every timer starts later by as
+    much, or nodes that take longer to start than others would be removed at once.
+    """
+    pause = max(ts - down_since, 0)
+
+    def later(timer: Timer | None) -> Timer | None:
+        return timer if timer is None else replace(timer, since=timer.since + pause)
+
+    return replace(state, up=later(state.up), down=later(state.down), joint=later(state.joint))
+
+
+def compacted(state: DataNodes, before: int) -> DataNodes:
+    """The state without the entries that no reader at ``before`` or later needs."""
+    kept = max(bisect_right(state.history, before, key=lambda entry: entry.ts) - 1, 0)
+    return replace(state, history=state.history[kept:])
+
+
+def warning(zone: Zone, topology: Topology) -> str | None:
+    """What to tell the client whose statement made ``zone``, if its filter matches no node."""
+    if filters.filtered(zone.filter, topology.nodes):
+        return None
+    return (
+        f"zone {zone.name!r}: no node matches the filter {zone.filter!r}, its data nodes are empty"
+    )
+
+
+def _eligible(text: str, topology: Topology) -> dict[str, Node]:
+    return {node.name: node for node in _sorted(filters.filtered(text, topology.nodes))}
+
+
+def _still(timer: Timer | None, now: dict[str, Node], joined: tuple[Node, ...]) -> tuple[Node, ...]:
+    """What a timer will add: of its nodes those that are there as they were, and ``joined``."""
+    waiting = () if timer is None else timer.joined
+    kept = (node for node in waiting if now.get(node.name) == node and node not in joined)
+    return _sorted((*kept, *joined))
+
+
+def _since(timer: Timer | None, ts: int, *, again: bool) -> int:
+    """When a timer started: at ``ts`` if it starts or is started ``again``."""
+    return ts if again or timer is None else timer.since
+
+
+def _timer(since: int, joined: tuple[Node, ...], left: tuple[str, ...]) -> Timer | None:
+    """The timer with these nodes; none without nodes."""
+    return Timer(since, joined, left) if joined or left else None
+
+
+def _with_waits(state: DataNodes, waits: Separate | Joint) -> DataNodes:
+    """``state`` with other waits. A joint timer becomes two that started when it did; two become
+    one that started with the later, as the last of their events would have started it.
+    """
+    up, down, joint = state.up, state.down, state.joint
+    if isinstance(waits, Separate) and joint is not None:
+        up = _timer(joint.since, joint.joined, ())
+        down = _timer(joint.since, (), joint.left)
+        joint = None
+    elif isinstance(waits, Joint) and (up is not None or down is not None):
+        since = max(timer.since for timer in (up, down) if timer is not None)
+        joined, left = () if up is None else up.joined, () if down is None else down.left
+        up, down, joint = None, None, Timer(since, joined, left)
+    return replace(state, waits=waits, up=up, down=down, joint=joint)
+
+
+def _switched(history: tuple[Entry, ...], ts: int, nodes: Iterable[Node]) -> tuple[Entry, ...]:
+    if ts < history[-1].ts:
+        raise TimestampBehind(f"data nodes switched at {history[-1].ts}, then at {ts}")
+    # Two events of one timestamp are one: no reader can have seen what was between them.
+    kept = history[:-1] if history[-1].ts == ts else history
+    return (*kept, Entry(ts, _sorted(nodes)))
+
+
+def _unless(timer: Timer | None, due: list[Timer]) -> Timer | None:
+    return None if any(timer is other for other in due) else timer
+
+
+def _sorted(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple(sorted(nodes, key=lambda node: node.name))
