@@ -222,7 +222,8 @@ def swarm_plan(seed: int, workload: str, overrides: Mapping[str, object]) -> Pla
     drawn = settings(seed, workload, overrides)
     own = {"seed": seed, "workload.name": workload}
     given = dict(overrides) | FIXED | own
-    plan = load(None, given, usual=DEFAULTS | drawn)
+    # The name with them: options of a workload go where another one is named.
+    plan = load(None, given, usual=DEFAULTS | drawn | {"workload.name": workload})
     plan = replace(plan, name=f"{plan.name}-{seed}"[:NAME_CHARS])
     if plan.nemesis.schedule or not plan.nemesis.mix:
         return plan

@@ -88,14 +88,14 @@ def replaced(values: tuple[Any, ...], position: int, value: object) -> tuple[Any
     return values[:position] + (value,) + values[position + 1 :]  # noqa: RUF005 (half the time)
 
 
-def check_kinds(kinds: ReadKinds, setting: WorkloadSetting) -> None:
-    """Raise ``PlanError`` for a kind that the store does not have."""
+def check_kinds(
+    kinds: ReadKinds, setting: WorkloadSetting, path: str = "workload.read_kinds"
+) -> None:
+    """Raise ``PlanError`` for a kind at ``path`` that the store does not have."""
     for kind in kinds:
         if kind not in setting.kinds:
             known = ", ".join(setting.kinds)
-            raise PlanError(
-                "workload.read_kinds", f"expected kinds of this store: {known} (got {kind!r})"
-            )
+            raise PlanError(path, f"expected kinds of this store: {known} (got {kind!r})")
 
 
 def drawn_kind(kinds: ReadKinds, draw: Random) -> str:

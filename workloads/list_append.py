@@ -4,6 +4,10 @@ order of versions, and with it every dependency between transactions.
 The parameters are Elle's (Kingsbury and Alvaro, VLDB 2020; ``elle.list-append``): few live keys, of
 which some are much hotter than others, each retired after so many appends that its lists stay
 short.
+
+An append reads before it writes, so a store's blind writes would go untried. A *once* transaction
+has none: it puts elements under keys of their own, each written this one time without a look, which
+is what an append to an empty list comes to, or it reads such keys.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from workloads.choices import (
     ORDINARY,
     KeySpace,
     ReadKinds,
+    Turn,
     Turns,
     check_kinds,
     drawn_kind,
@@ -35,6 +40,8 @@ from workloads.choices import (
 
 APPEND = "append"
 READ = "r"
+ONCE_KEYS = 1 << 40  # keys from here on are written once; all others stay far below
+ONCE_READ = 8  # of the keys that were last written so, one is read
 
 _Length = Annotated[int, Meta(ge=1, le=100)]
 
@@ -47,7 +54,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     whole cluster) has ``key_count`` live keys: chosen uniformly, or exponentially, each half as
     often as the one before. A fresh key replaces a key after ``max_appends``. A read-only
     transaction is one of ``read_kinds``. Final reads take up to ``final_keys`` keys in one
-    transaction.
+    transaction. With probability ``once_fraction`` a transaction writes keys once, being of one of
+    ``once_kinds``, or reads such keys.
     """
 
     min_length: _Length = 1
@@ -58,12 +66,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_appends: Annotated[int, Meta(ge=1, le=1_000_000)] = 32
     final_keys: _Length = 8
     read_kinds: ReadKinds = ORDINARY
+    once_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    once_kinds: ReadKinds = ORDINARY
 
 
 def build(options: Mapping[str, Any], setting: WorkloadSetting) -> Workload:
     """Build the workload for the plan's option table. Raises ``PlanError``."""
     chosen = plan_options(Options, options, "workload")
     check_kinds(chosen.read_kinds, setting)
+    check_kinds(chosen.once_kinds, setting, "workload.once_kinds")
+    if chosen.once_fraction and setting.transaction_scope == "partition":
+        expected = "expected a store whose transactions span partitions"
+        raise PlanError("workload.once_fraction", f"list-append: {expected}")
     if chosen.min_length > chosen.max_length:
         raise PlanError(
             "workload.min_length",
@@ -105,6 +119,7 @@ class ListAppend:
             pools=fresh_pools(recipe),
             turns=Turns.of(self._setting.seed, recipe.concurrency),
             appended=(0,) * recipe.concurrency,
+            once=(),
         )
 
     def final(self, keys: tuple[int, ...]) -> Generator:
@@ -133,7 +148,10 @@ class ListAppend:
         observed = []
         for op in ops:
             if op.f == APPEND and isinstance(op.value, int):
-                await tx.append(op.key, op.value)
+                if op.key >= ONCE_KEYS:
+                    await tx.write(op.key, op.value)
+                else:
+                    await tx.append(op.key, op.value)
                 observed.append(op)
             elif op.f == READ:
                 observed.append(MicroOp(READ, op.key, _as_list(op.key, await tx.read(op.key))))
@@ -145,6 +163,8 @@ class ListAppend:
 def _as_list(key: int, value: int | tuple[int, ...] | None) -> tuple[int, ...]:
     if value is None:
         return ()
+    if isinstance(value, int) and key >= ONCE_KEYS:
+        return (value,)
     if isinstance(value, int):
         raise HarnessBug(f"list-append: expected a list at key {key} (got {value})")
     return value
@@ -189,17 +209,21 @@ def fresh_pools(recipe: Recipe) -> tuple[Pool, ...]:
 
 class Appends(msgspec.Struct, frozen=True, kw_only=True):
     """The generator. ``appended`` counts elements by slot; the n-th of a slot is n x concurrency +
-    slot: no two are equal.
+    slot: no two are equal. ``once`` are the keys that were last written once.
     """
 
     recipe: Recipe
     pools: tuple[Pool, ...]
     turns: Turns
     appended: tuple[int, ...]
+    once: tuple[int, ...]
 
     def op(self, context: Context) -> tuple[Operation | Wait, Generator]:
         """See ``Generator``."""
         turn, turns = self.turns.next(context)
+        share = self.recipe.options.once_fraction
+        if share and turn.draw.random() < share:
+            return self._once(turn, turns, context)
         number = below(turn.draw, len(self.pools))
         ops, pool, elements = self._transaction(turn.draw, self.pools[number], turn.slot)
         after = Appends(
@@ -207,6 +231,7 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
             pools=replaced(self.pools, number, pool),
             turns=turns,
             appended=replaced(self.appended, turn.slot, elements),
+            once=self.once,
         )
         only_reads = elements == self.appended[turn.slot]
         kinds = self.recipe.options.read_kinds
@@ -216,6 +241,25 @@ class Appends(msgspec.Struct, frozen=True, kw_only=True):
     def update(self, context: Context, event: Invoke | Complete) -> Generator:
         """See ``Generator``. A key's appends count when they are drawn, so nothing changes."""
         return self
+
+    def _once(self, turn: Turn, turns: Turns, context: Context) -> tuple[Operation, Generator]:
+        """Return a transaction that puts fresh keys, or one that reads keys of that kind."""
+        draw, options = turn.draw, self.recipe.options
+        elements, once = self.appended[turn.slot], self.once
+        length = options.min_length + below(draw, options.max_length - options.min_length + 1)
+        if once and draw.random() < options.read_fraction:
+            ops = tuple(MicroOp(READ, once[below(draw, len(once))]) for _ in range(length))
+            kind = drawn_kind(options.read_kinds, draw)
+        else:
+            first, step = elements * self.recipe.concurrency + turn.slot, self.recipe.concurrency
+            values = range(first, first + length * step, step)
+            ops = tuple(MicroOp(APPEND, ONCE_KEYS + value, value) for value in values)
+            kind, elements = drawn_kind(options.once_kinds, draw), elements + length
+            once = (*once, *(op.key for op in ops))[-ONCE_READ:]
+        after = msgspec.structs.replace(
+            self, turns=turns, appended=replaced(self.appended, turn.slot, elements), once=once
+        )
+        return Operation(process=turn.process, ops=ops, at_ns=context.now_ns, kind=kind), after
 
     def _transaction(
         self, draw: Random, pool: Pool, slot: int

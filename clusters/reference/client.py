@@ -2,12 +2,13 @@
 
 The store knows keys and values as bytes. A key is its int64, big-endian; a value is msgpack: an
 integer, or the list that appends made. An append is a read and a put here, so that a store that
-loses updates shows it.
+loses updates shows it. A value may be padded, so that small ones and large ones are written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Sequence
 from typing import NoReturn, TypeVar
 
@@ -40,12 +41,17 @@ from clusters.reference.node.wire.messages import (
     encode,
 )
 from clusters.reference.node.wire.messages import Committed as CommittedReply
+from harness.errors import HarnessBug
 from harness.protocols.client import READ_WRITE, Committed, StoreError
 
 Stored = int | tuple[int, ...]
 T = TypeVar("T", bound=ReplyBody)
+ONE_SHOT = "one-shot"  # the kind of a transaction that is a single request
 _value: msgspec.msgpack.Decoder[Stored] = msgspec.msgpack.Decoder(Stored)
 KEY_BYTES = 8
+# A padded value: a byte that no msgpack begins with, the length of the value, the value, zeros.
+_PADDED = b"\xc1"
+_LENGTH_BYTES = 4
 # Puts that were sent and are not waited for; beyond it the next one waits for its answer, so that a
 # transaction that is too large hears it, and its connection's queue does not run over.
 UNANSWERED_BYTES = 64 * 1024
@@ -65,11 +71,19 @@ class OneShotDone:
 
 
 async def connect(
-    network: Network, host: str, port: int, limit_s: float, source: str = ""
+    network: Network,
+    host: str,
+    port: int,
+    limit_s: float,
+    source: str = "",
+    *,
+    padding_bytes: int = 0,
 ) -> ReferenceClient:
-    """Dial a node's client port, from ``source`` where it is given. Raises ``StoreError``."""
+    """Dial a node's client port, from ``source`` where it is given. Values are written with up to
+    ``padding_bytes`` beside them. Raises ``StoreError``.
+    """
     try:
-        return ReferenceClient(await network.dial(host, port, limit_s, source))
+        return ReferenceClient(await network.dial(host, port, limit_s, source), padding_bytes)
     except ConnectionLost as error:
         raise StoreError(CONNECT_FAILED, str(error)) from error
 
@@ -79,13 +93,13 @@ class ReferenceClient:
     next ``begin`` raises for that.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, padding_bytes: int = 0) -> None:
+        self._connection, self.padding_bytes = connection, padding_bytes
         self._next_id = 0
         self._unanswered_bytes = 0
         self._broken: str | None = None
 
-    async def begin(self, kind: str, deadline_s: float) -> ReferenceTx:
+    async def begin(self, kind: str, deadline_s: float) -> ReferenceTx | OneShotTx:
         """Open a transaction. The request for a read-write transaction travels with its first step,
         which raises the failure of either: no promise depends on when the transaction begins, and
         it needs a round trip less.
@@ -94,6 +108,8 @@ class ReferenceClient:
             raise StoreError(CONNECTION_LOST, self._broken)
         if kind == READ_WRITE:
             return ReferenceTx(self, deadline_s)
+        if kind == ONE_SHOT:
+            return OneShotTx(self, deadline_s)
         tx = ReferenceTx(self, None, writes=False)
         tx.server_txn = (await self.call(Begin(kind, _left_ms(deadline_s)), Started)).txn
         return tx
@@ -105,7 +121,10 @@ class ReferenceClient:
         gets. Raises ``StoreError``: its phase is that of a commit.
         """
         request = OneShot(
-            tuple((encode_key(k), None if v is None else _encode(v)) for k, v in steps),
+            tuple(
+                (encode_key(k), None if v is None else encode_value(v, self.padding_bytes))
+                for k, v in steps
+            ),
             _left_ms(deadline_s),
         )
         done = await self.call(request, OneShotReply)
@@ -233,7 +252,7 @@ class ReferenceTx:
         return _decode(key, (await self._call(body, Value)).value)
 
     async def _put(self, key: int, value: Stored) -> None:
-        body = Put(encode_key(key), _encode(value))
+        body = Put(encode_key(key), encode_value(value, self._client.padding_bytes))
         if self._writes and self._unasked_deadline_s is None:
             await self._client.put(body)
         else:
@@ -249,6 +268,54 @@ class ReferenceTx:
         return _told(answer)
 
 
+class OneShotTx:
+    """A transaction of one request: either its reads, of all keys together, or its writes, which
+    are sent whole by ``commit``.
+    """
+
+    server_txn: str | None = None
+
+    def __init__(self, client: ReferenceClient, deadline_s: float) -> None:
+        self._client, self._deadline_s = client, deadline_s
+        self._puts: list[tuple[int, Stored | None]] = []
+        self._read_ts: int | None = None
+
+    async def read(self, key: int) -> Stored | None:
+        """The value of ``key``, the only one that is read."""
+        (value,) = await self.read_together((key,))
+        return value
+
+    async def read_together(self, keys: tuple[int, ...]) -> tuple[Stored | None, ...]:
+        """The values of ``keys`` at one moment. Raises ``StoreError``."""
+        if self._puts or self._read_ts is not None:
+            raise HarnessBug("a one-shot transaction reads once, or writes")
+        done = await self._client.one_shot([(key, None) for key in keys], self._deadline_s)
+        self._read_ts = done.commit_ts
+        return done.values
+
+    async def write(self, key: int, value: int) -> None:
+        """Put ``key`` with the commit."""
+        if self._read_ts is not None:
+            raise HarnessBug("a one-shot transaction reads once, or writes")
+        self._puts.append((key, value))
+
+    async def append(self, key: int, element: int) -> None:
+        """Not offered: an append reads before it writes."""
+        raise HarnessBug(f"a one-shot transaction can't append {element} to key {key}")
+
+    async def commit(self) -> Committed:
+        """Send the writes, which come true together or not at all. Raises ``StoreError``."""
+        if not self._puts:
+            return Committed(commit_ts=self._read_ts)
+        return Committed(
+            commit_ts=(await self._client.one_shot(self._puts, self._deadline_s)).commit_ts
+        )
+
+    async def rollback(self) -> None:
+        """Forget the writes: none was sent."""
+        self._puts.clear()
+
+
 def _left_ms(deadline_s: float) -> int:
     return max(1, int((deadline_s - asyncio.get_running_loop().time()) * 1000))
 
@@ -259,14 +326,28 @@ def _told(answer: T | Failed) -> T:
     return answer
 
 
-def _encode(value: Stored) -> bytes:
-    return msgspec.msgpack.encode(value)
+def encode_value(value: Stored, padding_bytes: int = 0) -> bytes:
+    """The store's form of ``value`` with up to ``padding_bytes`` zeros, how many follows from it:
+    equal values are equal bytes.
+    """
+    data = msgspec.msgpack.encode(value)
+    if not padding_bytes:
+        return data
+    zeros = zlib.crc32(data) % (padding_bytes + 1)
+    return _PADDED + len(data).to_bytes(_LENGTH_BYTES, "big") + data + bytes(zeros)
+
+
+def _unpadded(data: bytes) -> bytes:
+    if not data.startswith(_PADDED):
+        return data
+    begin = len(_PADDED) + _LENGTH_BYTES
+    return data[begin : begin + int.from_bytes(data[len(_PADDED) : begin], "big")]
 
 
 def _decode(key: int, data: bytes | None) -> Stored | None:
     if data is None:
         return None
     try:
-        return _value.decode(data)
+        return _value.decode(_unpadded(data))
     except msgspec.DecodeError as error:
         raise StoreError(BAD_ANSWER, f"key {key} holds {data[:64]!r}: {error}") from error

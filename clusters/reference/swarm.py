@@ -10,7 +10,7 @@ nothing of swarm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from msgspec.structs import replace
@@ -32,8 +32,11 @@ USUAL = (
 FAULTS = (*USUAL, "freeze", "bridge", "majorities-ring", "one-way-in")
 _DESTROYING = ("wipe", "bit-flip")  # survivable only where two others are left
 _STANDING = ("pause", "freeze")
+_ALONE = ("freeze", "host-loss", "majorities-ring")  # they take all of a node, or all nodes
+WHOLE_S = 2.0  # between two faults, for a node whose disk is gone to catch up
 MOST_KINDS = 5
 MIN_OK = 25
+CALM_S = 1.5  # at the end of each drive
 RING_NODES = 4  # fewer are no ring
 LEASE_S = 1.0  # of a node; pauses near it end just before, or just after, another may act
 DRIFT_EDGE = 4.8  # % between two clocks; the design allows 5
@@ -52,7 +55,7 @@ def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides
     shape = _shape(_stream(seed, "shape"), given)
     drawn |= shape
     drawn |= _load(_stream(seed, "load"), workload, shape)
-    drawn |= _faults(_stream(seed, "faults"), given, shape)
+    drawn |= _faults(_stream(seed, "faults"), given, drawn)
     drawn |= _ground(_stream(seed, "ground"))
     drawn |= _tuning(_stream(seed, "tuning"))
     return {key: value for key, value in drawn.items() if said(given, key) is None}
@@ -77,9 +80,15 @@ def _shape(draw: Random, given: Mapping[str, object]) -> Overrides:
 _PACES: tuple[Mapping[str, tuple[float, float]], ...] = (
     # The end is calm for longer than the store may take to serve again.
     {"length": (24, 28), "first": (1, 2), "hold": (1.5, 2.5), "quiet": (2, 3), "rate": (12, 25)},
-    {"length": (12, 18), "first": (1, 2), "hold": (0.9, 1.6), "quiet": (1, 2), "rate": (20, 50)},
+    {
+        "length": (12, 18),
+        "first": (1, 2),
+        "hold": (0.9, 1.6),
+        "quiet": (1.2, 2.2),
+        "rate": (20, 50),
+    },
     # Faults that meet: several at once, and hardly a moment without any.
-    {"length": (12, 16), "first": (1, 2), "hold": (1, 2), "quiet": (0.4, 0.8), "rate": (20, 40)},
+    {"length": (12, 16), "first": (1, 2), "hold": (1, 2), "quiet": (0.8, 1.5), "rate": (20, 40)},
     # A burst.
     {
         "length": (5, 7),
@@ -103,16 +112,16 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
         "nemesis.quiet_s": of["quiet"],
         "nemesis.overlap": draw.choice((2, 3)) if pace is _PACES[2] else 1,
     }
-    kinds = draw.choice((["read-write"], ["read-write", "snapshot"], ["snapshot"]))
-    load["workload.read_kinds"] = kinds
+    load["workload.read_kinds"] = list(draw.choice(_READS))
     if workload == "bank":
-        load |= _bank(draw)
+        load |= _bank(draw, burst=pace is _PACES[3])
         keys = int(str(load["workload.accounts"])) * int(str(load["workload.banks"]))
     else:
-        load |= _lists(draw)
+        load |= _lists(draw, burst=pace is _PACES[3])
         keys = int(str(load["workload.key_count"]))
     # Most of what meets on a key dies for it: a rate that keys can't carry shows little of a store.
-    rate = min(of["rate"], 12.0 + 6.0 * keys)
+    each = 3.0 if workload == "bank" else 6.0  # a read of a bank meets all that is on its way
+    rate = min(of["rate"], 12.0 + each * keys)
     load["drive.rate_per_s"] = round(rate, 1)
     load["drive.concurrency"] = max(5, min(60, int(rate * draw.uniform(0.3, 0.9))))
     # A seed of little load on few keys says something, too: it is one of many.
@@ -120,42 +129,67 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
     return load
 
 
-def _lists(draw: Random) -> Overrides:
+_READS = (
+    ("read-write",),
+    ("snapshot",),
+    ("one-shot",),
+    ("read-write", "snapshot"),
+    ("read-write", "snapshot", "one-shot"),
+)
+_KEYS = ((1, 3), (4, 12), (13, 60))
+_BLIND_WRITES = (("read-write",), ("one-shot",), ("read-write", "one-shot"))
+
+
+def _lists(draw: Random, *, burst: bool) -> Overrides:
+    """Transactions of reads and appends; those of a burst need many keys to get through."""
     longest = draw.choice((1, 2, 3, 4, 4, 6))
     return {
-        "workload.key_count": draw.choice(
-            (draw.randint(1, 3), draw.randint(4, 12), draw.randint(13, 60))
-        ),
+        "workload.key_count": draw.randint(*draw.choice(((30, 60),) if burst else _KEYS)),
         "workload.key_choice": draw.choice(("exponential", "uniform")),
         "workload.min_length": draw.randint(1, longest),
         "workload.max_length": longest,
         "workload.read_fraction": round(draw.uniform(0.2, 0.8), 2),
         "workload.max_appends": draw.choice((4, 16, 32, 64)),
+        "workload.once_fraction": draw.choice((0.0, 0.0, 0.15, 0.4)),
+        "workload.once_kinds": list(draw.choice(_BLIND_WRITES)),
     }
 
 
-def _bank(draw: Random) -> Overrides:
+def _bank(draw: Random, *, burst: bool) -> Overrides:
     accounts = draw.choice((4, 8, 8, 12, 20))
     return {
         "workload.accounts": accounts,
-        "workload.banks": draw.choice((1, 1, 2, 4)),
+        "workload.banks": 8 if burst else draw.choice((1, 1, 2, 4)),
         "workload.total": accounts * draw.choice((2, 12, 100)),
         "workload.max_transfer": draw.choice((1, 5, 20)),
         "workload.read_fraction": round(draw.uniform(0.1, 0.5), 2),
     }
 
 
-def _faults(draw: Random, given: Mapping[str, object], shape: Overrides) -> Overrides:
+def _impossible(drawn: Overrides) -> Iterator[str]:
+    """Yield the kinds that ``drawn`` leaves no place for: their faults would come late or never,
+    and a seed whose faults were not all proven shows nothing.
+    """
+    if int(str(drawn["cluster.nodes"])) < RING_NODES:
+        yield "majorities-ring"
+    if int(str(drawn["system.replicas"])) < 3:
+        yield from _DESTROYING
+    if drawn["nemesis.overlap"] != 1:
+        yield from (*_ALONE, *_DESTROYING)
+
+
+def _faults(draw: Random, given: Mapping[str, object], drawn: Overrides) -> Overrides:
     """A few of the kinds. Pauses and the like are about as long as a lease, every other time."""
     if said(given, "nemesis.schedule") is not None or said(given, "nemesis.mix") == []:
         return {}
     chosen = said(given, "nemesis.mix")
     kinds = tuple(chosen) if isinstance(chosen, list | tuple) else FAULTS
-    out: tuple[str, ...] = _DESTROYING if int(str(shape["system.replicas"])) < 3 else ()
-    out += ("majorities-ring",) if int(str(shape["cluster.nodes"])) < RING_NODES else ()
+    out = frozenset(_impossible(drawn))
     kinds = tuple(kind for kind in kinds if kind not in out) or kinds
     some = tuple(sorted(draw.sample(sorted(kinds), min(len(kinds), draw.randint(1, MOST_KINDS)))))
     faults: Overrides = {"nemesis.mix": list(some)}
+    if set(some) & set(_DESTROYING):
+        faults["nemesis.quiet_s"] = max(WHOLE_S, float(str(drawn["nemesis.quiet_s"])))
     if set(some) & set(_STANDING) and draw.random() < 0.5:
         # A hold is up to a quarter shorter than asked for.
         faults["nemesis.hold_s"] = round(LEASE_S * draw.uniform(1.0, 1.35), 2)
@@ -189,6 +223,7 @@ def _tuning(draw: Random) -> Overrides:
         "system.tuning.max_proposals": (4, 16),
         "system.tuning.version_retention_s": (3.0, 5.0),
         "system.tuning.outcome_retention_s": (6.0, 10.0),
+        "system.padding_bytes": (100, 2000, 20_000),  # small beside large values
     }
     return {name: draw.choice(values) for name, values in small.items() if draw.random() < 0.5}
 
@@ -198,14 +233,19 @@ def _tuning(draw: Random) -> Overrides:
 
 def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFault, ...]:
     """Return the drawn ``schedule`` of ``plan`` with clocks at the edges of what the design allows,
-    and each jump followed by the start of its node that makes it count.
+    and each jump followed by the start of its node that makes it count; those are left out that
+    hardly end before the drive does.
     """
     draw = _stream(plan.seed, "edges")
     nodes = tuple(f"n{number + 1}" for number in range(plan.cluster.nodes))
+    # Faults come late where others are in their way, and all must be over before the drive is.
+    end_s = plan.drive.duration_s - CALM_S
     found: list[PlannedFault] = []
     for fault in schedule:
+        if found and fault.at_s + fault.hold_s > end_s:
+            continue
         if fault.kind == "clock-jump":
-            found.extend(_jump(draw, fault, nodes, plan.drive.duration_s - plan.nemesis.quiet_s))
+            found.extend(_jump(draw, fault, nodes, end_s))
         elif fault.kind in ("clock-fast", "clock-slow"):
             # Together below 5 %: one clock that gains and one that loses are so far apart.
             percent = draw.choice((0.5, 2.0, DRIFT_EDGE / 2))

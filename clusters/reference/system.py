@@ -8,11 +8,13 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 import clusters.reference.node as node_package
-from clusters.reference.client import ReferenceClient, connect, encode_key
+from clusters.reference.client import ONE_SHOT, ReferenceClient, connect, encode_key
 from clusters.reference.error_table import ERRORS
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
@@ -91,9 +93,12 @@ LOG_PATTERNS = (
 )
 
 
+PaddingBytes = Annotated[int, Meta(ge=0, le=1 << 19)]  # half of the largest value
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The plan's ``[system]`` table for this store. Where ``replicas`` is not given, a cluster of
-    fewer nodes has as many as nodes.
+    fewer nodes has as many as nodes. Clients write values with up to ``padding_bytes`` beside them.
     """
 
     partitions: int = 8
@@ -105,6 +110,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     append_entries: AppendEntries = DEFAULT_APPEND_ENTRIES
     appends_ahead: AppendsAhead = DEFAULT_APPENDS_AHEAD
     power_loss: bool = False
+    padding_bytes: PaddingBytes = 0
     tuning: Tuning = Tuning()
 
 
@@ -162,12 +168,15 @@ class ReferenceSystem:
 
     @property
     def declaration(self) -> Declaration:
-        """Strictly serializable transactions, and snapshots of a stated age."""
+        """Strictly serializable transactions, interactive or in one request, and snapshots of a
+        stated age.
+        """
         return Declaration(
             system=self.name,
             mode="SC",
             promises=(
                 Promise(kind=READ_WRITE, model="strict-serializable"),
+                Promise(kind=ONE_SHOT, model="strict-serializable"),
                 Promise(kind=SNAPSHOT, model="serializable", staleness_s=STALENESS_S),
             ),
             transaction_scope="cluster",
@@ -244,7 +253,12 @@ class ReferenceSystem:
         """A connection to ``node``. Raises ``StoreError``."""
         address = cluster.client[node][CLIENT]
         return await connect(
-            self._network, address.host, address.port, CONNECT_LIMIT_S, address.source
+            self._network,
+            address.host,
+            address.port,
+            CONNECT_LIMIT_S,
+            address.source,
+            padding_bytes=self._options.padding_bytes,
         )
 
     async def roles(self, cluster: Cluster) -> Roles:

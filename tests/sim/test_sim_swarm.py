@@ -57,7 +57,13 @@ def test_seeds_differ_in_everything_that_a_store_may_depend_on(plans: list[Plan]
     keys = [
         plan.workload.options["key_count"] for plan in plans if plan.workload.name == "list-append"
     ]
-    assert (min(keys), max(keys)) == (1, 60)
+    assert min(keys) == 1
+    assert 55 <= max(keys) <= 60
+    accounts = {plan.workload.options["accounts"] for plan in plans if plan.workload.name == "bank"}
+    assert (min(accounts), max(accounts)) == (4, 20)
+    kinds = Counter(kind for plan in plans for kind in plan.workload.options["read_kinds"])
+    assert min(kinds[kind] for kind in ("read-write", "snapshot", "one-shot")) >= 50
+    assert sum(plan.workload.options.get("once_fraction", 0) > 0 for plan in plans) >= 50
 
 
 def test_sizes_are_small_in_about_half_of_the_seeds(plans: list[Plan]) -> None:
@@ -76,7 +82,7 @@ def test_some_pauses_are_as_long_as_a_lease(plans: list[Plan]) -> None:
     ]
 
     assert sum(abs(hold - LEASE_S) <= 0.2 for hold in holds) >= 20
-    assert sum(hold > 1.5 * LEASE_S for hold in holds) >= 20
+    assert sum(hold > 1.5 * LEASE_S for hold in holds) >= 10
 
 
 def test_jumps_are_on_both_sides_of_what_is_followed_and_a_start_shows_them(

@@ -18,7 +18,7 @@ from harness.generators import Limit, Operation
 from harness.history.records import Complete, Invoke, MicroOp, OpType
 from harness.protocols.client import Committed
 from harness.protocols.workload import Workload, WorkloadSetting
-from workloads.list_append import build
+from workloads.list_append import ONCE_KEYS, build
 
 PARTITIONS = 5
 
@@ -235,3 +235,92 @@ def test_only_what_does_nothing_but_read_is_of_another_kind() -> None:
 def test_a_kind_that_the_store_does_not_have_is_named() -> None:
     with pytest.raises(PlanError, match=r"read_kinds: .*read-write \(got 'snapshot'\)"):
         made({"read_kinds": ["read-write", "snapshot"]})
+
+
+ONCE = {"once_fraction": 0.5, "once_kinds": ["one-shot"], "read_kinds": ["read-write", "one-shot"]}
+KINDS = ("read-write", "one-shot")
+
+
+def test_keys_that_are_written_once_are_written_once_and_then_read() -> None:
+    drawn = transactions(made(ONCE, scope="cluster", partitions=None, kinds=KINDS))
+    of_once = [i for i in drawn if any(op.key >= ONCE_KEYS for op in i.ops)]
+    writes = Counter(op.key for op in appends(of_once))
+    read = {op.key for i in of_once for op in i.ops if op.f == "r"}
+
+    assert len(of_once) == pytest.approx(len(drawn) / 2, rel=0.1)
+    assert set(writes.values()) == {1}
+    assert all(op.key == ONCE_KEYS + op.value for op in appends(of_once))  # type: ignore[operator]
+    assert len(read) > 100
+    assert read < set(writes)
+    assert len({op.value for op in appends(drawn)}) == len(appends(drawn))
+
+
+def test_a_transaction_of_keys_written_once_only_reads_or_only_writes() -> None:
+    drawn = transactions(made(ONCE, scope="cluster", partitions=None, kinds=KINDS))
+
+    for invoke in drawn:
+        if any(op.key >= ONCE_KEYS for op in invoke.ops):
+            assert len({op.f for op in invoke.ops}) == 1
+            if invoke.ops[0].f == "append":
+                assert invoke.kind == "one-shot"
+        elif any(op.f == "append" for op in invoke.ops):
+            assert invoke.kind == "read-write"
+
+
+def test_without_keys_written_once_the_draws_are_those_of_before() -> None:
+    plain = transactions(made(scope="cluster", partitions=None))
+    none = transactions(made({"once_fraction": 0.0}, scope="cluster", partitions=None))
+
+    assert [i.ops for i in none] == [i.ops for i in plain]
+    assert all(op.key < ONCE_KEYS for i in plain for op in i.ops)
+
+
+@pytest.mark.parametrize(
+    ("options", "scope", "key"),
+    [
+        ({"once_fraction": 0.1}, "partition", "workload.once_fraction"),
+        ({"once_kinds": ["nonesuch"]}, "cluster", "workload.once_kinds"),
+    ],
+    ids=["bounded transactions", "unknown kind"],
+)
+def test_keys_written_once_that_a_store_can_not_have_are_refused(
+    options: dict[str, Any], scope: str, key: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        made(options, scope=scope)
+    assert refused.value.path == key
+
+
+@attrs.define
+class BlindTx:
+    """A transaction that can't read before it writes."""
+
+    server_txn: str | None = None
+    values: dict[int, int] = attrs.field(factory=dict)
+
+    async def read(self, key: int) -> int | None:
+        return self.values.get(key)
+
+    async def write(self, key: int, value: int) -> None:
+        self.values[key] = value
+
+    async def append(self, key: int, element: int) -> None:
+        raise AssertionError("an append reads")
+
+    async def commit(self) -> Committed:
+        return Committed()
+
+    async def rollback(self) -> None:
+        self.values.clear()
+
+
+def test_a_key_written_once_is_put_blindly_and_read_as_a_list() -> None:
+    workload, tx, key = made(scope="cluster"), BlindTx(), ONCE_KEYS + 5
+    written = (MicroOp("append", key, 5),)
+
+    assert asyncio.run(workload.execute(tx, written)) == written
+    reads = (MicroOp("r", key), MicroOp("r", key + 1))
+    assert asyncio.run(workload.execute(tx, reads)) == (
+        MicroOp("r", key, (5,)),
+        MicroOp("r", key + 1, ()),
+    )
