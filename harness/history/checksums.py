@@ -9,9 +9,10 @@ or against a closed form: they never lead out of it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -51,10 +52,21 @@ class NodeLogs:
     remarks: tuple[str, ...] = ()
 
 
+def sizes(run: RunDirectory, names: Iterable[str]) -> dict[str, int]:
+    """The sizes in bytes of the files ``names``, without those that are gone: what is not there
+    differs from its checksum all the same. Raises ``OSError``.
+    """
+    paths = {name: run.root / name for name in names}
+    return {name: path.stat().st_size for name, path in paths.items() if files.is_regular(path)}
+
+
 def require_checksums(run: RunDirectory, manifest: Manifest) -> None:
     """Raises ``MalformedHistory`` for the first file of ``manifest.checksums`` that is missing or
-    differs.
+    differs; for one of another size before any is read.
     """
+    if not isinstance(manifest.sizes, msgspec.UnsetType):
+        for name in sorted(manifest.checksums.keys() & manifest.sizes.keys()):
+            _require_size(_inside(run, name), manifest.sizes[name])
     for name in sorted(manifest.checksums):
         _require_named(run, manifest, name)
 
@@ -71,22 +83,41 @@ def damaged(run: RunDirectory, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _require_named(run: RunDirectory, manifest: Manifest, name: str) -> None:
+    require_checksum(_inside(run, name), manifest.checksums[name])
+
+
+def _inside(run: RunDirectory, name: str) -> Path:
     if not _NAME.fullmatch(name):
         reason = f"expected checksums of files in the run directory, found one of {name!r:.80}"
         raise MalformedHistory(str(run.manifest), "", reason)
-    require_checksum(run.root / name, manifest.checksums[name])
+    return run.root / name
 
 
-def require_checksum(path: Path, expected: str) -> None:
-    """Raises ``MalformedHistory`` where ``path`` is missing or has another SHA-256."""
+def _require_size(path: Path, expected_bytes: int) -> None:
+    with _readable(path, f"{expected_bytes} bytes"):
+        found_bytes = files.regular(path).stat().st_size
+    if found_bytes != expected_bytes:
+        reason = f"expected {expected_bytes} bytes, found {found_bytes}: it is not what was sealed"
+        raise MalformedHistory(str(path), "", reason)
+
+
+@contextlib.contextmanager
+def _readable(path: Path, expected: str) -> Iterator[None]:
+    """Say of ``path`` why it can't be read."""
     try:
-        found = files.sha256(path)
+        yield
     except FileNotFoundError as error:
-        reason = f"expected a file with SHA-256 {expected}, found none"
+        reason = f"expected a file of {expected}, found none"
         raise MalformedHistory(str(path), "", reason) from error
     except OSError as error:
         reason = f"it can't be read: {error.strerror}"
         raise MalformedHistory(str(path), "", reason) from error
+
+
+def require_checksum(path: Path, expected: str) -> None:
+    """Raises ``MalformedHistory`` where ``path`` is missing or has another SHA-256."""
+    with _readable(path, f"SHA-256 {expected}"):
+        found = files.sha256(path)
     if found != expected:
         reason = f"expected SHA-256 {expected}, found {found}: it is not what was sealed"
         raise MalformedHistory(str(path), "", reason)

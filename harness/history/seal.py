@@ -16,7 +16,7 @@ import msgspec
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
-from harness.history.checksums import require_checksums, sum_logs
+from harness.history.checksums import require_checksums, sizes, sum_logs
 from harness.history.manifest import PREFIX, RUNNING, SEALED, read_manifest, write_manifest
 from harness.history.parquet import ParquetSink
 from harness.history.scan import Scan, Stream, TornChunk, scan
@@ -84,7 +84,8 @@ def _tabulate(
         if checksums is None:
             cut_ns = _end_ns(scanned)
             scanned, phases, checksums = _written(run, manifest, partition_of, splits, cut_ns)
-        logs = sum_logs(run)
+        sums = manifest.checksums | (checksums or {})
+        sized, logs = sizes(run, sums), sum_logs(run)
     except OSError as error:
         missing = "the tables are missing, the chunks are kept"
         raise files.disk_failure("seal", run.history, error, missing) from error
@@ -97,7 +98,8 @@ def _tabulate(
         key_hash=schema.KEY_HASH,
         phases=phases or manifest.phases,
         trouble=manifest.trouble + trouble,
-        checksums=manifest.checksums | (checksums or {}),
+        checksums=sums,
+        sizes=sized,
         logs=logs,
         recovered=msgspec.UNSET if ended else True,
     )

@@ -57,14 +57,16 @@ class LogSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """``manifest.json``. ``state`` is ``running``, ``sealed`` or ``prefix``.
 
-    ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256.
+    ``phases`` are (name, start in ns) pairs; ``checksums`` map relative paths to SHA-256, ``sizes``
+    the same paths to bytes.
     ``interrupted``: the user ended the run early; ``trouble`` lists failures around the store (a
     fault unproven, a quiesce that timed out), each a sentence: any of them makes the run
     inconclusive. ``out_of_room`` is set where the disk of the run was full: writes of any file on
     it, also of a node's data and logs, may have failed for that reason alone. ``origin`` is unset
     for a history recorded here, ``arsenal`` (the faults that were possible) for one recorded
     elsewhere. ``streams`` counts the writers of chunks, ``logs`` maps the relative paths of the
-    nodes' logs to their sums; both are unset in runs of versions that did not record them.
+    nodes' logs to their sums; these and ``sizes`` are unset in runs of versions that did not record
+    them.
     ``recovered`` is set where the controller died before it sealed the run: the sums of its logs
     are of what the recovery found.
     """
@@ -91,6 +93,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     streams: int | msgspec.UnsetType = msgspec.UNSET
     logs: dict[str, LogSum] | msgspec.UnsetType = msgspec.UNSET
     recovered: bool | msgspec.UnsetType = msgspec.UNSET
+    sizes: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 def directory_mark(root: Path) -> str:

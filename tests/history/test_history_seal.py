@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError, MalformedHistory, UsageError
-from harness.history import schema, tables
+from harness.history import files, schema, tables
 from harness.history.chunks import ChunkWriter
 from harness.history.files import sha256
 from harness.history.layout import table_names, table_path
@@ -482,6 +483,48 @@ def test_every_file_that_the_manifest_names_is_there_and_what_it_was(tmp_path: P
         load(run)
 
 
+def test_a_file_of_another_size_is_named_before_any_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sealed(tmp_path, small_history()).run
+    grown = table_path(run, "transactions")
+    size_bytes = grown.stat().st_size
+    os.truncate(grown, 1 << 40)
+    monkeypatch.setattr(files, "sha256", lambda path: pytest.fail(f"{path} was read"))
+
+    expected = f"transactions.*expected {size_bytes} bytes, found {1 << 40}: it is not what was"
+    with pytest.raises(MalformedHistory, match=expected):
+        load(run)
+
+
+def test_a_run_of_before_sizes_were_recorded_is_judged_by_its_sums(tmp_path: Path) -> None:
+    run = sealed(tmp_path, small_history()).run
+    write_manifest(run, msgspec.structs.replace(read_manifest(run), sizes=msgspec.UNSET))
+    assert b"sizes" not in run.manifest.read_bytes()
+    load(run)
+
+    with table_path(run, "events").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(MalformedHistory, match=r"events\.parquet.*expected SHA-256"):
+        load(run)
+
+
+def test_a_file_that_is_a_hole_is_not_read_and_one_with_some_holes_is(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    half = files.HOLES_MAX_BYTES
+    with path.open("wb") as file:
+        file.truncate(half)
+    assert len(files.open_regular(path).read()) == half
+
+    os.truncate(path, half + 1)
+    with pytest.raises(OSError, match=f"it is a hole, of {half + 1} bytes only 0 were written"):
+        files.open_regular(path)
+    with path.open("r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"x" * 4096)
+    assert files.open_regular(path).seek(0, os.SEEK_END) == half + 1
+
+
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "nodes/../../secret", "", "a//b"])
 def test_no_name_of_the_manifest_leads_out_of_the_run(tmp_path: Path, name: str) -> None:
     run = sealed(tmp_path / "run", small_history()).run
@@ -565,7 +608,8 @@ def test_a_file_with_other_columns_is_refused_even_with_the_right_checksum(tmp_p
     pq.write_table(pa.table({"fault": [1]}), path)
     checksums = dict(history.manifest.checksums)
     checksums["faults.parquet"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    write_manifest(history.run, msgspec.structs.replace(history.manifest, checksums=checksums))
+    forged = {"checksums": checksums, "sizes": {"faults.parquet": path.stat().st_size}}
+    write_manifest(history.run, msgspec.structs.replace(history.manifest, **forged))
 
     with pytest.raises(MalformedHistory, match="found \\['fault'\\]"):
         load(history.run)

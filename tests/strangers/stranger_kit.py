@@ -141,7 +141,8 @@ def forge(run: RunDirectory, **fields: object) -> None:
             for name in manifest.checksums
             if (run.root / name).is_file()
         }
-        manifest = msgspec.structs.replace(manifest, checksums=sums)
+        sizes = {name: (run.root / name).stat().st_size for name in sums}
+        manifest = msgspec.structs.replace(manifest, checksums=sums, **{"sizes": sizes} | fields)
     if "logs" not in fields and not isinstance(manifest.logs, msgspec.UnsetType):
         logs = {
             path.relative_to(run.root).as_posix(): _log_sum(path)

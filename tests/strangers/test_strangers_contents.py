@@ -37,8 +37,9 @@ from stranger_kit import (
 
 from clusters.providers.process import procfs
 from harness.history import record_frames
+from harness.history.manifest import read_manifest
 from harness.protocols.promise import Declaration, LogPattern, Promise
-from harness.run.directory import RunDirectory
+from harness.run.directory import LogSum, RunDirectory
 
 OTHER = "20261122-060000-neighbour-0002"
 DEEP = 200_000
@@ -93,6 +94,21 @@ def manifest(**fields: object) -> Attack:
 def raw_manifest(**fields: object) -> Attack:
     def spoil(run: RunDirectory) -> None:
         run.manifest.write_bytes(manifest_text(run, **fields))
+
+    return spoil
+
+
+def hole(name: str, size_bytes: int) -> Attack:
+    """A file that takes no room, and a manifest that says it has that size."""
+
+    def spoil(run: RunDirectory) -> None:
+        sparse(name, size_bytes)(run)
+        manifest = read_manifest(run)
+        if name in manifest.checksums:
+            sums = {"checksums": manifest.checksums, "sizes": {name: size_bytes}}
+        else:
+            sums = {"logs": {name: LogSum(size_bytes=size_bytes, sha256="0" * 64)}}
+        forge(run, **sums)
 
     return spoil
 
@@ -445,6 +461,8 @@ CONTENTS: dict[str, tuple[Attack, tuple[int, ...]]] = {
     "150 million equal events": (many_rows("events.parquet", 150_000_000), REFUSED),
     "150 million equal steps": (many_rows("history/micro_ops-0000.parquet", 150_000_000), REFUSED),
     "a table of 3 GB": (sparse("events.parquet", 3 << 30), REFUSED),
+    "a hole of 1 TB for a table": (hole("events.parquet", 1 << 40), REFUSED),
+    "a hole of 1 TB for a log": (hole("nodes/n1/node.log", 1 << 40), REFUSED),
     # chunks of a run that nobody sealed
     "a chunk of nothing": (chunk(b""), EITHER),
     "a chunk that claims 4 GB": (chunk(record_frames.FRAME.pack(0xF0000000, 0)), EITHER),

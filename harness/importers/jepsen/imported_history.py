@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from harness.errors import MalformedHistory, UsageError
 from harness.history import files, schema
+from harness.history.checksums import sizes
 from harness.history.layout import EVENTS, FAULTS, NOTES, TRANSACTIONS, micro_ops_name
 from harness.history.load import History, load
 from harness.history.manifest import SEALED, write_manifest
@@ -170,11 +171,13 @@ def import_run(
     try:
         run.root.mkdir(parents=True, exist_ok=True)
         checksums = _write(history, run)
+        sized = sizes(run, checksums)
     except OSError as error:
         raise files.disk_failure(
             "import into", run.root, error, "the tables are missing"
         ) from error
-    write_manifest(run, replace(history.manifest, run_id=run.root.name, checksums=checksums))
+    written = {"run_id": run.root.name, "checksums": checksums, "sizes": sized}
+    write_manifest(run, replace(history.manifest, **written))
     return load(run)
 
 
