@@ -45,6 +45,7 @@ MEMORY_VARIABLE = "FIREDRILL_MEMORY_MIB"
 TIME_VARIABLE = "FIREDRILL_JUDGING_S"
 # The limit of attempts: an analysis that dies of three kernels in turn is not worth a fifth one.
 ATTEMPTS_MAX = 4
+POLL_MAX_S = 86_400.0  # the kernel counts milliseconds in 31 bits: no more than 24 days at once
 REPLY_MAX_BYTES = 256 << 20
 CHILD = "cli.analysis_process"  # the module that a child runs; nothing here imports it
 
@@ -251,9 +252,11 @@ def _lines(reader: int, ends_s: float) -> Iterator[bytes]:
     waiting = select.poll()
     waiting.register(reader, select.POLLIN)
     while True:
-        left_ms = (ends_s - time.monotonic()) * 1000
-        if left_ms <= 0 or not waiting.poll(left_ms):
+        left_s = ends_s - time.monotonic()
+        if left_s <= 0:
             raise TimeoutError
+        if not waiting.poll(min(left_s, POLL_MAX_S) * 1000):
+            continue
         block = os.read(reader, 1 << 20)
         if not block:
             return

@@ -12,7 +12,7 @@ import click
 from cli.cleanup import known_as
 from cli.session import runs_option, say
 from harness.errors import PlanError, UsageError
-from harness.history.files import open_regular
+from harness.history.files import open_or_refuse
 from harness.run.directory import RunDirectory
 from harness.text import inert, uncommanded_bytes
 from results.store.store import RunStore
@@ -116,7 +116,7 @@ def _read(paths: tuple[Path, ...], going_on: Callable[[], bool] | None) -> Itera
     as ``going_on`` says.
     """
     for path in paths:
-        with open_regular(path) as log:
+        with open_or_refuse(path) as log:
             while block := log.read(BLOCK_BYTES):
                 yield block
             while going_on is not None and path == paths[-1]:

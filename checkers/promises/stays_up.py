@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from checkers.explain.attribution import windows
 from harness.errors import MalformedHistory
 from harness.history.checksums import NodeLog
-from harness.history.files import open_regular
+from harness.history.files import open_or_refuse
 from harness.history.load import History
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
@@ -253,7 +253,7 @@ def _lines(path: Path, left: int) -> Iterator[tuple[int, bytes]]:
     length.
     """
     number, whole = 1, True
-    with open_regular(path) as stream:
+    with open_or_refuse(path) as stream:
         while left > 0 and (piece := stream.readline(min(left, LINE_BYTES))):
             left -= len(piece)
             if whole:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
-from harness.errors import HarnessError, NotStored
+from harness.errors import HarnessError, MalformedHistory, NotStored
 
 # The ending of names that readers ignore: a file on its way.
 PARTIAL = ".partial"
@@ -109,6 +109,15 @@ def open_regular(path: Path, buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> Buffere
     except BaseException:
         os.close(handle)
         raise
+
+
+def open_or_refuse(path: Path) -> BufferedReader:
+    """``open_regular``, but raises ``MalformedHistory`` for a file that can't be read."""
+    try:
+        return open_regular(path)
+    except OSError as error:
+        reason = f"it can't be read: {error.strerror}"
+        raise MalformedHistory(str(path), "", reason) from error
 
 
 def _require_no_hole(handle: int, path: Path, size_bytes: int) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -230,6 +231,16 @@ def test_a_limit_that_is_none_is_misuse(
 
     with pytest.raises(analysis.UsageError, match=f"FIREDRILL_MEMORY_MIB: .*{value}"):
         analysis.limits_of(tmp_path)
+
+
+def test_a_limit_of_years_is_a_limit() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"one\ntwo\n")
+    os.close(writer)
+    with open(reader, "rb"):
+        lines = list(analysis._lines(reader, time.monotonic() + 1e9))
+
+    assert lines == [b"one", b"two"]
 
 
 def test_limits_grow_with_the_run_up_to_the_machine(
