@@ -173,8 +173,10 @@ def plan_of(bug: str, seed: int, *, on: bool) -> Plan:
 
 def checker_of(name: str) -> str:
     """Return the checker that names this anomaly of a list-append drill."""
-    from harness.protocols.models import OF_REPLICAS
+    from harness.protocols.models import OF_CLAIMS, OF_REPLICAS
 
+    if name in OF_CLAIMS:
+        return "claims"
     return "replicas" if name in OF_REPLICAS else CHECKERS.get(name, "list-append")
 
 

@@ -41,6 +41,10 @@ class RunClock:
         """Nanoseconds since the run began; never goes back."""
         return int((self._loop.time() - self._origin_s) * NS_PER_S)
 
+    def at_ns(self, loop_s: float) -> int:
+        """The reading of the axis at the loop's time ``loop_s``."""
+        return int((loop_s - self._origin_s) * NS_PER_S)
+
     def loop_time(self, at_ns: int) -> float:
         """The loop's time (seconds) at which the axis reads ``at_ns``: for
         ``asyncio.timeout_at``.

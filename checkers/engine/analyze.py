@@ -18,6 +18,7 @@ from checkers.engine import output
 from checkers.engine.output import ENTERING, KernelOutput, apply, describe, of
 from checkers.engine.source import Source
 from checkers.promises import always_on
+from checkers.promises.claims import CHECKER as CLAIMS
 from checkers.promises.permitted_loss import Excuse, excuse, excused
 from checkers.promises.replicas import CHECKER as REPLICAS
 from checkers.promises.stays_up import patterns_of
@@ -57,6 +58,7 @@ from harness.protocols.verdict import (
     fitted,
     reason_of,
 )
+from harness.run.claim_log import read_claims
 from harness.run.directory import BankRules, Manifest, RunDirectory
 from harness.run.state_log import read_states
 
@@ -103,7 +105,11 @@ def analyze(
     history = load(run)
     declaration = history.manifest.declaration
     states = read_states(run.root, history.manifest.checksums)
-    told = (REPLICAS,) if states["states"].num_rows else ()
+    claims = read_claims(run.root, history.manifest.checksums)
+    told = (
+        *((REPLICAS,) if states["states"].num_rows else ()),
+        *((CLAIMS,) if claims["claims_judged"].num_rows else ()),
+    )
     analysis = judge(
         Source.of_files(history.transactions_file, history.micro_op_files),
         setting=_setting(history, _asked(model, declaration), search_limit),
@@ -114,7 +120,7 @@ def analyze(
         ),
         faults=history.faults(),
         events=history.events(),
-        beside=states | always_on.tables(history),
+        beside=states | claims | always_on.tables(history),
         executor=executor,
         spark_master=spark_master,
         crashed=crashed,

@@ -14,6 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from harness.errors import HarnessBug, UsageError
+from harness.protocols.claims import ANOMALIES
 
 STRICT_SERIALIZABLE = "strict-serializable"
 
@@ -156,6 +157,11 @@ OF_REPLICAS = frozenset(
 """Anomalies that no store of replicated logs may show, under every model promised to clients."""
 
 
+OF_CLAIMS = frozenset(ANOMALIES.values())
+"""Anomalies of messages that claim what is not so, under every model; only a simulation sees
+them."""
+
+
 OF_NODES = frozenset({NODE_EXIT, PANIC})
 """Anomalies that break the promise that nodes stay up, under every model."""
 
@@ -167,6 +173,7 @@ OF_SERVICE = frozenset({LIVENESS})
 _PROMISES: dict[str, str] = {
     **dict.fromkeys(OF_SNAPSHOTS, "what snapshots promise"),
     **dict.fromkeys(OF_REPLICAS, "what replicas owe each other"),
+    **dict.fromkeys(OF_CLAIMS, "what its messages promise"),
     **dict.fromkeys(OF_NODES, "the promise stays-up"),
     **dict.fromkeys(OF_SERVICE, "the promise to serve again"),
 }

@@ -28,6 +28,7 @@ from harness.history.manifest import RUNNING, write_manifest
 from harness.history.records import Heartbeat, OpType, PhaseMark, Record
 from harness.history.seal import seal
 from harness.plan.plan import Plan, dumps, resolved
+from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import (
     Cluster,
     LeasesFaults,
@@ -40,6 +41,7 @@ from harness.protocols.fault_kinds import RecordedFaultKind
 from harness.protocols.faults import Nemesis, Scene
 from harness.protocols.states import TellsStates
 from harness.protocols.workload import Workload
+from harness.run.claim_log import write_claims
 from harness.run.controller_health import ControllerHealth
 from harness.run.directory import SCHEMA_VERSION, Manifest, RunDirectory
 from harness.run.disk_budget import over_cap
@@ -138,6 +140,7 @@ class Life:
         """End the history. A disk that refuses even that is trouble, and no reason not to seal."""
         acts: tuple[Callable[[], None], ...] = (
             self._close_states,
+            self._close_claims,
             self._close_pulse,
             lambda: self.enter("seal"),
             self.writer.close,
@@ -151,6 +154,11 @@ class Life:
     def _close_states(self) -> None:
         if self.states is not None:
             self.checksums |= self.states.close()
+
+    def _close_claims(self) -> None:
+        judged = self.provider.claims() if isinstance(self.provider, JudgesClaims) else None
+        if judged is not None:
+            self.checksums |= write_claims(self.run.root, judged, self.clock)
 
     def _close_pulse(self) -> None:
         if self.pulse is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Protocol
 
 from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.trace import Row, Trace, Verb
@@ -32,6 +33,22 @@ class _File:
         return min(self.durable_bytes, self.last_write_at)
 
 
+class DiskWatcher(Protocol):
+    """Is told of everything that changes what a crash would leave."""
+
+    def changed(self, platter: Platter, name: str) -> None:
+        """More of file ``name`` is synced, or less of it is there."""
+
+    def replaced(self, platter: Platter, name: str) -> None:
+        """The whole file ``name`` is another one."""
+
+    def deleted(self, platter: Platter, name: str) -> None:
+        """File ``name`` is no more."""
+
+    def wiped(self, platter: Platter) -> None:
+        """The disk is empty."""
+
+
 class Platter:
     """The contents of a machine's disk; outlives the processes on it."""
 
@@ -41,6 +58,7 @@ class Platter:
         self.stream, self.node, self.trace = stream, node, trace
         self.trouble = DiskTrouble()
         self.turn = asyncio.Lock()
+        self.watcher: DiskWatcher | None = None
         self._flips: list[tuple[str, int, int]] = []  # file, byte, what was written there
 
     @property
@@ -59,6 +77,8 @@ class Platter:
             if len(file.data) > file.durable_bytes:
                 self._tear(file)
             file.durable_bytes = len(file.data)
+            if self.watcher is not None:
+                self.watcher.changed(self, name)
             if not file.data:
                 del self.files[name]
         self.turn = asyncio.Lock()
@@ -80,6 +100,8 @@ class Platter:
         self.files.clear()
         self._flips.clear()
         self.turn = asyncio.Lock()
+        if self.watcher is not None:
+            self.watcher.wiped(self)
 
     def flip(self, draw: int) -> str:
         """Flip a bit of the data before the last write to its file; return which, in words."""
@@ -150,11 +172,15 @@ class SimDisk:
             await self._pass(verb, name, SYNC_S if sync else CALL_S, len(data))
             if sync:
                 file.durable_bytes = len(file.data)
+                if self._platter.watcher is not None:
+                    self._platter.watcher.changed(self._platter, name)
 
     async def replace(self, name: str, data: bytes) -> None:
         """Write atomically and durably."""
         await self._do("replace", name, SYNC_S, len(data))
         self._platter.files[name] = _File(data)
+        if self._platter.watcher is not None:
+            self._platter.watcher.replaced(self._platter, name)
 
     async def truncate(self, name: str, size_bytes: int) -> None:
         """Cut, durably. Raises ``DiskError`` where there is no such file."""
@@ -164,11 +190,15 @@ class SimDisk:
         file = self._platter.files[name]
         del file.data[size_bytes:]
         file.durable_bytes = len(file.data)
+        if self._platter.watcher is not None:
+            self._platter.watcher.changed(self._platter, name)
 
     async def delete(self, name: str) -> None:
         """Remove if present, durably."""
         await self._do("delete", name, SYNC_S)
-        self._platter.files.pop(name, None)
+        held = self._platter.files.pop(name, None)
+        if held is not None and self._platter.watcher is not None:
+            self._platter.watcher.deleted(self._platter, name)
 
     async def look(self) -> DiskLook:
         """Try the disk as a person would: write a few bytes and sync."""

@@ -25,7 +25,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Annotated, NoReturn, cast
+from typing import Annotated, NoReturn, Protocol, cast
 
 import msgspec
 from msgspec import Meta
@@ -70,6 +70,13 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     resets_per_s: Annotated[float, Meta(ge=0, le=MAX_RESETS_PER_S)] = 0.0
 
 
+class Watcher(Protocol):
+    """Is told of every frame that is sent, on the connection of that number."""
+
+    def sent(self, link: Link, connection: int, payload: bytes) -> None:
+        """``payload`` leaves for the far end of ``link``."""
+
+
 class Fabric:
     """All links, by (source, destination); every pair of hosts has one each way."""
 
@@ -84,6 +91,8 @@ class Fabric:
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self.open: dict[SimConnection, None] = {}
         self.trace: Trace | None = None
+        self.watcher: Watcher | None = None
+        self.connections = 0  # that were made: each has a number
         self._copies = substream(seed, "sim-copies")
         self.repeatable: Callable[[bytes], bool] = lambda payload: False
         """Whether a message may come twice."""
@@ -312,11 +321,14 @@ class SimConnection:
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
         self._unread_bytes = 0
+        self._number = 0
         fabric.open[self] = None
 
     def join(self, other: SimConnection) -> None:
         """Make ``other`` the far end."""
         self._other, other._other = other, self
+        self._fabric.connections += 1
+        self._number = other._number = self._fabric.connections
 
     @property
     def alive(self) -> bool:
@@ -343,6 +355,8 @@ class SimConnection:
             self.drop(f"send queue over {PIPE_BYTES} bytes")
             raise ConnectionLost(f"{self._there}: {self._lost}")
         self._unread_bytes += len(payload)
+        if self._fabric.watcher is not None:
+            self._fabric.watcher.sent(self._link, self._number, payload)
         if (trace := self._fabric.trace) is None:
             self._pipe.push(partial(other._arrive, payload))
         else:

@@ -27,7 +27,9 @@ from clusters.providers.sim.machine import (
 )
 from clusters.providers.sim.moments import MomentFeed
 from clusters.providers.sim.network import Fabric, HostNetwork, Weather, true_loop
+from clusters.providers.sim.oracles.judge import Judge
 from clusters.providers.sim.trace import Trace, describe, repeatable
+from clusters.reference.claims.reader import ReferenceClaims
 from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import POINTS, Runtime
 from clusters.reference.node.server import Node
@@ -35,6 +37,7 @@ from harness.campaigns.markers import MARKERS_FILE, dumps
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessBug, MissingCapability, UsageError
 from harness.plan.plan import options as convert
+from harness.protocols.claims import ClaimsReader, ClaimsReport
 from harness.protocols.cluster import (
     Address,
     Capability,
@@ -76,7 +79,9 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimPro
     Raises ``PlanError`` for an option that it does not know.
     """
     chosen = convert(Options, options, "cluster.options")
-    return SimProvider(seed=chosen.seed, weather=chosen.weather, rare=chosen.rare)
+    return SimProvider(
+        seed=chosen.seed, weather=chosen.weather, rare=chosen.rare, claims=ReferenceClaims()
+    )
 
 
 async def reference_node(program: Program, runtime: Runtime) -> None:
@@ -97,12 +102,17 @@ class SimProvider:
         weather: Weather | None = None,
         rare: float = 0.0,
         body: Body = reference_node,
+        claims: ClaimsReader | None = None,
     ) -> None:
-        """``body`` is the main coroutine of an installed program."""
+        """``body`` is the main coroutine of an installed program; ``claims`` reads what its
+        messages promise: without it they are not judged.
+        """
         self._seed, self._body = seed, body
         self._rare = _open_points(seed, rare)
         self._fabric = Fabric(seed, weather)
         self._fabric.repeatable = repeatable
+        self._judge = None if claims is None else Judge(claims)
+        self._fabric.watcher = self._judge
         self._resets: asyncio.Task[None] | None = None
         self._machines: dict[str, Machine] = {}
         self._programs: dict[str, Program] = {}
@@ -114,6 +124,10 @@ class SimProvider:
         """Write down every message and disk operation from now on; before ``provision`` only."""
         self._fabric.trace = Trace(describe)
         return self._fabric.trace
+
+    def claims(self) -> ClaimsReport | None:
+        """See ``harness.protocols.claims.JudgesClaims``."""
+        return None if self._judge is None else self._judge.report()
 
     async def capabilities(self) -> frozenset[Capability]:
         """The simulated capabilities."""
@@ -133,6 +147,10 @@ class SimProvider:
             node: Machine(node, self._fabric, self._seed, self._rare, self._moments.listener(node))
             for node in nodes
         }
+        if self._judge is not None:
+            for machine in self._machines.values():
+                machine.platter.watcher = self._judge
+                self._judge.inserted(machine.platter)
         self._resets = loop.create_task(self._fabric.break_connections())
         bind = {
             node: {

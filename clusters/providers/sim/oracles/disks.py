@@ -1,0 +1,176 @@
+"""What each disk would give back after a crash at this instant: the logs on it, record by record.
+
+A mirror follows the syncs of a disk and reads each byte once. It repeats nothing of the store's own
+recovery: a mistake there must not be repeated by the judge.
+"""
+
+from __future__ import annotations
+
+from harness.protocols.claims import Base, DiskReader, Logged, LogUpdate, Members, term_of
+
+Place = tuple[int, int]  # index and mark of an entry
+
+
+class SyncedLog:
+    """One group on one disk. ``members`` are (index, configuration), the last one counts."""
+
+    __slots__ = ("base_index", "base_term", "file", "first", "marks", "members", "term", "vote")
+
+    def __init__(self) -> None:
+        self.term, self.vote = 0, None
+        self.base_index = self.base_term = 0
+        self.file = ""  # of the snapshot that stands for the entries up to the base
+        self.first = 1  # the index of the first of ``marks``
+        self.marks: list[int] = []
+        self.members: list[tuple[int, Members]] = []
+
+    term: int
+    vote: str | None
+
+    @property
+    def last_index(self) -> int:
+        """The last entry."""
+        return self.first + len(self.marks) - 1 if self.marks else self.base_index
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Term and index of the last entry: elections compare these."""
+        return (term_of(self.marks[-1]) if self.marks else self.base_term), self.last_index
+
+    def mark_at(self, index: int) -> int | None:
+        """The mark of the entry; ``None`` where it is cut off or absent."""
+        position = index - self.first
+        return self.marks[position] if 0 <= position < len(self.marks) else None
+
+    def holds(self, index: int, mark: int) -> bool:
+        """Whether the entry is here, or stands behind the base: what is cut off is committed."""
+        return index <= self.base_index or self.mark_at(index) == mark
+
+    def take(self, update: LogUpdate) -> list[Place]:
+        """Follow ``update``; returns the entries that it replaced."""
+        if update.term is not None:
+            self.term, self.vote = update.term, update.vote
+        if update.base is not None and update.base.index >= self.base_index:
+            self._cut(update.base)
+        return self._write(update.entries) if update.entries else []
+
+    def _cut(self, base: Base) -> None:
+        gone = len(self.marks) if base.whole else base.index - self.first + 1
+        if gone > 0:
+            del self.marks[:gone]
+            self.first = base.index + 1
+        self.base_index, self.base_term, self.file = base.index, base.term, base.file
+        kept = [] if base.whole else [each for each in self.members if each[0] > base.index]
+        self.members = [(base.index, base.members), *kept]
+
+    def _write(self, entries: tuple[Logged, ...]) -> list[Place]:
+        first = entries[0].index
+        replaced: list[Place] = []
+        if self.marks:
+            kept = max(first - self.first, 0)
+            replaced = [(self.first + at, self.marks[at]) for at in range(kept, len(self.marks))]
+            del self.marks[kept:]
+        if not self.marks:
+            self.first = first
+        if replaced:
+            self.members = [each for each in self.members if each[0] < first]
+        for entry in entries:
+            self.marks.append(entry.mark)
+            self.members += [(entry.index, f) for f in entry.says if isinstance(f, Members)]
+        return replaced
+
+
+class SyncedDisk:
+    """All logs of one disk in one life of it. ``gone``: the life is over, its data is destroyed."""
+
+    def __init__(self, node: str, reader: DiskReader) -> None:
+        self.node, self.reader = node, reader
+        self.member = ""
+        self.gone = False
+        self.logs: dict[str, SyncedLog] = {}
+        self.ends: dict[str, int] = {}  # how far each file is read
+
+    def log(self, group: str) -> SyncedLog:
+        """The log of ``group``, an empty one where there is none."""
+        found = self.logs.get(group)
+        return NOTHING if found is None else found
+
+
+NOTHING = SyncedLog()
+
+
+class Lives:
+    """The disks by the members that they belong to.
+
+    A life that was destroyed keeps what it held: that this is gone is the simulation's doing, and
+    no broken promise. Where the next life has the same name it takes the place of the first: then
+    the store takes an empty disk for the one that made the promises.
+    """
+
+    def __init__(self) -> None:
+        self.by_member: dict[str, SyncedDisk] = {}
+        self._members: dict[str, tuple[tuple[int, Members], ...]] = {}
+
+    def changed(self, group: str) -> None:
+        """The members of ``group`` may be others on some disk."""
+        self._members.pop(group, None)
+
+    def members(self, group: str) -> tuple[tuple[int, Members], ...]:
+        """The last configurations that the disks know, each once. Mostly that is one."""
+        found = self._members.get(group)
+        if found is None:
+            logs = (disk.log(group) for disk in self.by_member.values() if not disk.gone)
+            last = dict.fromkeys(log.members[-1] for log in logs if log.members)
+            found = self._members[group] = tuple(each for each in last if each[1].voters)
+        return found
+
+    def log(self, member: str, group: str) -> SyncedLog:
+        """The log of ``group`` on the disk of ``member``."""
+        disk = self.by_member.get(member)
+        return NOTHING if disk is None else disk.log(group)
+
+    def lives(self, member: str) -> bool:
+        """Whether the disk of ``member`` is there."""
+        disk = self.by_member.get(member)
+        return disk is not None and not disk.gone
+
+    def shortfall(self, group: str, index: int, mark: int) -> str:
+        """Why the entry is on no majority; empty where it is on one."""
+        text = "none is known to be a member"
+        for at, members in self.members(group):
+            for half in deciding(at, members, index):
+                count = sum(self.log(name, group).holds(index, mark) for name in half)
+                if count <= len(half) // 2:
+                    text = f"the synced disks of {count} of {len(half)} voters hold it"
+                    break
+            else:
+                return ""
+        return text
+
+    def usurper(self, group: str, index: int, mark: int) -> str:
+        """A member that lacks the entry and could be elected by what is synced now, after a crash
+        of everything; empty where there is none.
+        """
+        for at, members in self.members(group):
+            halves = deciding(at, members, index)
+            for name in dict.fromkeys(name for half in halves for name in half):
+                log = self.log(name, group)
+                if not self.lives(name) or log.holds(index, mark):
+                    continue
+                if all(self._votes(half, group, log.last) > len(half) // 2 for half in halves):
+                    return name
+        return ""
+
+    def _votes(self, half: tuple[str, ...], group: str, last: tuple[int, int]) -> int:
+        return sum(self.lives(name) and self.log(name, group).last <= last for name in half)
+
+
+def deciding(at: int, members: Members, index: int) -> tuple[tuple[str, ...], ...]:
+    """The sets of voters each of which needs a majority for the entry at ``index``, where ``at`` is
+    that of the configuration. Before a joint one only the old voters decided.
+    """
+    if not members.outgoing:
+        return (members.voters,)
+    if index < at:
+        return (members.outgoing,)
+    return members.voters, members.outgoing

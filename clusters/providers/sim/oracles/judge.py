@@ -1,0 +1,202 @@
+"""The judge: holds every fact that a message states against disks, clocks and leases as they are
+in the instant at which it leaves.
+
+It is told by the network (``sent``), the disks (``changed``, ``lost``, ``wiped``) and the machines
+(``started``, ``ended``), and knows of the store only what its reader says. What it costs is bounded
+by what happens: each synced byte is read once, each entry of a log compared once a follower.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from clusters.providers.sim.disk import Platter
+from clusters.providers.sim.network import true_loop
+from clusters.providers.sim.oracles.disks import Lives, SyncedDisk, SyncedLog
+from clusters.providers.sim.oracles.durability import Durability
+from harness.protocols.claims import (
+    Acknowledged,
+    Base,
+    Claim,
+    ClaimBroken,
+    ClaimsReader,
+    ClaimsReport,
+    CommitTold,
+    Fact,
+    LogHeld,
+    LogTold,
+    LogUpdate,
+    Member,
+    Said,
+    TermTold,
+)
+
+EXAMPLES = 100  # of each claim are kept; the rest is counted
+RECORD = "a record of its log"
+
+
+class Judge:
+    """Of one simulated run. ``reader`` is the store's part."""
+
+    def __init__(self, reader: ClaimsReader) -> None:
+        self._reader = reader
+        self._disks: dict[str, SyncedDisk] = {}
+        self._lives = Lives()
+        self._durability = Durability(self._lives)
+        self._judged: Counter[Claim] = Counter()
+        self._broken: Counter[Claim] = Counter()
+        self._examples: list[ClaimBroken] = []
+        self._rebuilding = False
+
+    def report(self) -> ClaimsReport:
+        """Everything up to now."""
+        return ClaimsReport(
+            judged={claim: self._judged[claim] for claim in Claim},
+            broken={claim: self._broken[claim] for claim in Claim if self._broken[claim]},
+            examples=tuple(self._examples),
+        )
+
+    # Messages.
+
+    def sent(self, link: tuple[str, str], connection: int, payload: bytes) -> None:
+        """A message leaves ``link[0]``; hosts without a disk of ours are clients."""
+        source, to = link
+        disk = self._disks.get(source)
+        said: Iterable[Said]
+        if disk is None:
+            self._reader.asked(connection, payload)
+            return
+        if to in self._disks:
+            said = self._reader.between(source, to, connection, payload)
+        else:
+            said = self._reader.answered(connection, payload)
+        for message, fact in said:
+            self._weigh(disk, f"{message} to {to}", fact)
+
+    def _weigh(self, disk: SyncedDisk, message: str, fact: Fact) -> None:
+        durability = self._durability
+        if isinstance(fact, TermTold):
+            claim, text = Claim.HARD_STATE_SYNCED, durability.term_told(disk, fact)
+        elif isinstance(fact, LogTold):
+            durability.log_told(fact)
+            return
+        elif isinstance(fact, LogHeld):
+            claim, text = Claim.KNOWN_AFTER_CRASH, durability.log_held(disk, fact)
+        elif isinstance(fact, CommitTold):
+            claim, text = Claim.COMMITTED_ON_MAJORITY, durability.committed(disk, fact)
+        elif isinstance(fact, Acknowledged):
+            claim, text = Claim.DURABLE_ON_MAJORITY, durability.acknowledged(fact)
+        else:
+            return
+        self._conclude(claim, disk.node, message, text)
+
+    def _conclude(self, claim: Claim, node: str, message: str, text: str | None) -> None:
+        if text is None:
+            return
+        self._judged[claim] += 1
+        if not text:
+            return
+        self._broken[claim] += 1
+        if self._broken[claim] <= EXAMPLES:
+            self._examples.append(
+                ClaimBroken(
+                    claim=claim,
+                    node=node,
+                    at_s=true_loop().true_time(),
+                    message=message,
+                    detail=text,
+                )
+            )
+
+    # Disks.
+
+    def inserted(self, platter: Platter) -> None:
+        """The machine of ``platter`` is part of the cluster."""
+        self._disks[platter.node] = SyncedDisk(platter.node, self._reader.disk())
+
+    def changed(self, platter: Platter, name: str) -> None:
+        """More of file ``name`` is synced, or less of it is there."""
+        disk, file = self._disks[platter.node], platter.files[name]
+        start = disk.ends.get(name, 0)
+        if file.durable_bytes < start:
+            self._rebuild(platter)
+        elif file.durable_bytes > start:
+            data = bytes(file.data[start : file.durable_bytes])
+            disk.ends[name], facts = disk.reader.read(name, start, data)
+            self._take(platter, disk, facts)
+
+    def replaced(self, platter: Platter, name: str) -> None:
+        """The whole file ``name`` is another one."""
+        if self._disks[platter.node].ends.pop(name, 0):
+            self._rebuild(platter)
+        else:
+            self.changed(platter, name)
+
+    def deleted(self, platter: Platter, name: str) -> None:
+        """File ``name`` is no more: what counted in it must stand elsewhere by now."""
+        disk = self._disks[platter.node]
+        named = next((group for group, log in disk.logs.items() if log.file == name), None)
+        if named is not None:
+            text = f"{name} is deleted, which stands for the entries of {named} that were cut off"
+            self._conclude(Claim.KNOWN_AFTER_CRASH, disk.node, RECORD, text)
+        if disk.ends.get(name, 0):
+            self._rebuild(platter)
+
+    def wiped(self, platter: Platter) -> None:
+        """The disk is empty: the life of the member on it is over."""
+        self._disks[platter.node].gone = True
+        self.inserted(platter)
+
+    def _rebuild(self, platter: Platter) -> None:
+        """Read the disk as a start would: data that was read is no longer there. What its records
+        did was judged when they were written; snapshots that they name may be gone since.
+        """
+        self.inserted(platter)
+        self._rebuilding = True
+        try:
+            for name in sorted(platter.files):
+                self.changed(platter, name)
+        finally:
+            self._rebuilding = False
+
+    def _take(self, platter: Platter, disk: SyncedDisk, facts: list[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, LogUpdate):
+                self._logged(platter, disk, fact)
+            elif isinstance(fact, Member):
+                disk.member = fact.name
+                self._lives.by_member[fact.name] = disk
+
+    def _logged(self, platter: Platter, disk: SyncedDisk, update: LogUpdate) -> None:
+        group = update.group
+        if update.dropped:
+            disk.logs.pop(group, None)
+            return
+        log = disk.logs.get(group)
+        if log is None:
+            log = disk.logs[group] = SyncedLog()
+        members = log.members[-1:]
+        replaced = log.take(update)
+        if not self._rebuilding:
+            text = self._durability.replaced(update, replaced)
+            self._conclude(Claim.COMMITTED_ON_MAJORITY, disk.node, RECORD, text or None)
+            if update.base is not None and update.base.file:
+                cut = _unsynced_snapshot(platter, update.base, group)
+                self._conclude(Claim.KNOWN_AFTER_CRASH, disk.node, RECORD, cut)
+        if log.members[-1:] != members:
+            self._lives.changed(group)
+        for entry in update.entries:
+            if entry.says:
+                self._durability.logged(group, entry)
+
+
+def _unsynced_snapshot(platter: Platter, base: Base, group: str) -> str:
+    file = platter.files.get(base.file)
+    synced = 0 if file is None else file.durable_bytes
+    if synced >= base.size_bytes:
+        return ""
+    return (
+        f"{group} is cut at entry {base.index}, and {synced} of the {base.size_bytes} bytes "
+        f"of {base.file} that stand for it are synced"
+    )

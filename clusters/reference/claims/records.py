@@ -1,0 +1,128 @@
+"""The files of a node as facts: what is durable in its log, and what each entry says.
+
+The layout is that of ``node/storage/log_records.py``; nothing of the node's recovery is used.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import msgspec
+
+from clusters.reference.node.raft.configuration import Configuration
+from clusters.reference.node.raft.configuration import decode as decode_configuration
+from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.storage.identity import FILE, Identity, member_of
+from clusters.reference.node.storage.log_records import (
+    RECORD_HEADER_BYTES,
+    RECORD_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    Compaction,
+    Update,
+)
+from clusters.reference.node.storage.shared_log import PREFIX
+from harness.protocols.claims import Base, Fact, Logged, LogUpdate, Member, Members, mark_of
+
+_RECORD = struct.Struct("!4sII")
+_PLACE = struct.Struct("!QQ")
+_updates = msgspec.msgpack.Decoder(tuple[Update, ...])
+
+# The facts of one command, asked for once an entry: (group, entry, its mark).
+Says = Callable[[str, Entry, int], tuple[Fact, ...]]
+
+
+class LogReader:
+    """``harness.protocols.claims.DiskReader`` of one disk."""
+
+    def __init__(self, says: Says) -> None:
+        self._says = says
+        self._parts: dict[str, list[Update]] = {}  # of updates that are larger than a record
+
+    def read(self, name: str, start: int, data: bytes) -> tuple[int, list[Fact]]:
+        """See ``DiskReader``."""
+        if name == FILE:
+            identity = msgspec.json.decode(data, type=Identity)
+            return len(data), [Member(member_of(identity.node, identity.incarnation))]
+        if not name.startswith(PREFIX):
+            return start, []
+        return self._records(int(name.removeprefix(PREFIX)), start, data)
+
+    def _records(self, segment: int, start: int, data: bytes) -> tuple[int, list[Fact]]:
+        facts: list[Fact] = []
+        at = 0 if start else SEGMENT_HEADER_BYTES
+        while (payload := _record(segment, start + at, data, at)) is not None:
+            for update in _updates.decode(payload):
+                complete = self._complete(update)
+                if complete is not None:
+                    facts.append(self._fact(complete))
+            at += RECORD_HEADER_BYTES + len(payload)
+        # Nothing at all, or no record yet behind the header: both are read again with what follows.
+        return (start + at if facts or start else 0), facts
+
+    def _complete(self, update: Update) -> Update | None:
+        if update.parts == 1:
+            self._parts.pop(update.group, None)
+            return update
+        if update.part == 1:
+            self._parts[update.group] = []
+        parts = self._parts.get(update.group, [])
+        if update.part == len(parts) + 1:
+            parts.append(update)
+        if len(parts) < update.parts:
+            return None
+        del self._parts[update.group]
+        entries = tuple(entry for part in parts for entry in part.entries)
+        return msgspec.structs.replace(parts[0], entries=entries)
+
+    def _fact(self, update: Update) -> LogUpdate:
+        group, hard = update.group, update.hard_state
+        return LogUpdate(
+            group,
+            None if hard is None else hard.term,
+            None if hard is None else hard.vote,
+            tuple([self._logged(group, entry) for entry in update.entries]),
+            None if update.cut is None else _base(update.cut),
+            update.dropped,
+        )
+
+    def _logged(self, group: str, entry: Entry) -> Logged:
+        mark = entry_mark(entry)
+        if entry.config:
+            return Logged(entry.index, mark, (_members(decode_configuration(entry.data)),))
+        return Logged(entry.index, mark, self._says(group, entry, mark) if entry.data else ())
+
+
+def entry_mark(entry: Entry) -> int:
+    """The mark of ``entry``."""
+    return mark_of(entry.term, zlib.crc32(entry.data))
+
+
+def _record(segment: int, offset: int, data: bytes, at: int) -> bytes | None:
+    """The payload of the record at ``at`` of ``data``, which is ``offset`` in its segment; ``None``
+    where none is whole.
+    """
+    if len(data) - at < RECORD_HEADER_BYTES:
+        return None
+    magic, length, crc = _RECORD.unpack_from(data, at)
+    payload = data[at + RECORD_HEADER_BYTES : at + RECORD_HEADER_BYTES + length]
+    if magic != RECORD_MAGIC or len(payload) < length:
+        return None
+    return payload if zlib.crc32(payload, zlib.crc32(_PLACE.pack(segment, offset))) == crc else None
+
+
+def _base(cut: Compaction) -> Base:
+    saved = cut.saved
+    return Base(
+        cut.base.index,
+        cut.base.term,
+        _members(cut.base.configuration),
+        "" if saved is None else saved.file,
+        0 if saved is None else saved.size_bytes,
+        cut.whole,
+    )
+
+
+def _members(configuration: Configuration) -> Members:
+    return Members(configuration.voters, configuration.outgoing)

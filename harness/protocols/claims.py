@@ -1,0 +1,229 @@
+"""Claims: what a store's messages promise at the moment at which they leave, as neutral values.
+
+A simulation sees every message, every synced byte and every clock, so it can hold each message
+against the truth of that instant. What a message promises only the store knows: it declares a
+``ClaimsReader``, which maps its messages and its files to the facts below, each of which stands for
+one ``Claim``. The judge knows facts and no store; a store that declares no reader is not judged.
+
+=================== ===================== ========================================================
+fact                claim                 holds if
+=================== ===================== ========================================================
+``TermTold``        hard-state-synced     the sender's disk has that term, and in it that vote
+``LogHeld``         known-after-crash     the sender's disk has its leader's entries up to there
+``LogUpdate`` (cut) known-after-crash     the snapshot that stands for cut entries is on the disk
+``CommitTold``      committed-on-majority a majority's disks have the entry, no election can lose it
+                                          and none of these disks ever replaces it
+``Acknowledged``    durable-on-majority   so do those of each partition that the transaction wrote
+=================== ===================== ========================================================
+
+An entry of a log is known by its ``mark``: its term above, a checksum of its content below.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+TERM_SHIFT = 32
+
+
+class Claim(enum.StrEnum):
+    """A kind of promise."""
+
+    HARD_STATE_SYNCED = "hard-state-synced"
+    KNOWN_AFTER_CRASH = "known-after-crash"
+    COMMITTED_ON_MAJORITY = "committed-on-majority"
+    DURABLE_ON_MAJORITY = "durable-on-majority"
+
+
+ANOMALIES: Mapping[Claim, str] = MappingProxyType(
+    {
+        Claim.HARD_STATE_SYNCED: "unsynced-hard-state",
+        Claim.KNOWN_AFTER_CRASH: "unsynced-answer",
+        Claim.COMMITTED_ON_MAJORITY: "commit-without-majority",
+        Claim.DURABLE_ON_MAJORITY: "ack-before-durable",
+    }
+)
+"""The anomaly that a broken claim of each kind is reported as."""
+
+
+def mark_of(term: int, checksum: int) -> int:
+    """The mark of an entry of ``term`` whose content has the ``checksum`` of 32 bits."""
+    return term << TERM_SHIFT | checksum
+
+
+def term_of(mark: int) -> int:
+    """The term of the entry of ``mark``."""
+    return mark >> TERM_SHIFT
+
+
+class Fact(msgspec.Struct, frozen=True, gc=False):
+    """What one message, or one entry of a log, says."""
+
+
+# Of messages.
+
+
+class TermTold(Fact, frozen=True, gc=False):
+    """The sender is in ``term`` of ``group``; with a ``vote``, it gave its vote there to that
+    member.
+    """
+
+    group: str
+    term: int
+    vote: str | None = None
+
+
+class LogTold(Fact, frozen=True):
+    """The sender leads ``group`` in ``term``; the marks of its log from ``first`` on."""
+
+    group: str
+    term: int
+    first: int
+    marks: tuple[int, ...]
+
+
+class LogHeld(Fact, frozen=True, gc=False):
+    """The sender has the log of the leader of ``term`` up to ``index``."""
+
+    group: str
+    term: int
+    index: int
+
+
+class CommitTold(Fact, frozen=True, gc=False):
+    """The sender, the leader of ``term``, counts everything up to ``index`` as committed."""
+
+    group: str
+    term: int
+    index: int
+
+
+class Acknowledged(Fact, frozen=True):
+    """The transaction is durable: ``commands`` are (group, name) of what it wrote, ``lacking`` are
+    its writes that no command holds.
+    """
+
+    what: str
+    commands: tuple[tuple[str, str], ...]
+    lacking: tuple[str, ...] = ()
+
+
+# Of entries of a log.
+
+
+class Command(Fact, frozen=True, gc=False):
+    """The entry holds the command of that name."""
+
+    name: str
+
+
+class Members(Fact, frozen=True):
+    """From this entry on ``voters`` decide; while ``outgoing`` is not empty, both do."""
+
+    voters: tuple[str, ...]
+    outgoing: tuple[str, ...] = ()
+
+
+class Logged(msgspec.Struct, frozen=True):
+    """An entry, and what it says."""
+
+    index: int
+    mark: int
+    says: tuple[Fact, ...] = ()
+
+
+# Of disks.
+
+
+class Base(msgspec.Struct, frozen=True):
+    """The log begins behind (``index``, ``term``); ``file``, of ``size_bytes``, stands for what is
+    before. With ``whole`` no earlier entry counts.
+    """
+
+    index: int
+    term: int
+    members: Members
+    file: str = ""
+    size_bytes: int = 0
+    whole: bool = False
+
+
+class LogUpdate(Fact, frozen=True):
+    """A record of the log of ``group``: entries replace all from the first of them on. With
+    ``dropped`` nothing of the group counts any more.
+    """
+
+    group: str
+    term: int | None = None
+    vote: str | None = None
+    entries: tuple[Logged, ...] = ()
+    base: Base | None = None
+    dropped: bool = False
+
+
+class Member(Fact, frozen=True, gc=False):
+    """The disk belongs to this member: a node in one life of its disk."""
+
+    name: str
+
+
+class ClaimBroken(msgspec.Struct, frozen=True, kw_only=True):
+    """A promise that did not hold when it was made: by ``node``, at ``at_s`` of the simulation,
+    in ``message``; ``detail`` is what was true instead.
+    """
+
+    claim: Claim
+    node: str
+    at_s: float
+    message: str
+    detail: str
+
+
+class ClaimsReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How many claims were judged and broken, and the first broken ones of each kind."""
+
+    judged: dict[Claim, int]
+    broken: dict[Claim, int]
+    examples: tuple[ClaimBroken, ...]
+
+
+Said = tuple[str, Fact]
+"""A fact, and the name of the message that states it."""
+
+
+class DiskReader(Protocol):
+    """Reads what is durable on one disk, in order; a rebuilt disk gets a new reader."""
+
+    def read(self, name: str, start: int, data: bytes) -> tuple[int, list[Fact]]:
+        """The facts in the bytes of file ``name`` from ``start`` on, and the offset up to which
+        they are read: the rest comes again, with more behind it.
+        """
+
+
+class ClaimsReader(Protocol):
+    """A store's own part: its messages and files as facts. One for each run."""
+
+    def disk(self) -> DiskReader:
+        """A reader of an empty disk."""
+
+    def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
+        """A message between nodes leaves ``source``."""
+
+    def asked(self, connection: int, payload: bytes) -> None:
+        """A message of a client."""
+
+    def answered(self, connection: int, payload: bytes) -> Iterable[Said]:
+        """A message to a client leaves its node."""
+
+
+@runtime_checkable
+class JudgesClaims(Protocol):
+    """A ``Provider`` that judges claims where they are made."""
+
+    def claims(self) -> ClaimsReport | None:
+        """What was judged up to now; ``None`` where nothing is."""
