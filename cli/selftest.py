@@ -19,6 +19,7 @@ import msgspec
 from cli.cells import simulation_pool
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CRASHES, Cell, CellResult
+from harness.campaigns.markers import MustReach, load_must_reach
 from harness.campaigns.pool import in_turn
 from harness.campaigns.statistics import cells_per_finding, until_found
 from harness.campaigns.summary import outcome_counts, overall
@@ -59,7 +60,7 @@ class BugResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The whole campaign. ``clean_outcome`` is that of all seeds of the sound node together: a node
-    that was hardly observed was not found clean.
+    that was hardly observed was not found clean. ``not_reached`` are markers that it had to reach.
     """
 
     bugs: tuple[BugResult, ...]
@@ -69,6 +70,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     clean_broken: int
     clean_anomalies: dict[str, int]
     canary_rings: bool
+    not_reached: tuple[str, ...] = ()
 
 
 @click.command()
@@ -80,6 +82,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--clean", type=click.IntRange(1), default=100, show_default=True,
               help="Seeds of the sound node, over the same plans.")  # fmt: skip
 @click.option("--seed", "first", type=click.IntRange(0, MAX_SEED), default=1, help="The first (1).")
+@click.option("--must-reach", "must_reach_path", type=click.Path(path_type=Path), metavar="FILE",
+              help="Markers of the node that the seeds of the sound one must reach.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), help="Seeds at once (as many as cores).")
 @runs_option
 @click.pass_obj
@@ -91,6 +95,7 @@ def selftest(
     max_seeds: int,
     clean: int,
     first: int,
+    must_reach_path: Path | None,
     jobs: int | None,
     store: RunStore,
 ) -> int:
@@ -101,11 +106,14 @@ def selftest(
     0: all found, the sound node clean (2 where more than a few of its seeds can't tell), and the
     canary rings.
     """
+    from clusters.reference.marked import known_markers
     from clusters.reference.node.bugs import KNOWN
 
     for bug in bugs:
         if bug not in KNOWN:
             raise UsageError(f"--bug: expected one of {', '.join(sorted(KNOWN))} (got {bug!r})")
+    known = known_markers()
+    must_reach = load_must_reach(must_reach_path, known) if must_reach_path else None
     store.root.mkdir(parents=True, exist_ok=True)
     rings = _canary(store.root, first, jobs)
     chosen = bugs or tuple(sorted(KNOWN))
@@ -114,7 +122,8 @@ def selftest(
     for bug in chosen:
         found.append(hunt(bug, store.root, rounds, max_seeds, first, jobs))
         click.echo(described(found[-1]))
-    summary = _with_clean(found, rings, store.root, range(first, first + clean), jobs)
+    seeds = range(first, first + clean)
+    summary = _with_clean(found, rings, store.root, seeds, jobs, must_reach)
     write_atomically(store.root / RESULTS, msgspec.json.format(msgspec.json.encode(summary)))
     return _conclude(summary, store.root)
 
@@ -208,7 +217,12 @@ def _canary(root: Path, first: int, jobs: int | None) -> bool:
 
 
 def _with_clean(
-    found: Sequence[BugResult], rings: bool, root: Path, seeds: range, jobs: int | None
+    found: Sequence[BugResult],
+    rings: bool,
+    root: Path,
+    seeds: range,
+    jobs: int | None,
+    must_reach: MustReach | None,
 ) -> Summary:
     """Drill the sound node over the plans of all bugs in turn."""
     names = [each.bug for each in found]
@@ -223,6 +237,7 @@ def _with_clean(
                 kept = _kept(result.run, root)
                 say(f"the sound node: {result.name}: {'; '.join(result.reasons)}: {kept}")
     counts = outcome_counts(results)
+    reached = [result.stats.markers for result in results if result.judged]
     return Summary(
         bugs=tuple(found),
         clean_seeds=len(results),
@@ -231,6 +246,7 @@ def _with_clean(
         clean_broken=counts.get(Outcome.HARNESS_ERROR, 0),
         clean_anomalies=dict(anomalies),
         canary_rings=rings,
+        not_reached=(must_reach.lacking(reached) or ()) if must_reach else (),
     )
 
 
@@ -284,6 +300,8 @@ def _conclude(summary: Summary, root: Path) -> int:
         click.echo("broken off: " + ", ".join(f"{bug} in {n}" for bug, n in broken.items()))
     if not summary.canary_rings:
         click.echo("the canary is silent: nothing that was found or not found counts")
+    for marker in summary.not_reached:
+        click.echo(f"MUST BE REACHED, and was not: {marker}")
     if summary.clean_outcome is Outcome.UNKNOWN:
         click.echo("the sound node showed too little to be called clean")
     for each in summary.bugs:
@@ -292,6 +310,6 @@ def _conclude(summary: Summary, root: Path) -> int:
     click.echo(f"results: {root / RESULTS}")
     if summary.clean_anomalies:
         return Outcome.VIOLATION.exit_code
-    if missed or not summary.canary_rings:
+    if missed or not summary.canary_rings or summary.not_reached:
         return Outcome.HARNESS_ERROR.exit_code
     return summary.clean_outcome.exit_code

@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from harness.campaigns.statistics import bounds
 from harness.errors import MalformedHistory, UsageError
 from harness.run.directory import RunDirectory
 
@@ -72,6 +73,19 @@ class MustReach:
             return None
         found = seeds_reaching(runs)
         return tuple(marker for marker in self.markers if not found[marker])
+
+
+def always_reached(runs: Sequence[Mapping[str, int]], seeds: int, chance: float) -> tuple[str, ...]:
+    """Return the markers that ``seeds`` other seeds like ``runs`` fail to reach with a probability
+    below ``chance`` each, ascending: the share of seeds that reach one is taken as the least that
+    the count of ``runs`` allows.
+    """
+    counts = seeds_reaching(runs)
+    return tuple(
+        marker
+        for marker in sorted(counts)
+        if (1 - bounds(counts[marker], len(runs))[0]) ** seeds < chance
+    )
 
 
 def load_must_reach(path: Path, known: Collection[str]) -> MustReach:

@@ -9,6 +9,7 @@ import pytest
 from harness.campaigns.markers import (
     MARKERS_FILE,
     MustReach,
+    always_reached,
     dumps,
     load_must_reach,
     read_markers,
@@ -67,6 +68,15 @@ def test_a_marker_that_must_be_reached_and_is_not_is_lacking() -> None:
 
 def test_too_few_seeds_lack_nothing_that_can_be_told() -> None:
     assert MustReach(seeds=3, markers=("log cut",)).lacking([{}, {}]) is None
+
+
+def test_only_what_nearly_every_seed_reaches_is_asked_of_others() -> None:
+    runs = [{"log cut": 1, "vote lost": 1}] * 60 + [{"log cut": 1}] * 60 + [{}] * 2
+    often = always_reached(runs, 24, 1e-5)
+
+    assert often == ("log cut", "vote lost")
+    assert always_reached(runs, 10, 1e-5) == ("log cut",)
+    assert always_reached(runs[:2], 24, 1e-5) == ()  # two seeds tell too little of the next ones
 
 
 def test_a_list_says_how_many_seeds_it_is_for(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusters.reference.marked import known_markers
+from harness.campaigns.markers import load_must_reach
 
 FIREDRILL = Path(sys.executable).with_name("firedrill")
 
@@ -77,3 +78,12 @@ def test_a_list_of_markers_that_the_node_lacks_is_refused(store: Path, tmp_path:
 
     assert done.returncode == 254
     assert "the node has no marker 'no such thing'" in done.stderr
+
+
+def test_what_ci_asks_for_is_a_list_of_markers_that_the_node_has() -> None:
+    path = Path(__file__).resolve().parents[2] / ".ci" / "must-reach"
+
+    must = load_must_reach(path, known_markers())
+
+    assert len(must.markers) >= 15
+    assert 0 < must.seeds <= 40  # more than CI has time for would never be asked
