@@ -95,7 +95,7 @@ _PACES: tuple[Mapping[str, tuple[float, float]], ...] = (
         "first": (0.8, 1.2),
         "hold": (0.8, 1.5),
         "quiet": (1, 1.5),
-        "rate": (150, 400),
+        "rate": (120, 300),
     },
 )
 
