@@ -263,7 +263,7 @@ def run(store: Metastorage, catalog: Catalog, there: Topology, second: int) -> i
 
 
 def read(store: Metastorage) -> DataNodes:
-    state = manager.read(store, separate(0, 0))
+    state = manager.read(store, 1)
     assert state is not None
     return state
 
@@ -290,6 +290,19 @@ def test_of_two_leaders_that_fire_one_timer_one_switches() -> None:
     assert store.apply(Entry(1, 1, encode_invoke(first))).success
     assert not store.apply(Entry(1, 2, encode_invoke(second))).success
     assert seconds(read(store)) == [(0, "A"), (11, "AB")]
+
+
+def test_the_key_of_the_history_is_written_when_there_is_a_switch_and_not_before() -> None:
+    store, catalog = Metastorage(), Catalog(zones={"Z": separate(10, 10)})
+    run(store, catalog, topology("A", 1), 0)
+    key = f"{manager.HISTORY}1"
+    created_at = store.prefixed(key)[key].revision
+    run(store, catalog, topology("AB", 2), 1)
+    started_at = store.prefixed(key)[key].revision
+    run(store, catalog, topology("AB", 2), 11)
+
+    assert started_at == created_at
+    assert store.prefixed(key)[key].revision == store.revision > created_at
 
 
 def test_a_zone_that_is_dropped_leaves_nothing() -> None:

@@ -114,7 +114,7 @@ class Script:
         return ""
 
     def state(self, zone: str = "Z") -> DataNodes:
-        state = manager.read(self.store, self.catalog.zones[zone])
+        state = manager.read(self.store, self.catalog.zones[zone].id)
         assert state is not None
         return state
 
@@ -142,7 +142,7 @@ class Script:
         lines = []
         for name in sorted(self.catalog.zones):
             zone = self.catalog.zones[name]
-            state = manager.read(self.store, zone)
+            state = manager.read(self.store, zone.id)
             for entry in () if state is None else state.history:
                 if self.told.get((zone.id, entry.ts)) != entry.nodes:
                     self.told[zone.id, entry.ts] = entry.nodes
@@ -152,7 +152,7 @@ class Script:
     def _timers(self) -> list[str]:
         lines = []
         for name in sorted(self.catalog.zones):
-            state = manager.read(self.store, self.catalog.zones[name])
+            state = manager.read(self.store, self.catalog.zones[name].id)
             if state is not None:
                 kinds = (("up", state.up), ("down", state.down), ("joint", state.joint))
                 lines += [f"  {name} {kind} {drawn(timer)}" for kind, timer in kinds if timer]

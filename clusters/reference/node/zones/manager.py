@@ -22,12 +22,14 @@ from clusters.reference.node.metastorage.metastorage import (
     Versioned,
 )
 from clusters.reference.node.zones import data_nodes
-from clusters.reference.node.zones.data_nodes import DataNodes, Topology
+from clusters.reference.node.zones.data_nodes import DataNodes, Entry, Topology
 
-DATA_NODES = "zone.data.nodes/"  # and the zone's id
+HISTORY = "zone.data.nodes/"  # and the zone's id: its revision is that of the last switch
+TIMERS = "zone.timers/"  # all the rest of a zone's state, written with every event
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(DataNodes).decode
+_history = msgspec.msgpack.Decoder(tuple[Entry, ...]).decode
+_rest = msgspec.msgpack.Decoder(DataNodes).decode
 
 
 class View(Protocol):
@@ -40,16 +42,24 @@ class View(Protocol):
         """All keys that begin with ``prefix``."""
 
 
-def read(view: View, zone: Zone) -> DataNodes | None:
-    """The state of ``zone``, once it is written."""
-    held = view.get(f"{DATA_NODES}{zone.id}")
-    return None if held is None else _decode(held.value)
+def read(view: View, zone: int) -> DataNodes | None:
+    """The state of the zone with that id, once it is written."""
+    rest, history = view.get(f"{TIMERS}{zone}"), view.get(f"{HISTORY}{zone}")
+    if rest is None or history is None:
+        return None
+    return msgspec.structs.replace(_rest(rest.value), history=_history(history.value))
 
 
 def next_due(view: View) -> int | None:
     """When a timer of any zone fires next."""
-    due = (data_nodes.due_at(_decode(held.value)) for held in view.prefixed(DATA_NODES).values())
+    due = (data_nodes.due_at(state) for state in _states(view).values())
     return min((ts for ts in due if ts is not None), default=None)
+
+
+def _states(view: View) -> dict[int, DataNodes]:
+    """The state of every zone, by the zone's id."""
+    ids = sorted(int(key.removeprefix(TIMERS)) for key in view.prefixed(TIMERS))
+    return {zone: state for zone in ids if (state := read(view, zone)) is not None}
 
 
 def step(
@@ -59,16 +69,15 @@ def step(
     of zones that were dropped is removed, timers and history with it; a history that changes keeps
     what readers at ``oldest`` and later need. Raises ``TimestampBehind``.
     """
-    states = view.prefixed(DATA_NODES)
-    there = {f"{DATA_NODES}{zone.id}": zone for zone in catalog.zones.values()}
+    states = _states(view)
+    there = {zone.id: zone for zone in catalog.zones.values()}
     invokes = []
-    for key in sorted({*states, *there}):
-        held = states.get(key)
-        before = None if held is None else _decode(held.value)
-        after = _following(before, there.get(key), topology, ts)
+    for zone in sorted({*states, *there}):
+        before = states.get(zone)
+        after = _following(before, there.get(zone), topology, ts)
         if after != before:
-            value = None if after is None else _encode(data_nodes.compacted(after, oldest))
-            invokes.append(_replaced(key, held, value))
+            kept = None if after is None else data_nodes.compacted(after, oldest)
+            invokes.append(_replaced(view, zone, before, kept))
     return tuple(invokes)
 
 
@@ -77,11 +86,10 @@ def resume(view: View, down_since: int, ts: int) -> tuple[Invoke, ...]:
     restart.
     """
     invokes = []
-    for key, held in view.prefixed(DATA_NODES).items():
-        before = _decode(held.value)
+    for zone, before in _states(view).items():
         after = data_nodes.resumed(before, down_since=down_since, ts=ts)
         if after != before:
-            invokes.append(_replaced(key, held, _encode(after)))
+            invokes.append(_replaced(view, zone, before, after))
     return tuple(invokes)
 
 
@@ -97,10 +105,21 @@ def _following(
     return data_nodes.fired(data_nodes.altered(state, zone, ts), ts)
 
 
-def _replaced(key: str, held: Versioned | None, value: bytes | None) -> Invoke:
+def _replaced(view: View, zone: int, before: DataNodes | None, after: DataNodes | None) -> Invoke:
+    """The invoke that puts ``after`` in place of what ``view`` has, unless that has changed: every
+    change writes the timers' key.
+    """
+    key = f"{TIMERS}{zone}"
+    held = view.get(key)
     unchanged = (
         Condition(key, "absent")
         if held is None
         else Condition(key, "revision", revision=held.revision)
     )
-    return Invoke((unchanged,), (Operation(key, value),))
+    if after is None:
+        return Invoke((unchanged,), (Operation(key, None), Operation(f"{HISTORY}{zone}", None)))
+    operations = [Operation(key, _encode(msgspec.structs.replace(after, history=())))]
+    # Not with every event: a rebalance is triggered by the revision of the history's key.
+    if before is None or before.history != after.history:
+        operations.append(Operation(f"{HISTORY}{zone}", _encode(after.history)))
+    return Invoke((unchanged,), tuple(operations))

@@ -1,0 +1,199 @@
+"""What a node does next for a partition's rebalance: a function of metastorage's keys and the state
+of its raft group ("Start new raft nodes ... (2)", "Cleanup redundant raft nodes (3)", "Failover
+helpers", "Adjustable changePeers").
+
+The leader's loop calls ``next_act`` after each of the seed's events (a pending or planned key that
+changed, onLeaderElected, onNewPeersConfigurationApplied, onReconfigurationError) and after each of
+its acts, until there is none. So a leader that is lost between any two acts needs no recovery of
+its own: the next one asks the same question. Of onLeaderElected the seed asks whether a lease is
+needed: it is not, since changes of peers are fenced by term, and configurations by their position
+in the log.
+
+The view must be metastorage's own after the leader was elected, not an older one of this node: an
+old pending set would lead the group back. A change of peers carries the revision of its pending
+set, and a leader refuses one that is older than what it has seen.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from clusters.reference.node.rebalance import transitions
+from clusters.reference.node.rebalance.keys import (
+    Assignments,
+    PartitionState,
+    Position,
+    assignments,
+)
+from clusters.reference.node.rebalance.transitions import Transition, Variant
+
+
+class Stage(enum.StrEnum):
+    """The stage of the change of peers at a leader (``raft.configuration.Stage``, and none)."""
+
+    NONE = "none"
+    CATCHING_UP = "catching-up"
+    JOINT = "joint"
+    STABLE = "stable"
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A raft group as its leader has it: ``voters`` of the newest committed configuration and its
+    ``position``, the ``stage`` of the change that goes on and the nodes that it leads to.
+    """
+
+    term: int
+    voters: tuple[str, ...]
+    position: Position
+    stage: Stage = Stage.NONE
+    target: tuple[str, ...] = ()
+
+
+class ChangePeers(msgspec.Struct, frozen=True):
+    """changePeersAsync(term, peers). ``revision``: of the pending set that asks for it."""
+
+    nodes: tuple[str, ...]
+    term: int
+    revision: int
+
+
+class CancelChange(msgspec.Struct, frozen=True):
+    """cancelChangePeers(); where the answer is true ``then`` is to be done, if there is any.
+
+    The leader must confirm with a majority of the group that it leads *after* it has read the keys:
+    one that was deposed has no change to cancel, and would move planned under the change of the
+    next leader.
+    """
+
+    term: int
+    then: Transition | None = None
+
+
+class Do(msgspec.Struct, frozen=True):
+    """An invoke on metastorage; then read and ask again."""
+
+    transition: Transition
+
+
+Act = ChangePeers | CancelChange | Do
+
+
+def next_act(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+    """The next act of the leader of ``group``; ``None`` while there is nothing to do but wait."""
+    if group.stage in (Stage.JOINT, Stage.STABLE):
+        return _held_lock(variant, state, group)
+    if group.stage is Stage.CATCHING_UP:
+        return _adjusted(variant, state, group)
+    voters = assignments(group.voters)
+    # Before all else: as long as stable does not say who the voters are, they may be stopped.
+    if _nodes(state.stable) != voters.nodes or _nodes(state.pending) == voters.nodes:
+        return Do(transitions.stable_switched(variant, state, voters, group.position))
+    return _unlock(variant, state, group) or _cancel(variant, state, group) or _change(state, group)
+
+
+def _nodes(held: Assignments | None) -> tuple[str, ...] | None:
+    return None if held is None else held.nodes
+
+
+def _change(state: PartitionState, group: Group) -> Act | None:
+    if state.pending is None:
+        return None
+    return ChangePeers(state.pending.nodes, group.term, state.pending_revision)
+
+
+def _unlock(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+    """Nothing goes on that the lock could be for, or only for an earlier leader."""
+    unlock = transitions.unlocked(state, group.term)
+    return Do(unlock) if variant is Variant.LOCK and unlock is not None else None
+
+
+def _cancel(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+    moved = transitions.planned_moved(state)
+    if variant is not Variant.CANCEL or moved is None:
+        return None
+    return CancelChange(group.term, moved)
+
+
+def _held_lock(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+    """A joint configuration is completed by whoever leads. The lock of a leader that was lost stays
+    until then, in the name of the next: pending must not change under it.
+    """
+    if variant is not Variant.LOCK or state.lock is None or state.lock.term >= group.term:
+        return None
+    return Do(transitions.catch_up_finished(state, Assignments(state.lock.nodes), group.term))
+
+
+def _adjusted(variant: Variant, state: PartitionState, group: Group) -> Act | None:
+    """What to do about a change that is still catching up, and may lead to the wrong nodes."""
+    if variant is Variant.BASE:
+        return None
+    if state.pending is None:
+        return CancelChange(group.term)
+    if state.lock is not None and state.lock.term < group.term:
+        return _unlock(variant, state, group)
+    wrong = state.pending.nodes != assignments(group.target).nodes
+    if variant is Variant.LOCK and wrong:
+        return _change(state, group)
+    return _cancel(variant, state, group)
+
+
+class Answer(enum.StrEnum):
+    """What a leader answers to changePeersAsync."""
+
+    RECEIVED = "received"
+    BUSY = "busy"
+    STALE_TERM = "stale-term"
+    STALE_REVISION = "stale-revision"
+    NOT_LEADER = "not-leader"
+
+
+def answered(
+    variant: Variant, group: Group | None, request: ChangePeers, newest_revision: int
+) -> Answer:
+    """The answer of a node to ``request``; ``group`` is ``None`` where the node does not lead, and
+    ``newest_revision`` is the newest that this leader has received.
+    """
+    if group is None:
+        return Answer.NOT_LEADER
+    if request.term != group.term:
+        return Answer.STALE_TERM
+    if request.revision < newest_revision:
+        return Answer.STALE_REVISION
+    adjustable = variant is Variant.LOCK and group.stage is Stage.CATCHING_UP
+    same = group.stage is not Stage.NONE and group.target == request.nodes
+    return Answer.RECEIVED if group.stage is Stage.NONE or adjustable or same else Answer.BUSY
+
+
+def may_cancel(stage: Stage) -> bool:
+    """The answer of cancelChangePeers: true when nothing goes on, or what does is catching up."""
+    return stage in (Stage.NONE, Stage.CATCHING_UP)
+
+
+# -- which raft nodes run
+
+
+def wanted(state: PartitionState) -> frozenset[str]:
+    """The nodes on which a raft node of the partition runs: of stable and pending, or where pending
+    is forced of pending alone.
+    """
+    pending = frozenset(_nodes(state.pending) or ())
+    if state.pending is not None and state.pending.force:
+        return pending
+    return pending | frozenset(_nodes(state.stable) or ())
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node does about the raft nodes that it runs: ``stop`` is erased, too."""
+
+    start: frozenset[int] = frozenset()
+    stop: frozenset[int] = frozenset()
+
+
+def placement(node: str, states: dict[int, PartitionState], running: frozenset[int]) -> Placement:
+    """The partitions to start and to stop on ``node``, which runs ``running``; ``states`` by the
+    same numbers. A partition without a state belongs to a table that was dropped.
+    """
+    here = frozenset(number for number, state in states.items() if node in wanted(state))
+    return Placement(start=here - running, stop=running - here)

@@ -1,0 +1,145 @@
+"""What metastorage holds about the rebalance of a partition ("New metastore keys" of the seed).
+
+Values are encoded one way, since conditions compare bytes: sets of nodes are sorted, numbers are
+big-endian and of one length, so that ``value<`` compares them as numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from clusters.reference.node.metastorage.metastorage import Versioned
+
+STABLE = "partition.assignments.stable/"
+PENDING = "partition.assignments.pending/"
+PLANNED = "partition.assignments.planned/"
+LOCK = "partition.assignments.pending.lock/"
+TRIGGER = "partition.change.trigger.revision/"
+# The configuration that stable was switched to last. The seed has no such key: with it a leader
+# whose report of a configuration comes late can't put it in place of a later one.
+APPLIED = "partition.assignments.applied/"
+PREFIXES = (STABLE, PENDING, PLANNED, LOCK, TRIGGER, APPLIED)
+NUMBER_BYTES = 8
+
+
+class View(Protocol):
+    """What is read of metastorage: one state of it."""
+
+    def get(self, key: str) -> Versioned | None:
+        """The value of ``key``."""
+
+
+class PartitionId(msgspec.Struct, frozen=True, order=True):
+    """A partition of a table: the table's id and the partition's number."""
+
+    table: int
+    number: int
+
+    def key(self, prefix: str) -> str:
+        """Its key under ``prefix``."""
+        return f"{prefix}{self.table}/{self.number}"
+
+
+class Assignments(msgspec.Struct, frozen=True, array_like=True):
+    """A set of nodes, sorted. ``force``: the configuration is forced on whoever is left;
+    ``from_reset``: it follows one that was (both of IEP-131; a rebalance sets neither).
+    """
+
+    nodes: tuple[str, ...]
+    force: bool = False
+    from_reset: bool = False
+
+
+class Lock(msgspec.Struct, frozen=True, array_like=True):
+    """The leader of ``term`` goes on to ``nodes``: pending must not change until it is through."""
+
+    nodes: tuple[str, ...]
+    term: int
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Where in a partition's log a configuration stands: its generation (a forced reset begins
+    another) and its index.
+    """
+
+    generation: int
+    index: int
+
+    def encode(self) -> bytes:
+        """Bytes that compare as positions do."""
+        return encode_number(self.generation) + encode_number(self.index)
+
+
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What metastorage holds about one partition, and the revisions of the keys that a transition
+    replaces: a value may come back, a revision does not. ``pending_revision`` is the sequence token
+    of the change of peers that pending asks for, too. A key that is absent has the revision 0.
+    """
+
+    partition: PartitionId
+    stable: Assignments | None = None
+    pending: Assignments | None = None
+    planned: Assignments | None = None
+    lock: Lock | None = None
+    trigger: int | None = None
+    applied: Position | None = None
+    pending_revision: int = 0
+    planned_revision: int = 0
+    lock_revision: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_assignments = msgspec.msgpack.Decoder(Assignments).decode
+_lock = msgspec.msgpack.Decoder(Lock).decode
+
+
+def assignments(nodes: Iterable[str]) -> Assignments:
+    """The set of ``nodes``."""
+    return Assignments(tuple(sorted(set(nodes))))
+
+
+def encode(value: Assignments | Lock) -> bytes:
+    """The stored form of ``value``."""
+    return _encode(value)
+
+
+def encode_number(number: int) -> bytes:
+    """The stored form of a revision, a generation or an index."""
+    return number.to_bytes(NUMBER_BYTES, "big")
+
+
+def read(view: View, partition: PartitionId) -> PartitionState:
+    """The state of ``partition``."""
+    held = {prefix: view.get(partition.key(prefix)) for prefix in PREFIXES}
+    return PartitionState(
+        partition=partition,
+        stable=_decoded(held, STABLE),
+        pending=_decoded(held, PENDING),
+        planned=_decoded(held, PLANNED),
+        lock=None if (lock := held[LOCK]) is None else _lock(lock.value),
+        trigger=None
+        if (trigger := held[TRIGGER]) is None
+        else int.from_bytes(trigger.value, "big"),
+        applied=None if (applied := held[APPLIED]) is None else _position(applied.value),
+        pending_revision=_revision(held[PENDING]),
+        planned_revision=_revision(held[PLANNED]),
+        lock_revision=_revision(held[LOCK]),
+    )
+
+
+def _revision(held: Versioned | None) -> int:
+    return 0 if held is None else held.revision
+
+
+def _decoded(held: Mapping[str, Versioned | None], prefix: str) -> Assignments | None:
+    found = held[prefix]
+    return None if found is None else _assignments(found.value)
+
+
+def _position(value: bytes) -> Position:
+    return Position(
+        int.from_bytes(value[:NUMBER_BYTES], "big"), int.from_bytes(value[NUMBER_BYTES:], "big")
+    )

@@ -1,0 +1,108 @@
+"""Which partitions' assignments must change: a function of metastorage, the catalog and the zones'
+data nodes ("Operations, which can trigger rebalance").
+
+REPLICAS, data nodes, a filter and PRIMARY_ZONE all come here as one question: is what a partition
+was last asked to be what it should be? The event's revision is that of the newest key that the
+answer rests on, so that every event is handled once, whoever asks how often, also after a restart.
+PARTITIONS can't change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from clusters.reference.node.catalog.catalog import KEY as CATALOG
+from clusters.reference.node.catalog.catalog import Catalog, Table
+from clusters.reference.node.metastorage.metastorage import Invoke, Versioned
+from clusters.reference.node.rebalance import transitions
+from clusters.reference.node.rebalance.keys import (
+    STABLE,
+    TRIGGER,
+    PartitionId,
+    assignments,
+    encode_number,
+)
+from clusters.reference.node.rebalance.transitions import Transition, Variant
+from clusters.reference.node.zones.affinity import FUNCTIONS, Affinity, assigned
+from clusters.reference.node.zones.data_nodes import of_profile
+from clusters.reference.node.zones.manager import HISTORY, read
+
+
+class View(Protocol):
+    """What is read of metastorage: one state of it."""
+
+    def get(self, key: str) -> Versioned | None:
+        """The value of ``key``."""
+
+    def prefixed(self, prefix: str) -> Mapping[str, Versioned]:
+        """All keys that begin with ``prefix``."""
+
+
+def step(
+    view: View,
+    catalog: Catalog,
+    variant: Variant,
+    *,
+    functions: Mapping[str, Affinity] = FUNCTIONS,
+) -> Iterator[tuple[PartitionId, Transition]]:
+    """The transitions of all partitions that have not handled the newest event yet, by table and
+    partition. ``catalog`` is that of ``view``. A table whose zone has no data nodes keeps what it
+    has: there is nowhere to go. Raises ``UnknownAffinity``.
+    """
+    for name in sorted(catalog.tables):
+        yield from _table(view, catalog, catalog.tables[name], variant, functions)
+
+
+def _table(
+    view: View,
+    catalog: Catalog,
+    table: Table,
+    variant: Variant,
+    functions: Mapping[str, Affinity],
+) -> Iterator[tuple[PartitionId, Transition]]:
+    zone = catalog.zones[table.zone]
+    state = read(view, zone.id)
+    nodes = () if state is None else of_profile(state.latest, table.profile)
+    if not nodes:
+        return
+    revision = max(_revision(view, CATALOG), _revision(view, f"{HISTORY}{zone.id}"))
+    targets = assigned(
+        function=zone.affinity,
+        partitions=zone.partitions,
+        replicas=zone.replicas,
+        nodes=[node.name for node in nodes],
+        functions=functions,
+    )
+    for number, target in enumerate(targets):
+        partition = PartitionId(table.id, number)
+        if _handled(view, partition, revision):
+            continue
+        if view.get(partition.key(STABLE)) is None:
+            yield partition, transitions.created(partition, assignments(target), revision)
+        else:
+            yield (
+                partition,
+                transitions.triggered(
+                    variant, partition, target=assignments(target), revision=revision
+                ),
+            )
+
+
+def dropped(view: View, catalog: Catalog) -> Iterator[Invoke]:
+    """The invokes that remove the keys of tables that the catalog does not have."""
+    there = {table.id for table in catalog.tables.values()}
+    for key in view.prefixed(STABLE):
+        table, _, number = key.removeprefix(STABLE).partition("/")
+        if int(table) not in there:
+            yield Invoke((), transitions.removed(PartitionId(int(table), int(number))))
+
+
+def _revision(view: View, key: str) -> int:
+    held = view.get(key)
+    return 0 if held is None else held.revision
+
+
+def _handled(view: View, partition: PartitionId, revision: int) -> bool:
+    held = view.get(partition.key(TRIGGER))
+    return held is not None and held.value >= encode_number(revision)

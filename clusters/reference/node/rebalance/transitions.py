@@ -1,0 +1,284 @@
+"""The atomic transitions of a partition's assignments, each one multi-invoke ("Rebalance
+algorithm" and "Adjustable changePeers" of the seed).
+
+An invoke is a chain of if and else-if over what metastorage holds when it is done, so that it is
+right whatever has changed since somebody looked; only where a *value* moves from one key to another
+does it depend on what was read, and is not done if that has changed. ``Transition.outcome`` says
+which branch it was.
+
+Three variants: ``BASE`` queues one planned set behind the pending one; ``LOCK`` (approach 1)
+changes the pending set itself until the leader locks it; ``CANCEL`` (approach 2) queues like the
+base and moves planned to pending once the leader has cancelled the change that goes on.
+
+Where the seed's pseudocode leaves planned behind, or does not advance the trigger's revision, these
+do not: a set that was overtaken is never gone back to.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from clusters.reference.node.metastorage.metastorage import (
+    Condition,
+    Invoke,
+    InvokeResult,
+    Operation,
+)
+from clusters.reference.node.rebalance.keys import (
+    APPLIED,
+    LOCK,
+    PENDING,
+    PLANNED,
+    PREFIXES,
+    STABLE,
+    TRIGGER,
+    Assignments,
+    Lock,
+    PartitionId,
+    PartitionState,
+    Position,
+    encode,
+    encode_number,
+)
+
+
+class Variant(enum.StrEnum):
+    """How a rebalance that goes on is adjusted."""
+
+    BASE = "base"
+    LOCK = "lock"
+    CANCEL = "cancel"
+
+
+class Outcome(enum.StrEnum):
+    """What a transition did."""
+
+    CREATED = "created"
+    PENDING_UPDATED = "pending-updated"
+    PLANNED_UPDATED = "planned-updated"
+    EQUALS_PENDING = "equals-pending"
+    EQUALS_STABLE = "equals-stable"
+    OUTDATED = "outdated"
+    COMPLETED = "completed"
+    CONTINUED = "continued"
+    SUPERSEDED = "superseded"
+    LOCKED = "locked"
+    REFUSED = "refused"
+    UNLOCKED = "unlocked"
+    MOVED = "moved"
+    CHANGED = "changed"
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """An invoke, and what it means that one of its branches was done: ``outcomes`` in their order,
+    and last what it means that none was.
+    """
+
+    invoke: Invoke
+    outcomes: tuple[Outcome, ...]
+
+    def outcome(self, result: InvokeResult) -> Outcome:
+        """What the invoke with that result did."""
+        return self.outcomes[result.branch] if result.success else self.outcomes[-1]
+
+
+Conditions = tuple[Condition, ...]
+Operations = tuple[Operation, ...]
+Branch = tuple[Conditions, Operations, Outcome]
+
+
+def _chain(branches: Sequence[Branch], otherwise: Outcome) -> Transition:
+    invoke: Invoke | None = None
+    for conditions, operations, _ in reversed(branches):
+        invoke = Invoke(conditions, operations, (), invoke)
+    if invoke is None:
+        raise ValueError("a transition without branches")
+    return Transition(invoke, (*(outcome for *_, outcome in branches), otherwise))
+
+
+def _either(alternatives: Sequence[Condition], branches: Sequence[Branch]) -> list[Branch]:
+    """``branches``, each under one of ``alternatives``: conditions know no "or"."""
+    return [((one, *c), o, outcome) for one in alternatives for c, o, outcome in branches]
+
+
+class _Keys:
+    """Conditions and operations on the keys of one partition."""
+
+    def __init__(self, partition: PartitionId) -> None:
+        self._partition = partition
+
+    def absent(self, prefix: str) -> Condition:
+        return Condition(self._partition.key(prefix), "absent")
+
+    def present(self, prefix: str) -> Condition:
+        return Condition(self._partition.key(prefix), "present")
+
+    def equal(self, prefix: str, value: Assignments | Lock) -> Condition:
+        return Condition(self._partition.key(prefix), "value", value=encode(value))
+
+    def unchanged(self, prefix: str, revision: int) -> Condition:
+        """It is as it was read: of that revision, or absent (0)."""
+        key = self._partition.key(prefix)
+        absent = Condition(key, "absent")
+        return Condition(key, "revision", revision=revision) if revision else absent
+
+    def below(self, prefix: str, value: bytes) -> tuple[Condition, Condition]:
+        """It is absent, or less than ``value``."""
+        key = self._partition.key(prefix)
+        return Condition(key, "absent"), Condition(key, "value<", value=value)
+
+    def put(self, prefix: str, value: Assignments | Lock) -> Operation:
+        return Operation(self._partition.key(prefix), encode(value))
+
+    def number(self, prefix: str, value: bytes) -> Operation:
+        return Operation(self._partition.key(prefix), value)
+
+    def remove(self, prefix: str) -> Operation:
+        return Operation(self._partition.key(prefix), None)
+
+
+def created(partition: PartitionId, target: Assignments, revision: int) -> Transition:
+    """Write the first assignments of a partition that has none."""
+    keys = _Keys(partition)
+    operations = (keys.put(STABLE, target), keys.number(TRIGGER, encode_number(revision)))
+    return _chain(
+        [((keys.absent(STABLE), keys.absent(PENDING)), operations, Outcome.CREATED)],
+        Outcome.OUTDATED,
+    )
+
+
+def removed(partition: PartitionId) -> tuple[Operation, ...]:
+    """The operations that remove all of a partition's keys, for a table that is dropped."""
+    return tuple(Operation(partition.key(prefix), None) for prefix in PREFIXES)
+
+
+def triggered(
+    variant: Variant,
+    partition: PartitionId,
+    *,
+    target: Assignments,
+    revision: int,
+    before: Assignments | None = None,
+) -> Transition:
+    """Aim at ``target``, which the event of ``revision`` asks for; once an event ("Write new
+    pending assignments (1)"). ``before``: what was asked for last, which stands for stable as long
+    as that is not written.
+    """
+    keys = _Keys(partition)
+    done = keys.number(TRIGGER, encode_number(revision))
+    to_pending = (keys.put(PENDING, target), keys.remove(PLANNED), done)
+    forget = (keys.remove(PLANNED), done)
+    branches: list[Branch] = [
+        ((keys.absent(PENDING), keys.equal(STABLE, target)), forget, Outcome.EQUALS_STABLE)
+    ]
+    if target == before:
+        branches.append(
+            ((keys.absent(PENDING), keys.absent(STABLE)), forget, Outcome.EQUALS_STABLE)
+        )
+    branches += [
+        ((keys.absent(PENDING),), to_pending, Outcome.PENDING_UPDATED),
+        ((keys.equal(PENDING, target),), forget, Outcome.EQUALS_PENDING),
+    ]
+    if variant is Variant.LOCK:
+        branches.append(((keys.absent(LOCK),), to_pending, Outcome.PENDING_UPDATED))
+    branches.append(((), (keys.put(PLANNED, target), done), Outcome.PLANNED_UPDATED))
+    newer = keys.below(TRIGGER, encode_number(revision))
+    return _chain(_either(newer, branches), Outcome.OUTDATED)
+
+
+def stable_switched(
+    variant: Variant, state: PartitionState, applied: Assignments, position: Position
+) -> Transition:
+    """Make ``applied`` stable, the configuration that the raft group has applied at ``position``,
+    and begin what was planned ("When RaftGroupService#changePeersAsync done ...").
+
+    ``COMPLETED``: nothing is left to do; ``CONTINUED``: planned has become pending; ``SUPERSEDED``:
+    pending asks for other nodes than these, and stays; ``CHANGED``: planned is not what ``state``
+    says, or a later configuration is stable: read again.
+    """
+    keys = _Keys(state.partition)
+    unlock = (keys.remove(LOCK),) if variant is Variant.LOCK else ()
+    now = (keys.put(STABLE, applied), keys.number(APPLIED, position.encode()))
+    ours = keys.equal(PENDING, applied)
+    complete = (*now, *unlock, keys.remove(PENDING), keys.remove(PLANNED))
+    finished: list[Branch] = [((ours, keys.absent(PLANNED)), complete, Outcome.COMPLETED)]
+    if state.planned is not None:
+        planned = keys.unchanged(PLANNED, state.planned_revision)
+        if state.planned == applied:
+            finished.append(((ours, planned), complete, Outcome.COMPLETED))
+        else:
+            begin = (*now, *unlock, keys.put(PENDING, state.planned), keys.remove(PLANNED))
+            finished.append(((ours, planned), begin, Outcome.CONTINUED))
+    # The very configuration that is stable may complete a pending set that asks for it again.
+    not_later = keys.below(APPLIED, Position(position.generation, position.index + 1).encode())
+    other: list[Branch] = [
+        ((keys.absent(PENDING),), (*now, *unlock), Outcome.COMPLETED),
+        ((ours,), (), Outcome.CHANGED),
+        ((), now, Outcome.SUPERSEDED),  # a lock is for what pending asks for, and stays, too
+    ]
+    newer = keys.below(APPLIED, position.encode())
+    return _chain([*_either(not_later, finished), *_either(newer, other)], Outcome.CHANGED)
+
+
+# -- approach 1: the lock
+
+
+def catch_up_finished(state: PartitionState, nodes: Assignments, term: int) -> Transition:
+    """Lock pending for the leader of ``term``, whose new peers have caught up: the seed's
+    tryCatchUpFinish(peers). ``LOCKED``: go on to the joint configuration; asked again it is locked
+    as before. ``REFUSED``: pending asks for other nodes, or a later leader has the lock.
+    """
+    keys = _Keys(state.partition)
+    own = Lock(nodes.nodes, term)
+    ours = keys.equal(PENDING, nodes)
+    take = (keys.put(LOCK, own),)
+    branches: list[Branch] = [
+        # Written again, though it is the same: an unlock whose answer was lost may come yet, and
+        # must not find the revision that it knows.
+        ((keys.equal(LOCK, own), ours), take, Outcome.LOCKED),
+        ((keys.absent(LOCK), ours), take, Outcome.LOCKED),
+    ]
+    if (held := state.lock) is not None and held.nodes == nodes.nodes and held.term < term:
+        same = keys.unchanged(LOCK, state.lock_revision)
+        branches.append(((same, ours), take, Outcome.LOCKED))
+    return _chain(branches, Outcome.REFUSED)
+
+
+def unlocked(state: PartitionState, term: int) -> Transition | None:
+    """Remove the lock, whose change of peers has failed or whose leader was lost before the joint
+    configuration; what was planned behind it is pending now. ``None`` where there is no lock, or it
+    is that of a later leader than the one of ``term``, which asks.
+    """
+    if state.lock is None or state.lock.term > term:
+        return None
+    keys = _Keys(state.partition)
+    held, remove = keys.unchanged(LOCK, state.lock_revision), keys.remove(LOCK)
+    branches: list[Branch] = [((held, keys.absent(PLANNED)), (remove,), Outcome.UNLOCKED)]
+    if state.planned is not None:
+        moved = (remove, keys.put(PENDING, state.planned), keys.remove(PLANNED))
+        branches.append(
+            ((held, keys.unchanged(PLANNED, state.planned_revision)), moved, Outcome.MOVED)
+        )
+    return _chain(branches, Outcome.CHANGED)
+
+
+# -- approach 2: cancel
+
+
+def planned_moved(state: PartitionState) -> Transition | None:
+    """Move planned to pending, after the leader has cancelled the change that went on. ``None`` if
+    nothing is planned.
+    """
+    if state.planned is None:
+        return None
+    keys = _Keys(state.partition)
+    # Not over a pending set that has changed since: another leader may have begun with it.
+    as_read = (
+        keys.unchanged(PLANNED, state.planned_revision),
+        keys.unchanged(PENDING, state.pending_revision),
+    )
+    operations = (keys.put(PENDING, state.planned), keys.remove(PLANNED))
+    return _chain([(as_read, operations, Outcome.MOVED)], Outcome.CHANGED)

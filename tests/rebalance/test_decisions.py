@@ -1,0 +1,224 @@
+"""What a leader does next, what it answers, which raft nodes run, and what is retried."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusters.reference.node.rebalance.decisions import (
+    Act,
+    Answer,
+    CancelChange,
+    ChangePeers,
+    Do,
+    Group,
+    Placement,
+    Stage,
+    answered,
+    may_cancel,
+    next_act,
+    placement,
+    wanted,
+)
+from clusters.reference.node.rebalance.failover import (
+    MAX_DELAY_S,
+    Next,
+    ReconfigurationError,
+    Retries,
+    failed,
+    resumed,
+)
+from clusters.reference.node.rebalance.keys import (
+    Assignments,
+    Lock,
+    PartitionId,
+    PartitionState,
+    Position,
+    assignments,
+)
+from clusters.reference.node.rebalance.transitions import Variant
+
+
+def state(text: str, lock: Lock | None = None) -> PartitionState:
+    """Stable, pending and planned as ``abc abd -``."""
+    sets = [None if nodes == "-" else assignments(nodes) for nodes in text.split()]
+    return PartitionState(
+        partition=PartitionId(1, 0),
+        stable=sets[0],
+        pending=sets[1],
+        planned=sets[2],
+        lock=lock,
+        pending_revision=20 if sets[1] else 0,
+        planned_revision=30 if sets[2] else 0,
+        lock_revision=40 if lock else 0,
+    )
+
+
+def group(voters: str, stage: Stage = Stage.NONE, target: str = "") -> Group:
+    return Group(
+        term=4, voters=tuple(voters), position=Position(0, 7), stage=stage, target=tuple(target)
+    )
+
+
+def drawn(act: Act | None) -> str:
+    match act:
+        case None:
+            return "-"
+        case ChangePeers(nodes=nodes):
+            return f"change {''.join(nodes)}"
+        case CancelChange(then=then):
+            return f"cancel, then {'-' if then is None else '/'.join(then.outcomes)}"
+        case Do(transition=transition):
+            return "/".join(dict.fromkeys(transition.outcomes))
+
+
+SWITCH = "completed/changed/superseded"
+MOVE = "cancel, then moved/changed"
+OLD, OWN, LATER = (Lock(tuple("abd"), term) for term in (3, 4, 5))
+BASE, LOCK, CANCEL = Variant
+
+
+@pytest.mark.parametrize(
+    ("variants", "keys", "lock", "raft", "act"),
+    [
+        # onLeaderElected, and nothing goes on
+        ((BASE, LOCK, CANCEL), "abc - -", None, group("abc"), "-"),
+        ((BASE, LOCK, CANCEL), "abc abd -", None, group("abc"), "change abd"),
+        ((BASE, LOCK, CANCEL), "abc abd -", None, group("abd"), SWITCH),
+        ((BASE, LOCK, CANCEL), "abd abd -", None, group("abd"), SWITCH),
+        ((BASE, LOCK, CANCEL), "abc abe -", None, group("abd"), SWITCH),
+        ((BASE, LOCK, CANCEL), "abc - -", None, group("abd"), SWITCH),
+        ((BASE,), "abc abd abe", None, group("abc"), "change abd"),
+        ((LOCK,), "abc abd abe", None, group("abc"), "change abd"),
+        ((CANCEL,), "abc abd abe", None, group("abc"), MOVE),
+        # a lock whose change is over
+        ((LOCK,), "abc abd -", OLD, group("abc"), "unlocked/changed"),
+        ((LOCK,), "abc abd abe", OWN, group("abc"), "unlocked/moved/changed"),
+        ((LOCK,), "abc abd -", LATER, group("abc"), "change abd"),
+        ((LOCK,), "abc abd -", OWN, group("abd"), SWITCH),
+        # catching up
+        ((BASE, LOCK, CANCEL), "abc abd -", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
+        ((BASE,), "abc abd abe", None, group("abc", Stage.CATCHING_UP, "abd"), "-"),
+        ((CANCEL,), "abc abd abe", None, group("abc", Stage.CATCHING_UP, "abd"), MOVE),
+        ((LOCK,), "abc abe -", None, group("abc", Stage.CATCHING_UP, "abd"), "change abe"),
+        ((LOCK,), "abc abd -", OLD, group("abc", Stage.CATCHING_UP, "abd"), "unlocked/changed"),
+        ((LOCK,), "abc abd -", OWN, group("abc", Stage.CATCHING_UP, "abd"), "-"),
+        (
+            (LOCK, CANCEL),
+            "abc - -",
+            None,
+            group("abc", Stage.CATCHING_UP, "abd"),
+            "cancel, then -",
+        ),
+        # the joint configuration is completed by whoever leads; its lock stays, in its name
+        ((BASE, CANCEL), "abc abd abe", None, group("abc", Stage.JOINT, "abd"), "-"),
+        ((LOCK,), "abc abd abe", OWN, group("abc", Stage.JOINT, "abd"), "-"),
+        ((LOCK,), "abc abd abe", OLD, group("abc", Stage.JOINT, "abd"), "locked/refused"),
+        ((BASE, CANCEL), "abc abd abe", None, group("abc", Stage.STABLE, "abd"), "-"),
+    ],
+)
+def test_the_next_act(
+    variants: tuple[Variant, ...], keys: str, lock: Lock | None, raft: Group, act: str
+) -> None:
+    for variant in variants:
+        assert drawn(next_act(variant, state(keys, lock), raft)) == act, variant
+
+
+def test_a_change_of_peers_carries_term_and_revision() -> None:
+    act = next_act(BASE, state("abc abd -"), group("abc"))
+
+    assert act == ChangePeers(tuple("abd"), 4, 20)
+
+
+@pytest.mark.parametrize(
+    ("stage", "answers"),
+    [
+        (Stage.NONE, {BASE: "received", LOCK: "received", CANCEL: "received"}),
+        (Stage.CATCHING_UP, {BASE: "busy", LOCK: "received", CANCEL: "busy"}),
+        (Stage.JOINT, {BASE: "busy", LOCK: "busy", CANCEL: "busy"}),
+        (Stage.STABLE, {BASE: "busy", LOCK: "busy", CANCEL: "busy"}),
+    ],
+)
+def test_what_a_leader_answers_in_each_stage(stage: Stage, answers: dict[Variant, str]) -> None:
+    leader = group("abc", stage, "abd")
+    other, same = ChangePeers(tuple("abe"), 4, 20), ChangePeers(tuple("abd"), 4, 20)
+
+    for variant, answer in answers.items():
+        assert answered(variant, leader, other, 20) == answer
+        assert answered(variant, leader, same, 20) is Answer.RECEIVED
+        assert answered(variant, leader, other, 21) is Answer.STALE_REVISION
+        assert answered(variant, leader, ChangePeers(other.nodes, 3, 20), 0) is Answer.STALE_TERM
+        assert answered(variant, None, other, 0) is Answer.NOT_LEADER
+
+
+def test_a_change_can_be_cancelled_until_it_is_joint() -> None:
+    assert [may_cancel(stage) for stage in Stage] == [True, True, False, False]
+
+
+def test_raft_nodes_run_in_stable_and_pending_and_where_pending_is_forced_there_alone() -> None:
+    assert wanted(state("abc - def")) == set("abc")
+    assert wanted(state("abc ade -")) == set("abcde")
+    forced = PartitionState(
+        partition=PartitionId(1, 0),
+        stable=assignments("abc"),
+        pending=Assignments(("a",), force=True),
+    )
+    assert wanted(forced) == {"a"}
+
+
+def test_a_node_starts_what_it_lacks_and_stops_what_is_nowhere_asked_for() -> None:
+    states = {0: state("abc - -"), 1: state("bcd acd -"), 2: state("bcd - -"), 3: state("ab - -")}
+
+    # 0 runs and stays, 1 is pending here, 2 was moved away, 3 lost its table meanwhile
+    assert placement("a", {0: states[0], 1: states[1], 2: states[2]}, frozenset({0, 2, 3})) == (
+        Placement(start=frozenset({1}), stop=frozenset({2, 3}))
+    )
+    assert placement("a", states, frozenset({0, 1, 3})) == Placement()
+
+
+# -- failover
+
+ERROR = ReconfigurationError
+
+
+@pytest.mark.parametrize(
+    "error", [ERROR.HIGHER_TERM, ERROR.STEPPED_DOWN, ERROR.STALE_TERM, ERROR.STALE_REVISION]
+)
+def test_what_another_leader_does_is_not_retried(error: ReconfigurationError) -> None:
+    assert failed(Retries(20, 5), error, 20).act is Next.STOP
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ERROR.TIMED_OUT,
+        ERROR.REPLICATOR_STOPPED,
+        ERROR.CATCH_UP_FAILED,
+        ERROR.BUSY,
+        ERROR.UNREACHABLE,
+        ERROR.NOT_STARTED,
+    ],
+)
+def test_everything_else_is_retried_until_the_failure_handler_is_told_once(
+    error: ReconfigurationError,
+) -> None:
+    retries, delays = Retries(), []
+    while (decision := failed(retries, error, 20, limit=8)).act is Next.RETRY:
+        retries = decision.retries
+        delays.append(decision.delay_s)
+
+    assert delays == [0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 2.0]
+    assert max(delays) <= MAX_DELAY_S
+    assert decision.act is Next.FAILURE_HANDLER
+    assert failed(decision.retries, error, 20, limit=8).act is Next.STOP
+    assert failed(resumed(decision.retries), error, 20, limit=8).act is Next.RETRY
+
+
+def test_another_pending_set_has_failures_of_its_own() -> None:
+    decision = failed(Retries(20, 7), ERROR.TIMED_OUT, 21, limit=8)
+
+    assert decision.act is Next.RETRY
+    assert decision.retries == Retries(21, 1)
+
+
+def test_every_error_has_an_answer() -> None:
+    assert {failed(Retries(), error, 1).act for error in ERROR} == {Next.RETRY, Next.STOP}

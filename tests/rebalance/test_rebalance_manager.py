@@ -1,0 +1,213 @@
+"""From SQL and topology to assignments: what triggers a rebalance, once, and what does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from group_model import done
+
+from clusters.reference.node.catalog import catalog as catalogs
+from clusters.reference.node.catalog.catalog import Catalog
+from clusters.reference.node.catalog.grammar import parse
+from clusters.reference.node.catalog.nodes import Node
+from clusters.reference.node.catalog.statements import Describe, Select
+from clusters.reference.node.metastorage.metastorage import Invoke, Metastorage, encode_invoke
+from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.rebalance import manager as rebalance
+from clusters.reference.node.rebalance.keys import PartitionId, PartitionState, Position, read
+from clusters.reference.node.rebalance.transitions import Outcome, Variant, stable_switched
+from clusters.reference.node.runtime.hybrid_clock import span
+from clusters.reference.node.zones import manager as zones
+from clusters.reference.node.zones.affinity import assigned
+from clusters.reference.node.zones.data_nodes import Topology
+
+PARTITIONS = 8
+
+
+class Cluster:
+    """Metastorage and what drives it, without raft groups: ``rebalanced`` stands for them."""
+
+    def __init__(self, nodes: str, *statements: str, variant: Variant = Variant.BASE) -> None:
+        self.store, self.variant = Metastorage(), variant
+        self.topology = Topology(revision=0, nodes=())
+        self.index = 1
+        self.now(0, nodes, *statements)
+
+    def now(self, second: int, nodes: str, *statements: str) -> Counter[Outcome]:
+        """At ``second`` these nodes are there and the statements are made."""
+        while (due := zones.next_due(self.store)) is not None and due < span(second):
+            self._zones(due)
+        if nodes != "".join(node.name for node in self.topology.nodes):
+            self.topology = Topology(
+                revision=self.topology.revision + 1,
+                nodes=tuple(Node(name=name, attributes={name: None}) for name in nodes),
+            )
+        for text in statements:
+            statement = parse(text)
+            assert not isinstance(statement, (Describe, Select))
+            self._do(catalogs.written(self.store.get, self.catalog.apply(statement)))
+        self._zones(span(second))
+        return self.triggered()
+
+    @property
+    def catalog(self) -> Catalog:
+        return catalogs.read(self.store.get)
+
+    def triggered(self) -> Counter[Outcome]:
+        """What a pass over all partitions did."""
+        steps = list(rebalance.step(self.store, self.catalog, self.variant))
+        return Counter(done(self.store, transition) for _, transition in steps)
+
+    def rebalanced(self) -> int:
+        """Every raft group reaches its pending set, and what follows; returns how many sets."""
+        count = 0
+        while moving := [state for state in self.states() if state.pending is not None]:
+            self.index += 1
+            for state in moving:
+                assert state.pending is not None
+                position = Position(0, self.index)
+                switch = stable_switched(self.variant, state, state.pending, position)
+                done(self.store, switch)
+                count += 1
+        return count
+
+    def states(self) -> list[PartitionState]:
+        return [
+            read(self.store, PartitionId(table.id, number))
+            for table in self.catalog.tables.values()
+            for number in range(self.catalog.zones[table.zone].partitions)
+        ]
+
+    def held(self) -> set[str]:
+        return {n for s in self.states() if s.stable is not None for n in s.stable.nodes}
+
+    def _zones(self, ts: int) -> None:
+        for invoke in zones.step(self.store, self.catalog, self.topology, ts):
+            self._do(invoke)
+
+    def _do(self, invoke: Invoke) -> None:
+        assert self.store.apply(Entry(1, 1, encode_invoke(invoke))).success
+
+
+ZONE = f"CREATE ZONE z WITH PARTITIONS = {PARTITIONS}, REPLICAS = 3"
+TABLE = "CREATE TABLE t WITH PRIMARY_ZONE = z"
+
+
+def nothing(outcomes: Counter[Outcome]) -> bool:
+    return not set(outcomes) - {Outcome.EQUALS_STABLE}
+
+
+def test_a_new_table_begins_with_the_affinity_of_its_data_nodes() -> None:
+    cluster = Cluster("ABCDE", ZONE, TABLE)
+    targets = assigned(
+        function="rendezvous", partitions=PARTITIONS, replicas=3, nodes=list("ABCDE")
+    )
+
+    assert [s.stable.nodes for s in cluster.states() if s.stable is not None] == list(targets)
+    assert cluster.triggered() == Counter()
+
+
+def test_the_joint_timeline_is_one_rebalance_where_two_timers_are_two() -> None:
+    for waits, rebalances in (
+        ("DATA_NODES_AUTO_ADJUST = 300", [550]),
+        (
+            "DATA_NODES_AUTO_ADJUST_SCALE_UP = 300, DATA_NODES_AUTO_ADJUST_SCALE_DOWN = 300",
+            [400, 550],
+        ),
+    ):
+        cluster = Cluster("ABC", f"{ZONE}, {waits}", TABLE)
+        events = {0: "ABCD", 100: "ABD", 250: "ABDE"}
+        moved, nodes = [], "ABC"
+        for second in range(1, 601):
+            nodes = events.get(second, nodes)
+            if second == 1:
+                nodes = events[0]
+            if not nothing(cluster.now(second, nodes)):
+                moved.append(second)
+                cluster.rebalanced()
+
+        # D joins at 1 instead of 0; a timer that is due at its second fires in it.
+        assert moved == rebalances
+        assert cluster.held() == set("ABDE")
+
+
+@pytest.mark.parametrize(
+    ("statement", "held"),
+    [
+        ("ALTER ZONE z SET REPLICAS = 5", "ABCDE"),
+        ('ALTER ZONE z SET DATA_NODES_FILTER = \'"A", "B", "C"\'', "ABC"),
+        ("ALTER TABLE t SET PRIMARY_ZONE = y", "DE"),
+    ],
+)
+def test_what_triggers_a_rebalance_in_sql(statement: str, held: str) -> None:
+    other = ZONE.replace("z", "y").replace("3", "2") + ', DATA_NODES_FILTER = \'"D", "E"\''
+    cluster = Cluster("ABCDE", ZONE, other, TABLE)
+
+    outcomes = cluster.now(1, "ABCDE", statement)
+
+    assert outcomes[Outcome.PENDING_UPDATED] > 0
+    assert cluster.triggered() == Counter()
+    cluster.rebalanced()
+    assert cluster.held() == set(held)
+
+
+def test_data_nodes_trigger_a_rebalance_that_moves_only_what_must() -> None:
+    cluster = Cluster("ABCD", ZONE, TABLE)
+    before = cluster.states()
+    outcomes = cluster.now(1, "ABCDE")
+    after = cluster.states()
+
+    gained = [s for s in after if s.pending is not None]
+    assert outcomes[Outcome.PENDING_UPDATED] == len(gained) > 0
+    assert all(s.pending is not None and "E" in s.pending.nodes for s in gained)
+    assert [s.stable for s in before] == [s.stable for s in after]
+
+
+def test_what_changes_no_target_moves_nothing() -> None:
+    cluster = Cluster("ABC", ZONE, TABLE)
+    stable = [state.stable for state in cluster.states()]
+
+    assert nothing(cluster.now(1, "AB"))  # a leave that is never a scale-down
+    assert nothing(cluster.now(2, "ABC"))  # and a return: an entry of the history, the same nodes
+    assert nothing(cluster.now(3, "ABC", "ALTER ZONE z SET DATA_NODES_AUTO_ADJUST = 9"))
+    assert nothing(cluster.now(4, "ABC", "CREATE ZONE y"))
+    assert [state.stable for state in cluster.states()] == stable
+    assert all(state.pending is None for state in cluster.states())
+
+
+def test_three_changes_before_a_rebalance_ends_are_two_rebalances_at_most() -> None:
+    for variant in Variant:
+        cluster = Cluster("ABCDE", ZONE, TABLE, variant=variant)
+        for second, replicas in enumerate((2, 4, 5), 1):
+            cluster.now(second, "ABCDE", f"ALTER ZONE z SET REPLICAS = {replicas}")
+
+        count = cluster.rebalanced()
+
+        assert count == PARTITIONS * (1 if variant is Variant.LOCK else 2)
+        assert all(state.stable is not None for state in cluster.states())
+        assert all(len(s.stable.nodes) == 5 for s in cluster.states() if s.stable is not None)
+
+
+def test_without_data_nodes_a_table_keeps_what_it_has_and_a_new_one_waits() -> None:
+    cluster = Cluster("ABC", ZONE, TABLE)
+    stable = [state.stable for state in cluster.states()]
+    cluster.now(1, "ABC", "ALTER ZONE z SET DATA_NODES_FILTER = '\"X\"'")
+
+    assert [(s.stable, s.pending) for s in cluster.states()] == [(held, None) for held in stable]
+    cluster.now(2, "ABC", "CREATE TABLE u WITH PRIMARY_ZONE = z")
+    assert sum(state.stable is None for state in cluster.states()) == PARTITIONS
+    cluster.now(3, "ABCX")
+    assert sum(state.stable is None for state in cluster.states()) == 0
+
+
+def test_a_table_that_is_dropped_leaves_no_key_of_its_partitions() -> None:
+    cluster = Cluster("ABC", ZONE, TABLE, "CREATE TABLE u WITH PRIMARY_ZONE = z")
+    kept = cluster.catalog.tables["U"].id
+    cluster.now(1, "ABC", "DROP TABLE t")
+    for invoke in rebalance.dropped(cluster.store, cluster.catalog):
+        cluster._do(invoke)
+
+    tables = {k.split("/")[1] for k in cluster.store.prefixed("partition.")}
+    assert tables == {str(kept)}
+    assert list(rebalance.dropped(cluster.store, cluster.catalog)) == []
