@@ -14,6 +14,9 @@ fact                claim                 holds if
 ``CommitTold``      committed-on-majority a majority's disks have the entry, no election can lose it
                                           and none of these disks ever replaces it
 ``Acknowledged``    durable-on-majority   so do those of each partition that the transaction wrote
+``Acted``           lease-valid           the sender's lease holds by its own clock
+``Acted``           one-primary           no primary of a later epoch has acted before
+``Granted`` (entry) one-primary           the predecessor's lease is over when it is committed
 =================== ===================== ========================================================
 
 An entry of a log is known by its ``mark``: its term above, a checksum of its content below.
@@ -38,6 +41,8 @@ class Claim(enum.StrEnum):
     KNOWN_AFTER_CRASH = "known-after-crash"
     COMMITTED_ON_MAJORITY = "committed-on-majority"
     DURABLE_ON_MAJORITY = "durable-on-majority"
+    LEASE_VALID = "lease-valid"
+    ONE_PRIMARY = "one-primary"
 
 
 ANOMALIES: Mapping[Claim, str] = MappingProxyType(
@@ -46,6 +51,8 @@ ANOMALIES: Mapping[Claim, str] = MappingProxyType(
         Claim.KNOWN_AFTER_CRASH: "unsynced-answer",
         Claim.COMMITTED_ON_MAJORITY: "commit-without-majority",
         Claim.DURABLE_ON_MAJORITY: "ack-before-durable",
+        Claim.LEASE_VALID: "answer-outside-lease",
+        Claim.ONE_PRIMARY: "overlapping-leases",
     }
 )
 """The anomaly that a broken claim of each kind is reported as."""
@@ -113,6 +120,15 @@ class Acknowledged(Fact, frozen=True):
     lacking: tuple[str, ...] = ()
 
 
+class Acted(Fact, frozen=True, gc=False):
+    """The sender read or acknowledged as the primary of ``group``, under ``epoch`` if it
+    says so.
+    """
+
+    group: str
+    epoch: int = 0
+
+
 # Of entries of a log.
 
 
@@ -127,6 +143,24 @@ class Members(Fact, frozen=True):
 
     voters: tuple[str, ...]
     outgoing: tuple[str, ...] = ()
+
+
+class Renewed(Fact, frozen=True, gc=False):
+    """``holder`` renewed its lease; it sent the renewal when its wall clock would have shown
+    ``sent_ns``, had it not been set since the holder started.
+    """
+
+    holder: str
+    sent_ns: int
+
+
+class Granted(Fact, frozen=True, gc=False):
+    """``holder`` is the primary of ``group`` under ``epoch``, or has given that up."""
+
+    group: str
+    holder: str
+    epoch: int
+    released: bool = False
 
 
 class Logged(msgspec.Struct, frozen=True):
@@ -206,19 +240,34 @@ class DiskReader(Protocol):
 
 
 class ClaimsReader(Protocol):
-    """A store's own part: its messages and files as facts. One for each run."""
+    """A store's own part: its messages and files as facts. One for each run.
+
+    ``lease_s`` and ``drift`` are what the store promises of leases: a lease lasts so long after its
+    renewal was sent, by a clock that differs from any other by no more than that share.
+    """
+
+    lease_s: float
+    drift: float
 
     def disk(self) -> DiskReader:
         """A reader of an empty disk."""
 
+    def holder(self, node: str, boot: str) -> str:
+        """The name of one start of a node in leases."""
+
+    def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
+        """What the entry did, which is committed behind all those before it: each is given once,
+        in order.
+        """
+
     def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
         """A message between nodes leaves ``source``."""
 
-    def asked(self, connection: int, payload: bytes) -> None:
-        """A message of a client."""
+    def asked(self, node: str, connection: int, payload: bytes) -> None:
+        """A message of a client to ``node``."""
 
-    def answered(self, connection: int, payload: bytes) -> Iterable[Said]:
-        """A message to a client leaves its node."""
+    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Said]:
+        """A message to a client leaves ``node``."""
 
 
 @runtime_checkable

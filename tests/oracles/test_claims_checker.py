@@ -27,7 +27,7 @@ EARLY = ClaimBroken(
 
 def stored(root: Path, *examples: ClaimBroken, count: int = 0) -> dict[str, str]:
     report = ClaimsReport(
-        judged={Claim.DURABLE_ON_MAJORITY: 7, Claim.HARD_STATE_SYNCED: 0},
+        judged={Claim.DURABLE_ON_MAJORITY: 7, Claim.LEASE_VALID: 0},
         broken={Claim.DURABLE_ON_MAJORITY: count} if count else {},
         examples=examples,
     )
@@ -58,7 +58,7 @@ def test_claims_that_held_are_counted_and_accuse_nobody(tmp_path: Path) -> None:
     part = CHECKER.judge(read_claims(tmp_path, sums), SETTING, lambda *_: {})  # type: ignore[arg-type]
 
     assert part.anomalies == {}
-    assert part.statistics["claims"]["hard-state-synced"] == {"judged": 0, "broken": 0}
+    assert part.statistics["claims"]["lease-valid"] == {"judged": 0, "broken": 0}
 
 
 def test_a_run_without_the_files_has_no_claims(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ FOUND = [
     ("ack-before-quorum", "ack-before-durable"),
     ("commit-before-quorum", "commit-without-majority"),
     ("conflict-kept", "unsynced-answer"),
+    ("lease-past-end", "answer-outside-lease"),
     ("no-fsync", "unsynced-answer"),
     ("refusal-ignored", "ack-before-durable"),
     ("term-not-persisted", "unsynced-hard-state"),
@@ -51,4 +52,6 @@ MADE = (
     "known-after-crash",
     "committed-on-majority",
     "durable-on-majority",
+    "lease-valid",
+    "one-primary",
 )

@@ -3,7 +3,9 @@ messages.
 
 A line of its log is ``GROUP INDEX TERM COMMAND``, ``GROUP term TERM VOTE`` or ``GROUP members
 A,B,C``. A message is ``told GROUP TERM [VOTE]``, ``holds GROUP TERM INDEX``, ``leads GROUP TERM
-INDEX:TERM,...``, ``committed GROUP TERM INDEX`` or ``done COMMAND@GROUP,...``.
+INDEX:TERM,...``, ``committed GROUP TERM INDEX``, ``done COMMAND@GROUP ...`` or ``acts GROUP
+[EPOCH]``. In the log of ``p``, ``renew:HOLDER:MS`` and ``grant:GROUP:HOLDER:EPOCH`` are commands,
+the former with the time of its sending by the holder's wall clock.
 """
 
 from __future__ import annotations
@@ -12,22 +14,26 @@ from collections.abc import Callable, Iterable
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import simulate
+from clusters.providers.sim.machine import WALL_EPOCH_NS, Clocks
 from clusters.providers.sim.oracles.judge import Judge
 from harness.clock import substream
 from harness.protocols.claims import (
     Acknowledged,
+    Acted,
     Base,
     ClaimBroken,
     ClaimsReport,
     Command,
     CommitTold,
     Fact,
+    Granted,
     Logged,
     LogHeld,
     LogTold,
     LogUpdate,
     Member,
     Members,
+    Renewed,
     Said,
     TermTold,
     mark_of,
@@ -37,11 +43,17 @@ LOG = "log"
 
 
 class ToyDisk:
+    def __init__(self, logged: dict[tuple[int, int], tuple[Fact, ...]]) -> None:
+        self._all = logged
+
     def read(self, name: str, start: int, data: bytes) -> tuple[int, list[Fact]]:
         if name != LOG:
             return start, []
         whole = data.rpartition(b"\n")[0].decode()
         facts = [fact for line in whole.splitlines() if (fact := _logged(line)) is not None]
+        for fact in facts:
+            if isinstance(fact, LogUpdate) and fact.group == "p":
+                self._all.update({(e.index, e.mark): e.says for e in fact.entries})
         return start + (len(whole) + 1 if whole else 0), facts
 
 
@@ -58,9 +70,19 @@ def _logged(line: str) -> Fact | None:
             base = Base(int(index), int(term), Members(("n1", "n2", "n3")), file, int(size))
             return LogUpdate(group, base=base)
         case [group, index, term, command]:
-            entry = Logged(int(index), mark_of(int(term), 0), (Command(command),))
+            says = (Command(command), *_of_leases(command))
+            entry = Logged(int(index), mark_of(int(term), 0), says)
             return LogUpdate(group, entries=(entry,))
     return None
+
+
+def _of_leases(command: str) -> tuple[Fact, ...]:
+    match command.split(":"):
+        case ["renew", holder, ms]:
+            return (Renewed(holder, WALL_EPOCH_NS + int(ms) * 1_000_000),)
+        case ["grant", group, holder, epoch]:
+            return (Granted(group, holder, int(epoch)),)
+    return ()
 
 
 def _said(text: str) -> Fact:
@@ -73,6 +95,8 @@ def _said(text: str) -> Fact:
             return LogTold(group, int(term), int(first), tuple(mark_of(int(t), 0) for t in terms))
         case ["committed", group, term, index]:
             return CommitTold(group, int(term), int(index))
+        case ["acts", group, *epoch]:
+            return Acted(group, int(epoch[0]) if epoch else 0)
         case ["done", *commands]:
             pairs = (command.split("@") for command in commands)
             return Acknowledged("T1", tuple((group, name) for name, group in pairs))
@@ -80,16 +104,27 @@ def _said(text: str) -> Fact:
 
 
 class ToyClaims:
+    lease_s, drift = 1.0, 0.05
+
+    def __init__(self) -> None:
+        self._logged: dict[tuple[int, int], tuple[Fact, ...]] = {}
+
     def disk(self) -> ToyDisk:
-        return ToyDisk()
+        return ToyDisk(self._logged)
+
+    def holder(self, node: str, boot: str) -> str:
+        return boot
+
+    def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
+        return self._logged.get((index, mark), ()) if group == "p" else ()
 
     def between(self, source: str, to: str, connection: int, payload: bytes) -> Iterable[Said]:
-        return self.answered(connection, payload)
+        return self.answered(source, connection, payload)
 
-    def asked(self, connection: int, payload: bytes) -> None:
+    def asked(self, node: str, connection: int, payload: bytes) -> None:
         """Clients promise nothing."""
 
-    def answered(self, connection: int, payload: bytes) -> Iterable[Said]:
+    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Said]:
         text = payload.decode()
         return [(text.split()[0], _said(text))]
 
@@ -105,6 +140,21 @@ class Bench:
         for platter in self.platters.values():
             platter.watcher = self.judge
             self.judge.inserted(platter)
+
+        self.clocks = {node: Clocks(100.0) for node in self.platters}
+        self.running = dict.fromkeys(self.platters, True)
+
+    def start(self, node: str) -> None:
+        """Its first start, whose name as a holder is that of the node."""
+        self.judge.started(node, node, self.clocks[node], lambda: self.running[node])
+
+    async def agree(self, *lines: str) -> None:
+        """A leader has ``lines`` committed on all disks."""
+        for node in self.platters:
+            await self.write(node, *lines)
+        places = [(int(line.split()[1]), line.split()[2]) for line in lines]
+        self.send("n1", f"leads p 1 {places[0][0]} {' '.join(term for _, term in places)}")
+        self.send("n1", f"committed p 1 {places[-1][0]}")
 
     async def begin(self) -> None:
         for node in self.platters:

@@ -79,6 +79,11 @@ class Timeline:
         self.still = False
         self.held: list[Handle] = []
 
+    @property
+    def rate(self) -> float:
+        """How many seconds it gains a second."""
+        return self._rate
+
     def local(self, loop_s: float) -> float:
         """The reading of its clock at the loop's ``loop_s``."""
         return self._reads_s + (loop_s - self._at_s) * self._rate

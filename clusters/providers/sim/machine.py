@@ -7,7 +7,7 @@ import contextvars
 import random
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from clusters.providers.sim.disk import Platter, SimDisk
 from clusters.providers.sim.loop import Timeline, live_by
@@ -169,6 +169,10 @@ class Process:
         """Whether its main task goes on."""
         return self._main is not None and not self._main.done()
 
+    def effective(self) -> bool:
+        """Whether what it does still reaches anything."""
+        return self.running and not self.silent
+
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """``task`` is part of this process until it is over."""
         self._tasks[task] = None
@@ -208,6 +212,13 @@ class Process:
             task.cancel()
 
 
+class ProcessWatcher(Protocol):
+    """Is told of every start of a program."""
+
+    def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
+        """A program starts on ``node``; ``running`` says whether it still has any effect."""
+
+
 class Machine:
     """A host: its name, its disk, its clocks, and its process."""
 
@@ -229,6 +240,7 @@ class Machine:
         self.markers: Counts = {}  # reached by all processes here
         self._starts = 0
         self._process: Process | None = None
+        self.watcher: ProcessWatcher | None = None
         self._frozen = self._lost = False
 
     def start(self, program: Program, body: Body) -> None:
@@ -258,6 +270,8 @@ class Machine:
             clocks=self.clocks,
             rare=Chance(self._rare, substream(self._seed, "sim-rare", self._name, self._starts)),
         )
+        if self.watcher is not None:
+            self.watcher.started(self._name, boot, self.clocks, self._process.effective)
         self._process.begin(body(program, runtime), self.markers)
 
     def _came_to(self, network: HostNetwork, moment: str, partition: int | None) -> None:

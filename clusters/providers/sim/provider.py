@@ -149,7 +149,7 @@ class SimProvider:
         }
         if self._judge is not None:
             for machine in self._machines.values():
-                machine.platter.watcher = self._judge
+                machine.watcher = machine.platter.watcher = self._judge
                 self._judge.inserted(machine.platter)
         self._resets = loop.create_task(self._fabric.break_connections())
         bind = {

@@ -9,8 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from clusters.reference.claims.records import LogReader, entry_mark
-from clusters.reference.node.metastorage.metastorage import METASTORAGE
+from clusters.reference.node.metastorage.metastorage import (
+    METASTORAGE,
+    Change,
+    Invoke,
+    Metastorage,
+)
+from clusters.reference.node.placement.assignments import Zone, partition_of, zone_of
+from clusters.reference.node.placement.lease_table import (
+    CEILING_S,
+    DRIFT,
+    LEASE,
+    LEASE_S,
+    PRIMARY,
+    decode_grant,
+    decode_lease,
+    origin_of,
+)
 from clusters.reference.node.raft.types import (
     Append,
     AppendReply,
@@ -20,9 +38,11 @@ from clusters.reference.node.raft.types import (
     VoteReply,
     VoteRequest,
 )
+from clusters.reference.node.runtime.hybrid_clock import COUNTER_BITS, span
 from clusters.reference.node.tx import commands
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
+    Ack,
     BadMessage,
     Begin,
     ClientRequest,
@@ -31,6 +51,12 @@ from clusters.reference.node.wire.messages import (
     CommitReply,
     Committed,
     CommitTx,
+    Execute,
+    ExecuteReply,
+    Get,
+    Lock,
+    LockReply,
+    MetaInvoke,
     OneShot,
     OneShotReply,
     PeerAnswer,
@@ -42,16 +68,26 @@ from clusters.reference.node.wire.messages import (
     PrepareReply,
     Put,
     RaftBatch,
+    ReadAt,
+    Renew,
+    Resolve,
+    ResolveReply,
+    Validate,
+    Value,
+    Version,
     decode,
 )
 from harness.protocols.claims import (
     Acknowledged,
+    Acted,
     Claim,
     Command,
     CommitTold,
     Fact,
+    Granted,
     LogHeld,
     LogTold,
+    Renewed,
     Said,
     TermTold,
 )
@@ -100,9 +136,28 @@ RAFT: Mapping[type, tuple[tuple[Claim, Callable[[str, Any], Fact | None]], ...]]
 does not say whom the vote went to.
 """
 
+# Primaries: a request that was answered, and the answer. A command in the log is in nobody's way
+# once the lease is over: that it is prepared may be told late.
+UNDER_LEASE = (Claim.LEASE_VALID, Claim.ONE_PRIMARY)
+ANSWERS: Mapping[tuple[type, type], tuple[Claim, ...]] = {
+    (Lock, LockReply): UNDER_LEASE,
+    (ReadAt, Version): UNDER_LEASE,
+    (Validate, Ack): UNDER_LEASE,
+    (Resolve, ResolveReply): UNDER_LEASE,
+    (Prepare, PrepareReply): (Claim.DURABLE_ON_MAJORITY,),
+    (CommitTx, CommitReply): (Claim.DURABLE_ON_MAJORITY, *UNDER_LEASE),
+    (Execute, ExecuteReply): (Claim.DURABLE_ON_MAJORITY, *UNDER_LEASE),
+}
+"""What the answers of a primary promise."""
+
+NS_PER_MS = 1_000_000
+_invoke = msgspec.msgpack.Decoder(Invoke)
+
 
 class ReferenceClaims:
     """``harness.protocols.claims.ClaimsReader`` of the reference store, for one run."""
+
+    lease_s, drift = LEASE_S, DRIFT
 
     def __init__(self) -> None:
         self._says: dict[tuple[str, int, int], tuple[Fact, ...]] = {}
@@ -112,10 +167,18 @@ class ReferenceClaims:
         self._candidates: dict[tuple[str, str], str] = {}  # group and node: who asks for votes
         self._requests: dict[tuple[int, int], PeerBody] = {}  # connection and id
         self._clients: dict[int, _Session] = {}
+        # What coordinators asked of primaries on other nodes: the rest they answer themselves.
+        self._asked_for: dict[tuple[str, bytes], int] = {}
+        self._sent: dict[str, None] = {}
+        self._grants = _Grants()
 
     def disk(self) -> LogReader:
         """See ``ClaimsReader``."""
         return LogReader(self._entry)
+
+    def holder(self, node: str, boot: str) -> str:
+        """See ``ClaimsReader``."""
+        return origin_of(node, boot)
 
     # Messages between nodes.
 
@@ -133,6 +196,7 @@ class ReferenceClaims:
             return [("Heartbeat", TermTold(group, term)) for group, term in begun]
         if isinstance(frame, PeerRequest) and frame.id != NO_ANSWER:
             self._requests[(connection, frame.id)] = frame.body
+            self._note_request(source, frame.body)
         elif isinstance(frame, PeerReply):
             asked = self._requests.pop((connection, frame.id), None)
             if asked is not None:
@@ -151,18 +215,37 @@ class ReferenceClaims:
         return [(name, fact) for fact in facts if fact is not None]
 
     def _of_answer(self, asked: PeerBody, answer: PeerAnswer) -> list[Said]:
-        facts: list[Fact | None] = []
-        if isinstance(asked, Prepare) and isinstance(answer, PrepareReply):
-            group = _group(asked.partition)
+        claims = ANSWERS.get((type(asked), type(answer)), ())
+        facts: list[Fact] = []
+        if Claim.LEASE_VALID in claims and not isinstance(asked, Renew | MetaInvoke):
+            epoch = answer.token.epoch if isinstance(answer, LockReply) else 0
+            facts.append(Acted(_group(asked.partition), epoch))
+        if Claim.DURABLE_ON_MAJORITY in claims:
+            facts += self._durable(asked, answer)
+        return [(type(answer).__name__, fact) for fact in facts]
+
+    def _durable(self, asked: PeerBody, answer: PeerAnswer) -> list[Fact]:
+        if isinstance(asked, Prepare):
             name = _prepare_name(str(asked.txn))
-            facts.append(Acknowledged(str(asked.txn), ((group, name),)))
-        elif isinstance(asked, CommitTx) and isinstance(answer, CommitReply):
-            facts.append(self._committed(str(asked.txn), answer.ts, dict(asked.writes)))
-        return [(type(answer).__name__, fact) for fact in facts if fact is not None]
+            return [Acknowledged(str(asked.txn), ((_group(asked.partition), name),))]
+        if isinstance(asked, CommitTx) and isinstance(answer, CommitReply):
+            return [self._committed(str(asked.txn), answer.ts, dict(asked.writes))]
+        if isinstance(asked, Execute) and isinstance(answer, ExecuteReply):
+            writes = {key: value for key, value in asked.steps if value is not None}
+            # A transaction that only reads has no entry in any log.
+            return [self._committed(str(asked.txn), answer.ts, writes)] if writes else []
+        return []
+
+    def _note_request(self, source: str, body: PeerBody) -> None:
+        if isinstance(body, Lock | ReadAt):
+            key = source, body.key
+            self._asked_for[key] = self._asked_for.get(key, 0) + 1
+        elif isinstance(body, CommitTx | Execute):
+            self._sent[str(body.txn)] = None
 
     # Messages of clients.
 
-    def asked(self, connection: int, payload: bytes) -> None:
+    def asked(self, node: str, connection: int, payload: bytes) -> None:
         """See ``ClaimsReader``."""
         try:
             request = decode(Codec.request, payload)
@@ -171,31 +254,49 @@ class ReferenceClaims:
         session = self._clients.get(connection)
         if session is None:
             session = self._clients[connection] = _Session()
-        session.asked(request)
+        session.asked(request, lambda key: self._asked_for.get((node, key), 0))
 
-    def answered(self, connection: int, payload: bytes) -> Iterable[Said]:
+    def answered(self, node: str, connection: int, payload: bytes) -> Iterable[Said]:
         """See ``ClaimsReader``."""
         session = self._clients.get(connection)
         # Most answers promise nothing by themselves, and those of admin are large.
-        if session is None or not session.commits:
+        if session is None or not (session.commits or session.reads):
             return ()
         try:
             reply = decode(Codec.reply, payload)
         except BadMessage:
             return ()
+        body, facts = reply.body, list[Fact]()
+        read = session.reads.pop(reply.id, None)
+        if read is not None and isinstance(body, Value):
+            facts += self._own_read(node, *read)
         writes = session.commits.pop(reply.id, None)
-        if not writes or not isinstance(reply.body, Committed | OneShotReply):
-            return ()
-        fact = self._committed(f"the transaction at {reply.body.ts}", reply.body.ts, writes)
-        return [(type(reply.body).__name__, fact)]
+        if writes and isinstance(body, Committed | OneShotReply):
+            facts.append(self._committed(f"the transaction at {body.ts}", body.ts, writes))
+            home, commit = self._home(body.ts, writes)
+            if commit is not None and str(commit.txn) not in self._sent:
+                facts.append(Acted(home, commit.epoch))
+        return [(type(body).__name__, fact) for fact in facts]
+
+    def _own_read(self, node: str, key: bytes, asked_for: int) -> list[Fact]:
+        """The contacted node read ``key`` as its primary, unless it asked another node for it."""
+        partitions = self._grants.partitions
+        if not partitions or self._asked_for.get((node, key), 0) != asked_for:
+            return []
+        return [Acted(_group(partition_of(key, partitions)))]
+
+    def _home(self, ts: int, writes: Mapping[bytes, bytes]) -> tuple[str, commands.Commit | None]:
+        """The group and the command that committed ``writes`` at ``ts``, or part of them."""
+        for group, commit in self._commits.get(ts, {}).items():
+            if commit.writes and commit.writes[0][0] in writes:
+                return group, commit
+        return "", None
 
     def _committed(self, what: str, ts: int, writes: Mapping[bytes, bytes]) -> Acknowledged:
         """The commands of the transaction that committed ``writes`` at ``ts``."""
-        found = self._commits.get(ts, {})
-        home = next((g for g, c in found.items() if c.writes and c.writes[0][0] in writes), None)
-        if home is None:
+        home, commit = self._home(ts, writes)
+        if commit is None:
             return Acknowledged(what, (), tuple(key.hex() for key in writes))
-        commit = found[home]
         txn, held = str(commit.txn), dict(commit.writes)
         named = [(home, _commit_name(ts))]
         for partition in commit.participants:
@@ -213,8 +314,24 @@ class ReferenceClaims:
         says = self._says.get(key)
         if says is None:
             # Each entry lies on several disks, and may be written again: it is read once.
-            says = self._says[key] = () if group == METASTORAGE else self._command(group, entry)
+            of = self._renewals if group == METASTORAGE else self._command
+            says = self._says[key] = of(group, entry)
         return says
+
+    def _renewals(self, group: str, entry: Entry) -> tuple[Fact, ...]:
+        self._grants.logged(entry)
+        operations = _invoke.decode(entry.data).success
+        return tuple(
+            [
+                _renewed(operation.value)
+                for operation in operations
+                if operation.key.startswith(LEASE) and operation.value is not None
+            ]
+        )
+
+    def committed(self, group: str, index: int, mark: int) -> Iterable[Fact]:
+        """See ``ClaimsReader``."""
+        return self._grants.committed(index, mark) if group == METASTORAGE else ()
 
     def _command(self, group: str, entry: Entry) -> tuple[Fact, ...]:
         command = commands.decode(entry.data)
@@ -228,20 +345,67 @@ class ReferenceClaims:
         return ()
 
 
+class _Grants:
+    """Metastorage once more, from what is committed: a grant counts only if its conditions hold."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[int, int], Entry] = {}
+        self._changed: list[Fact] = []
+        self._state = Metastorage()
+        self._state.observe(PRIMARY, self._observe)
+        self._state.observe(LEASE, self._observe_renewals)
+        self._zone: Zone | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there are; 0 until that is decided."""
+        if self._zone is None:
+            self._zone = zone_of(self._state)
+        return 0 if self._zone is None else self._zone.partitions
+
+    def logged(self, entry: Entry) -> None:
+        self._entries[(entry.index, entry_mark(entry))] = entry
+
+    def committed(self, index: int, mark: int) -> list[Fact]:
+        entry = self._entries.pop((index, mark), None)
+        if entry is not None:  # of a leader's first entry and of configurations nothing follows
+            self._state.apply(entry)
+        changed, self._changed = self._changed, []
+        return changed
+
+    def _observe(self, change: Change) -> None:
+        for key, value in change.entries.items():
+            if value is not None:
+                grant = decode_grant(value)
+                group = _group(int(key.removeprefix(PRIMARY)))
+                self._changed.append(Granted(group, grant.origin, grant.epoch, grant.released))
+
+    def _observe_renewals(self, change: Change) -> None:
+        self._changed += [_renewed(value) for value in change.entries.values() if value is not None]
+
+
 class _Session:
     """A client's connection: the writes of its open transaction, and of the commits that it waits
-    for by the number of their request.
+    for by the number of their request; likewise the first reads of its keys.
     """
 
     def __init__(self) -> None:
         self.commits: dict[int, dict[bytes, bytes]] = {}
+        self.reads: dict[int, tuple[bytes, int]] = {}
         self._writes: dict[bytes, bytes] = {}
+        self._known: dict[bytes, None] = {}  # keys that the coordinator need not ask for
 
-    def asked(self, request: ClientRequest) -> None:
+    def asked(self, request: ClientRequest, asked_for: Callable[[bytes], int]) -> None:
+        """``asked_for``: how often the node has asked another one for a key."""
         body = request.body
         if isinstance(body, Begin):
-            self._writes = {}
+            self._writes, self._known = {}, {}
+        elif isinstance(body, Get):
+            if body.key not in self._known:
+                self.reads[request.id] = body.key, asked_for(body.key)
+            self._known[body.key] = None
         elif isinstance(body, Put):
+            self._known[body.key] = None
             self._writes[body.key] = body.value
         elif isinstance(body, Commit):
             self.commits[request.id], self._writes = self._writes, {}
@@ -251,6 +415,15 @@ class _Session:
 
 def _group(partition: int) -> str:
     return f"p{partition}"
+
+
+def _renewed(value: bytes) -> Renewed:
+    """A renewal says when it was sent by the ceiling that it asks for, which lies so far ahead at
+    least: where it is further ahead, that is later than it was sent.
+    """
+    lease = decode_lease(value)
+    sent_ms = (lease.ceiling - span(CEILING_S)) >> COUNTER_BITS
+    return Renewed(lease.origin, (sent_ms + 1) * NS_PER_MS)
 
 
 def _commit_name(ts: int) -> str:

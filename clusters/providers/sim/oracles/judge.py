@@ -9,14 +9,17 @@ by what happens: each synced byte is read once, each entry of a log compared onc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from clusters.providers.sim.disk import Platter
+from clusters.providers.sim.machine import Clocks
 from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.oracles.disks import Lives, SyncedDisk, SyncedLog
 from clusters.providers.sim.oracles.durability import Durability
+from clusters.providers.sim.oracles.leases import Leases
 from harness.protocols.claims import (
     Acknowledged,
+    Acted,
     Base,
     Claim,
     ClaimBroken,
@@ -24,10 +27,13 @@ from harness.protocols.claims import (
     ClaimsReport,
     CommitTold,
     Fact,
+    Granted,
+    Logged,
     LogHeld,
     LogTold,
     LogUpdate,
     Member,
+    Renewed,
     Said,
     TermTold,
 )
@@ -44,6 +50,10 @@ class Judge:
         self._disks: dict[str, SyncedDisk] = {}
         self._lives = Lives()
         self._durability = Durability(self._lives)
+        self._leases = Leases(reader, self._on_majority)
+        self._lease_group = ""  # whose log the renewals are in
+        # When each disk had an entry: that of a majority is when it could be committed.
+        self._synced_s: dict[tuple[str, int, int], list[float]] = {}
         self._judged: Counter[Claim] = Counter()
         self._broken: Counter[Claim] = Counter()
         self._examples: list[ClaimBroken] = []
@@ -57,6 +67,12 @@ class Judge:
             examples=tuple(self._examples),
         )
 
+    # Programs.
+
+    def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
+        """A program starts on the machine ``node``; ``running`` says whether it still runs."""
+        self._leases.started(node, boot, clocks, running)
+
     # Messages.
 
     def sent(self, link: tuple[str, str], connection: int, payload: bytes) -> None:
@@ -65,12 +81,12 @@ class Judge:
         disk = self._disks.get(source)
         said: Iterable[Said]
         if disk is None:
-            self._reader.asked(connection, payload)
+            self._reader.asked(to, connection, payload)
             return
         if to in self._disks:
             said = self._reader.between(source, to, connection, payload)
         else:
-            said = self._reader.answered(connection, payload)
+            said = self._reader.answered(source, connection, payload)
         for message, fact in said:
             self._weigh(disk, f"{message} to {to}", fact)
 
@@ -84,12 +100,36 @@ class Judge:
         elif isinstance(fact, LogHeld):
             claim, text = Claim.KNOWN_AFTER_CRASH, durability.log_held(disk, fact)
         elif isinstance(fact, CommitTold):
+            before = durability.commit_index(fact.group)
             claim, text = Claim.COMMITTED_ON_MAJORITY, durability.committed(disk, fact)
+            self._committed(disk, fact, before + 1)
+        elif isinstance(fact, Acted):
+            claim = Claim.LEASE_VALID
+            text, overtaken = self._leases.acted(disk.node, fact)
+            self._conclude(Claim.ONE_PRIMARY, disk.node, message, overtaken)
         elif isinstance(fact, Acknowledged):
             claim, text = Claim.DURABLE_ON_MAJORITY, durability.acknowledged(fact)
         else:
             return
         self._conclude(claim, disk.node, message, text)
+
+    def _committed(self, disk: SyncedDisk, fact: CommitTold, first: int) -> None:
+        """Follow what newly committed entries did."""
+        for index in range(first, self._durability.commit_index(fact.group) + 1):
+            mark = self._durability.mark(disk, fact.group, fact.term, index) or 0
+            since_s = sorted(self._synced_s.pop((fact.group, index, mark), []))
+            for did in self._reader.committed(fact.group, index, mark):
+                if isinstance(did, Renewed):
+                    self._leases.renewed(did)
+                elif isinstance(did, Granted):
+                    voters = self._lives.members(fact.group)[0][1].voters
+                    majority = len(voters) // 2
+                    on_majority_s = since_s[min(majority, len(since_s) - 1)]
+                    text = self._leases.granted(on_majority_s, did)
+                    self._conclude(Claim.ONE_PRIMARY, disk.node, f"entry {index}", text)
+
+    def _on_majority(self, index: int, mark: int) -> bool:
+        return not self._lives.shortfall(self._lease_group, index, mark)
 
     def _conclude(self, claim: Claim, node: str, message: str, text: str | None) -> None:
         if text is None:
@@ -186,9 +226,21 @@ class Judge:
                 self._conclude(Claim.KNOWN_AFTER_CRASH, disk.node, RECORD, cut)
         if log.members[-1:] != members:
             self._lives.changed(group)
+        if update.base is not None and update.base.whole and group == self._lease_group:
+            self._leases.installed(disk.node)
+        now_s = true_loop().true_time()
         for entry in update.entries:
+            if self._durability.commit_index(group) < entry.index:
+                self._synced_s.setdefault((group, entry.index, entry.mark), []).append(now_s)
             if entry.says:
                 self._durability.logged(group, entry)
+                self._renewals(group, disk.node, entry)
+
+    def _renewals(self, group: str, node: str, entry: Logged) -> None:
+        for fact in entry.says:
+            if isinstance(fact, Renewed):
+                self._lease_group = group
+                self._leases.renewal(node, entry, fact)
 
 
 def _unsynced_snapshot(platter: Platter, base: Base, group: str) -> str:

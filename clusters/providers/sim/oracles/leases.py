@@ -1,0 +1,145 @@
+"""Leases in true time: the simulation sees when a renewal was sent, and every clock.
+
+A lease is counted as its holder may count it at best: from when the renewal was sent, by the
+holder's own clock, once the renewal is on the holder's own disk and on those of a majority. An
+answer outside even that is outside for certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from clusters.providers.sim.machine import Clocks
+from clusters.providers.sim.network import true_loop
+from harness.clock import NS_PER_S
+from harness.protocols.claims import Acted, ClaimsReader, Granted, Logged, Renewed
+
+ROUNDING_S = 0.002  # of a renewal's time, which stores may round to milliseconds
+
+
+@attrs.define
+class _Start:
+    """One start of a node, which may hold a lease by its ``clocks``, from both of their readings
+    at that moment.
+    """
+
+    node: str
+    clocks: Clocks
+    wall_ns: int
+    monotonic_s: float
+    running: Callable[[], bool]
+    until_s: float = float("-inf")  # of its lease, by its own clock, as far as it can know
+    committed_s: float = float("-inf")  # the same, of all renewals that are committed
+    # On its disk, and not yet found on a majority: index, mark, and until when by its clock.
+    renewed: list[tuple[int, int, float]] = attrs.field(factory=list)
+
+    def local_s(self) -> float:
+        """Its clock now."""
+        return self.clocks.monotonic_s()
+
+
+class Leases:
+    """All leases and grants of one run."""
+
+    def __init__(self, reader: ClaimsReader, on_majority: Callable[[int, int], bool]) -> None:
+        """``on_majority``: whether the entry of that index and mark, of the log that the renewals
+        are in, is on the disks of a majority.
+        """
+        self._reader, self._on_majority = reader, on_majority
+        self._starts: dict[str, _Start] = {}
+        self._present: dict[str, str] = {}  # node: holder
+        self._grants: dict[str, Granted] = {}  # by the group
+        self._acted: dict[str, tuple[int, str]] = {}  # group: the last epoch, and its node
+
+    def started(self, node: str, boot: str, clocks: Clocks, running: Callable[[], bool]) -> None:
+        """A program starts."""
+        holder = self._reader.holder(node, boot)
+        now_ns, now_s = clocks.wall_ns(), clocks.monotonic_s()
+        self._starts[holder] = _Start(node, clocks, now_ns, now_s, running)
+        self._present[node] = holder
+
+    def renewal(self, node: str, entry: Logged, fact: Renewed) -> None:
+        """A renewal is synced on the disk of ``node``, in ``entry``."""
+        start = self._starts.get(fact.holder)
+        if start is not None and start.node == node:
+            start.renewed.append((entry.index, entry.mark, self._until_s(start, fact)))
+
+    def renewed(self, fact: Renewed) -> None:
+        """A renewal is committed."""
+        start = self._starts.get(fact.holder)
+        if start is not None:
+            start.committed_s = max(start.committed_s, self._until_s(start, fact))
+
+    def installed(self, node: str) -> None:
+        """``node`` has a snapshot in place of entries that its disk never had."""
+        start = self._starts.get(self._present.get(node, ""))
+        if start is not None:
+            start.until_s = max(start.until_s, start.committed_s)
+
+    def _until_s(self, start: _Start, fact: Renewed) -> float:
+        # No later than now: a clock that is ahead stamps its renewals ahead.
+        sent_s = start.monotonic_s + (fact.sent_ns - start.wall_ns) / NS_PER_S
+        return min(sent_s, start.local_s()) + self._reader.lease_s
+
+    def _learn(self, start: _Start) -> None:
+        """Count the last of the renewals on its disk that a majority has."""
+        for place in range(len(start.renewed) - 1, -1, -1):
+            index, mark, until_s = start.renewed[place]
+            if self._on_majority(index, mark):
+                start.until_s = max(start.until_s, until_s)
+                del start.renewed[: place + 1]
+                return
+
+    def acted(self, node: str, fact: Acted) -> tuple[str, str]:
+        """What was wrong with the lease of ``node``, and with another's; each empty if nothing."""
+        holder = self._present.get(node, "")
+        start = self._starts.get(holder)
+        outside = self._outside(start, fact) if start is not None else ""
+        epoch, before = self._acted.get(fact.group, (0, ""))
+        if fact.epoch >= epoch:
+            self._acted[fact.group] = fact.epoch, node
+            return outside, ""
+        if not fact.epoch:
+            return outside, ""
+        text = f"it acts for {fact.group} in epoch {fact.epoch}, after {before} did in {epoch}"
+        return outside, text
+
+    def _outside(self, start: _Start, fact: Acted) -> str:
+        if start.local_s() - start.until_s > ROUNDING_S:
+            self._learn(start)
+        late_s = start.local_s() - start.until_s
+        if late_s <= ROUNDING_S:
+            return ""
+        if start.until_s == float("-inf"):
+            return f"it acts for {fact.group} without any lease"
+        return f"it acts for {fact.group}, {late_s:.3f} s after its lease ended by its own clock"
+
+    def granted(self, on_majority_s: float, fact: Granted) -> str | None:
+        """A grant has been committed, which was on a majority since ``on_majority_s``;
+        ``None`` where there is no predecessor to wait for."""
+        before = self._grants.get(fact.group)
+        self._grants[fact.group] = fact
+        if before is None or before.released or before.holder == fact.holder:
+            return None
+        held, taker = self._starts.get(before.holder), self._starts.get(fact.holder)
+        if (
+            held is None
+            or taker is None
+            or not held.running()
+            or not self._within_bounds(held, taker)
+        ):
+            return None
+        since_s = true_loop().true_time() - on_majority_s
+        left_s = held.committed_s - (held.local_s() - since_s * held.clocks.timeline.rate)
+        if left_s <= ROUNDING_S:
+            return ""
+        return (
+            f"epoch {fact.epoch} of {fact.group} is granted to {fact.holder}, and the lease of "
+            f"{before.holder} holds for another {left_s:.3f} s by its own clock"
+        )
+
+    def _within_bounds(self, one: _Start, other: _Start) -> bool:
+        ratio = one.clocks.timeline.rate / other.clocks.timeline.rate
+        return abs(ratio - 1) <= self._reader.drift

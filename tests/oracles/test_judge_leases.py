@@ -1,0 +1,94 @@
+"""The judge on leases: by the holder's own clock, from when a renewal was sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from oracles.toy_store import Bench, broken, details
+
+from harness.protocols.claims import Claim
+from harness.protocols.hardware import ClockTrouble
+
+
+def sent_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+async def led(bench: Bench) -> None:
+    for node in ("n1", "n2"):
+        bench.start(node)
+    await bench.agree("p 1 1 term", f"p 2 1 renew:n1:{sent_ms()}", "p 3 1 grant:q:n1:1")
+
+
+@pytest.mark.parametrize(("after_s", "held"), [(0.5, True), (0.99, True), (1.1, False)])
+def test_a_primary_acts_within_a_lease_from_the_sending_of_its_renewal(
+    after_s: float, held: bool
+) -> None:
+    async def act(bench: Bench) -> None:
+        await led(bench)
+        await asyncio.sleep(after_s)
+        bench.send("n1", "acts q 1")
+
+    assert broken(act) == ([] if held else [("lease-valid", "n1", "acts to n3")])
+
+
+def test_a_clock_that_loses_time_makes_its_holder_act_longer() -> None:
+    async def act(bench: Bench) -> None:
+        bench.clocks["n1"].spoil(ClockTrouble(rate=0.9))
+        await led(bench)
+        await asyncio.sleep(1.05)
+        bench.send("n1", "acts q 1")
+
+    assert broken(act) == []
+
+
+def test_a_renewal_that_only_its_holder_has_prolongs_nothing() -> None:
+    async def act(bench: Bench, *nodes: str) -> None:
+        await led(bench)
+        await asyncio.sleep(0.8)
+        for node in nodes:
+            await bench.write(node, f"p 4 1 renew:n1:{sent_ms()}")
+        await asyncio.sleep(0.5)
+        bench.send("n1", "acts q 1")
+
+    async def alone(bench: Bench) -> None:
+        await act(bench, "n1")
+
+    async def with_another(bench: Bench) -> None:
+        await act(bench, "n1", "n2")
+
+    assert broken(alone) == [("lease-valid", "n1", "acts to n3")]
+    assert broken(with_another) == []
+
+
+def test_a_grant_waits_for_the_lease_before_it() -> None:
+    async def act(bench: Bench, after_s: float, *, dies: bool = False) -> None:
+        await led(bench)
+        bench.running["n1"] = not dies
+        await asyncio.sleep(after_s)
+        await bench.agree("p 4 1 grant:q:n2:2")
+
+    async def soon(bench: Bench) -> None:
+        await act(bench, 0.7)
+
+    async def late(bench: Bench) -> None:
+        await act(bench, 1.1)
+
+    async def the_holder_is_dead(bench: Bench) -> None:
+        await act(bench, 0.7, dies=True)
+
+    (found,) = details(soon)
+    assert found.claim is Claim.ONE_PRIMARY
+    assert found.detail.startswith("epoch 2 of q is granted to n2, and the lease of n1 holds for ")
+    assert broken(late) == []
+    assert broken(the_holder_is_dead) == []
+
+
+def test_nobody_acts_in_an_epoch_that_another_has_left_behind() -> None:
+    async def act(bench: Bench) -> None:
+        await led(bench)
+        bench.send("n2", "acts q 2")
+        bench.send("n1", "acts q 1")
+
+    assert ("one-primary", "n1", "acts to n3") in broken(act)
