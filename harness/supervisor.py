@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+LIMIT_MAX_BYTES = 1 << 62  # more does not fit what the kernel is told
 # The deadline for killed processes to disappear: the kernel takes its time to free gigabytes.
 KILL_LIMIT_S = 10.0
 KILL_PAUSE_S = 0.01
@@ -118,7 +119,8 @@ def limit_memory(limit_bytes: int) -> None:
     lower limit that was set from outside stays.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = limit_bytes if hard == resource.RLIM_INFINITY else min(hard, limit_bytes)
+    limit = min(limit_bytes, LIMIT_MAX_BYTES)
+    limit = limit if hard == resource.RLIM_INFINITY else min(hard, limit)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 

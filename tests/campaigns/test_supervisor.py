@@ -160,7 +160,12 @@ print(memory_limit_bytes())
 
 @pytest.mark.parametrize(
     ("from_outside", "asked", "expected"),
-    [(0, 3 << 30, 3 << 30), (2 << 30, 3 << 30, 2 << 30), (4 << 30, 3 << 30, 3 << 30)],
+    [
+        (0, 3 << 30, 3 << 30),
+        (2 << 30, 3 << 30, 2 << 30),
+        (4 << 30, 3 << 30, 3 << 30),
+        (0, 1 << 80, 1 << 62),  # --memory-mib 1000000000000000000
+    ],
 )
 def test_a_limit_of_memory_never_exceeds_one_that_was_set_from_outside(
     from_outside: int, asked: int, expected: int
