@@ -10,16 +10,20 @@ from functools import partial
 
 import click
 
+from cli.reaper import BY_HAND
 from cli.session import Session, runs_option, say
 from harness.errors import FiredrillError, MalformedHistory, NotRemoved, UsageError
 from harness.history.files import lock_directory
 from harness.history.manifest import read_manifest
 from harness.outcome import Outcome
+from harness.plan import planfile
 from harness.run.directory import RunDirectory, directory_mark, require_plain
 from harness.text import inert
 from results.store.store import RunStore
 
 PLURAL = {"container": "s", "network": "s", "process": "es"}
+# Of other providers only they know what they made; without a plan all is tried.
+CLEANED = ("docker", "process", "sim", "auto", None)
 NAMED_MAX = 3  # runs that the sentence on what others left names
 
 
@@ -50,9 +54,14 @@ def cleanup(
     for directory in named:
         if driven(directory) and not force:
             raise UsageError(f"run {directory.root.name} is still driven: stop it first (Ctrl-C)")
-    known = [(known_as(run), directory_mark(run.root)) for run in named]
+    # By force a directory may also speak for a run that says that it is another's.
+    known = [(known_as(run), "" if force else directory_mark(run.root)) for run in named]
     directories, refused = _plain(named or store.runs())
     directories = [run for run in directories if named or not driven(run)]
+    for run, provider in [(run, provider_of(run)) for run in named]:
+        if provider not in CLEANED:
+            say(f"{run.root.name}: only provider {provider!r} knows what it made; {BY_HAND}")
+            refused += 1
     work = [partial(_processes, run, bool(named) or everything) for run in directories]
     work += [partial(_containers, *run, kept_too=True, force=force) for run in known] or [
         partial(_containers, kept_too=everything)
@@ -60,10 +69,40 @@ def cleanup(
     removed, failures = _each(work)
     if not failures:
         for run in directories if named or everything else ():
-            run.kept.unlink(missing_ok=True)
+            _unmark(run)
     if not removed and not failures:
         click.echo("nothing to remove")
     return Outcome.HARNESS_ERROR.exit_code if failures or refused else 0
+
+
+def provider_of(run: RunDirectory) -> str | None:
+    """Return the provider that the run's plan names; ``None`` where no plan can be read."""
+    try:
+        cluster = planfile.parse(planfile.read_text(run.plan), run.plan.name).get("cluster")
+    except UsageError:
+        return None
+    found = cluster.get("provider") if isinstance(cluster, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _unmark(run: RunDirectory) -> None:
+    """Remove the mark of a cluster that was kept up, unless that may still be up: a daemon that did
+    not answer was not asked for its containers.
+    """
+    if provider_of(run) == "docker" and not _daemon_answers():
+        return
+    with contextlib.suppress(OSError):  # on a medium that can only be read nothing is held by it
+        run.kept.unlink(missing_ok=True)
+
+
+def _daemon_answers() -> bool:
+    from clusters.providers.docker.daemon import NoDaemon, connect
+
+    try:
+        connect()
+    except NoDaemon:
+        return False
+    return True
 
 
 def _plain(runs: Iterable[RunDirectory]) -> tuple[list[RunDirectory], int]:
@@ -198,6 +237,8 @@ def _processes(run: RunDirectory, kept_too: bool) -> list[str]:
     from clusters.providers.process.cleanup import cleanup as remove
     from clusters.providers.process.cleanup import kept
 
+    if provider_of(run) not in CLEANED:  # a plug-in may keep there what it likes
+        return []
     if not kept_too and kept(run.undo):
         _tell_kept(run.root.name)
         return []

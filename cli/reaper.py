@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.errors import NotRemoved
+from harness.run.directory import directory_mark
 
 RELEASE = b"released\n"
 RETRY_S = 1.0
 REAP_LIMIT_S = 900.0  # a daemon that is away for longer was taken away for good
 LOG_FILE = "reaper.log"
+BY_HAND = "remove it by hand"  # of a plug-in's provider
 
 
 class Patience(NamedTuple):
@@ -44,13 +46,15 @@ def main(argv: list[str]) -> int:
     run_id, root, provider, pid = argv[0], Path(argv[1]), argv[2], int(argv[3])
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end its reaper
+    remove = remover(run_id, root, provider)
     if released(sys.stdin.fileno(), pid):
         return 0
     tell = teller(root)
+    if remove is None:
+        tell(f"the controller is gone: only provider {provider!r} knows what it made; {BY_HAND}")
+        return 1
     tell("the controller is gone: removing what it left")
-    failure = reap(
-        lambda: remove_all(run_id, root / "undo", provider), tell, patience_with(provider)
-    )
+    failure = reap(remove, tell, patience_with(provider))
     tell(failure or "nothing is left")
     return int(bool(failure))
 
@@ -108,7 +112,7 @@ def reap(remove: Callable[[], list[str]], tell: Callable[[str], None], patience:
             clean, failure = (0, "") if removed else (clean + 1, "")
             _tell_removed(removed, tell)
         if time.monotonic() > ends_s:
-            return f"given up after {REAP_LIMIT_S:g} s: {failure}" if failure else ""
+            return f"given up after {REAP_LIMIT_S:g} s: {failure or 'more kept appearing'}"
         if clean < patience.looks:
             time.sleep(RETRY_S if failure else patience.pause_s)
     return ""
@@ -119,26 +123,37 @@ def _tell_removed(lines: list[str], tell: Callable[[str], None]) -> None:
         tell(f"removed {line}")
 
 
-def remove_all(run_id: str, undo: Path, provider: str) -> list[str]:
-    """Attempt once to remove everything that a run of ``provider`` may leave;
-    return the removals.
+def remover(run_id: str, root: Path, provider: str) -> Callable[[], list[str]] | None:
+    """Return a function that attempts once to remove everything that the run in ``root`` may leave,
+    and returns the removals; ``None`` for the provider of a plug-in, whose traces are its own.
     """
     if provider == "docker":
-        from clusters.providers.docker.cleanup import cleanup as containers
+        directory = ""
+        with contextlib.suppress(OSError):  # it is gone, and with it who could lay claim to it
+            directory = directory_mark(root)
+        return lambda: _remove_containers(run_id, directory)
+    return (lambda: _end_processes(root / "undo")) if provider == "process" else None
 
-        # Its controller has released the run, or is dead: only this process may act for it.
-        return containers(run_id, force=True)
-    from clusters.providers.process.cleanup import cleanup as processes
 
-    return processes(undo)
+def _remove_containers(run_id: str, directory: str) -> list[str]:
+    from clusters.providers.docker.cleanup import cleanup
+
+    # Its controller has released the run, or is dead: only this process may act for it.
+    return cleanup(run_id, directory=directory, force=True)
+
+
+def _end_processes(undo: Path) -> list[str]:
+    from clusters.providers.process.cleanup import cleanup
+
+    return cleanup(undo)
 
 
 def prepare(provider: str) -> None:
-    """Import the modules of ``remove_all`` ahead of it: on a loaded machine that takes a second."""
+    """Import the modules of ``remover`` ahead of it: on a loaded machine that takes a second."""
     with contextlib.suppress(Exception):  # said by the attempt itself, which is repeated
         if provider == "docker":
             import clusters.providers.docker.cleanup
-        else:
+        elif provider == "process":
             import clusters.providers.process.cleanup  # noqa: F401
 
 

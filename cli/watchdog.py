@@ -17,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-from cli.reaper import patience_with, prepare, reap, released, remove_all, teller
+from cli.reaper import patience_with, prepare, reap, released, remover, teller
 
 
 def main(argv: list[str]) -> int:
@@ -28,15 +28,18 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # what ends the controller must not end this as well
     reaper = handle(int(argv[4]))
+    attempt = remover(run_id, root, provider)
     if released(sys.stdin.fileno(), int(argv[3])):
         return 0
+    if attempt is None:  # the reaper says so
+        return 1
     prepare(provider)  # while the reaper works
     wait_for(reaper)
-    undo, tell = root / "undo", teller(root)
+    tell = teller(root)
     found: list[str] = []
 
     def remove() -> list[str]:
-        removed = remove_all(run_id, undo, provider)
+        removed = attempt()
         if removed and not found:
             tell("controller and reaper are gone: the lease of what they broke is over")
         found.extend(removed)

@@ -41,6 +41,8 @@ RESULT_MAX_BYTES = 1 << 20  # of what a worker sends; the parent holds some thou
 LAST_WORDS_BYTES, LAST_WORDS_CHARS = 1 << 16, 300  # of its standard error: kept, and told
 _FATAL = "Fatal Python error"  # faulthandler's first words
 GRACE_S = 5.0  # from the signal that asks a worker to end to the one that ends it
+LONGEST_WAIT_S = 60.0  # of one select, which takes no more than 2**31 ms; a limit may be longer
+LONGEST_ALARM_S = 1 << 31  # exclusive: the kernel's counter
 _CHUNK_BYTES = 1 << 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -266,7 +268,8 @@ class _Workers:
             late = [worker for worker in self._workers if now_s >= worker.ends_s]
             first_s = min(worker.ends_s for worker in self._workers)
             done = []
-            for key, _ in self._pipes.select(max(0.0, first_s - now_s) if wait else 0):
+            wait_s = min(max(0.0, first_s - now_s), LONGEST_WAIT_S)
+            for key, _ in self._pipes.select(wait_s if wait else 0):
                 worker, read = key.data
                 if read():
                     continue
@@ -319,7 +322,8 @@ def _run_worker(pool: Pool, cell: Cell, parent: int, reply: int, stderr: int) ->
         faulthandler.enable(2)
         if not die_with_parent(parent):  # a parent that is killed takes its workers with it
             os._exit(1)
-        signal.alarm(math.ceil(cell.limit_s + GRACE_S))  # where the parent's death goes unnoticed
+        # Where the parent's death goes unnoticed.
+        signal.alarm(min(math.ceil(cell.limit_s + GRACE_S), LONGEST_ALARM_S - 1))
         if pool.memory_bytes is not None:
             limit_memory(pool.memory_bytes)
         _send(reply, _Message(result=_run_cell(pool, cell, reply)))

@@ -85,6 +85,35 @@ def test_a_directory_that_is_no_run_is_refused(
     assert "this is no run" in capsys.readouterr().err
 
 
+def test_what_a_plug_ins_provider_made_is_left_to_it(
+    tmp_path: Path, asked: list[str | None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = begun(tmp_path / "runs" / RUN_ID)
+    run.plan.write_text('[cluster]\nprovider = "of-a-plug-in"\n')
+    run.undo.mkdir()
+    (run.undo / "processes.json").write_text("the plug-in's own")
+
+    assert execute(["cleanup", "--all"]) == 0
+    assert execute(["cleanup", RUN_ID]) == 255
+    said = capsys.readouterr().err
+    assert f"{RUN_ID}: only provider 'of-a-plug-in' knows what it made" in said
+    assert "no list of processes" not in said
+
+
+@pytest.mark.parametrize(("provider", "kept"), [("docker", True), ("process", False)])
+def test_a_cluster_that_nobody_looked_at_stays_marked_as_kept(
+    provider: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-daemon")
+    run = begun(tmp_path / "runs" / RUN_ID)
+    run.plan.write_text(f'[cluster]\nprovider = "{provider}"\n')
+    run.undo.mkdir()
+    run.kept.touch()
+
+    assert execute(["cleanup", str(run.root)]) == 0
+    assert run.kept.exists() is kept
+
+
 def test_force_needs_a_name(asked: list[str | None], capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(["cleanup", "--force"]) == 254
     assert asked == []

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from cli import reaper
+from clusters.providers.docker import cleanup
 from harness.errors import HarnessError, NotRemoved
+from harness.run.directory import directory_mark
 
 AT_ONCE = reaper.Patience(looks=2, pause_s=0.0)
 
@@ -68,6 +71,58 @@ def test_it_gives_up_at_its_limit_and_says_why(monkeypatch: pytest.MonkeyPatch) 
     failure = reaper.reap(away, lambda _: None, AT_ONCE)
 
     assert failure == "given up after 0 s: HarnessError: nobody answers"
+
+
+def test_what_appears_without_end_is_given_up_and_not_called_clean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reaper, "REAP_LIMIT_S", 0.0)
+
+    failure = reaper.reap(answers(["container a"]), lambda _: None, AT_ONCE)
+
+    assert failure == "given up after 0 s: more kept appearing"
+
+
+def test_of_a_plug_ins_provider_it_removes_nothing_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "undo").mkdir()
+    (tmp_path / "undo" / "processes.json").write_text("the plug-in's own")
+    words = [sys.executable, "-m", "cli.reaper", "r", str(tmp_path), "of-a-plug-in", "1"]
+
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, timeout=30)
+
+    assert done.returncode == 1
+    log = (tmp_path / "reaper.log").read_text()
+    assert "only provider 'of-a-plug-in' knows what it made; remove it by hand" in log
+    assert "nothing is left" not in log
+
+
+def test_it_acts_for_the_directory_of_its_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "own" / "r", tmp_path / "other" / "r"
+    for root in (own, other):
+        root.mkdir(parents=True)
+    left = [_container(name, directory_mark(root)) for name, root in (("a", own), ("b", other))]
+    left.append(_container("c", ""))  # of a version without the label
+    monkeypatch.setattr(cleanup, "connect", lambda: None)
+    monkeypatch.setattr(cleanup, "leftovers", lambda _: list(left))
+    monkeypatch.setattr(cleanup, "remove_container", lambda _, name: _take(left, name))
+    remove = reaper.remover("r", own, "docker")
+    own.rename(tmp_path / "own" / "moved")
+
+    assert remove is not None
+    assert remove() == ["container a of run r", "container c of run r"]
+    assert [item.name for item in left] == ["b"]
+
+
+def _container(name: str, directory: str) -> cleanup.Leftover:
+    return cleanup.Leftover(
+        kind="container", name=name, run_id="r", owner=None, directory=directory
+    )
+
+
+def _take(left: list[cleanup.Leftover], name: str) -> None:
+    left[:] = [item for item in left if item.name != name]
 
 
 def test_a_controller_that_says_so_lets_it_go() -> None:

@@ -265,3 +265,14 @@ def test_a_reply_travels_whole() -> None:
     reply = analysis.Reply(findings=(":x\n",), text="a\nb")
 
     assert msgspec.json.decode(msgspec.json.encode(reply), type=analysis.Reply) == reply
+
+
+def test_a_limit_may_be_longer_than_the_kernel_waits_at_once() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"a\nb\n")
+    os.close(writer)
+
+    lines = analysis._lines(reader, time.monotonic() + 1e9)
+
+    assert list(lines) == [b"a", b"b"]
+    os.close(reader)

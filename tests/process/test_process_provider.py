@@ -14,7 +14,7 @@ from process_programs import PORTS, Echo, Line, bring_up, ended, recorded, servi
 
 from clusters.providers.process import ports as port_choice
 from clusters.providers.process import procfs
-from clusters.providers.process.cleanup import cleanup
+from clusters.providers.process.cleanup import cleanup, end_marked
 from clusters.providers.process.provider import build
 from harness.errors import HarnessError, MalformedHistory, MissingCapability, PlanError, UsageError
 from harness.protocols.cluster import Capability, LinkShape, Program, PythonTree
@@ -311,6 +311,17 @@ def test_a_broken_list_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(MalformedHistory, match=r"processes\.json"):
         cleanup(tmp_path)
+
+
+def test_processes_that_start_anew_without_end_are_named_and_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork = procfs.Identity(pid=4711, start_ticks=1)
+    monkeypatch.setattr(procfs, "marked", lambda _ours: [fork])
+    monkeypatch.setattr(procfs, "kill_and_wait", lambda *_: True)
+
+    with pytest.raises(HarnessError, match=r"as fast as they are ended \(now 4711\)"):
+        end_marked("1:2:/run")
 
 
 def test_cleanup_spares_a_process_that_was_given_the_same_id(tmp_path: Path) -> None:

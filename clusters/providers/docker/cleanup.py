@@ -71,9 +71,10 @@ def cleanup(
     dead, with ``kept`` also of those left up on purpose; return what was removed, a text each.
     Blocking.
 
-    Never touches an object without our labels. Unless ``run_id`` comes with ``force``, none whose
-    controller lives or can't be seen from here, and none of another directory than the one with
-    the mark ``directory``: run directories are copied, and manifests written by anybody.
+    Never touches an object without our labels, and none of another directory than the one with the
+    mark ``directory``, where that is given: run directories are copied, manifests written by
+    anybody, and two users of a daemon may have runs of one name. Unless ``run_id`` comes with
+    ``force``, none whose controller lives or can't be seen from here.
     Idempotent. Each object has the deadline of the daemon's calls, and one that can't be removed
     keeps no other from going. Raises ``StillOwned`` and ``OtherDirectory`` before anything is
     removed, ``NotRemoved`` after the rest is gone, ``NoDaemon`` and ``DaemonError``.
@@ -93,6 +94,7 @@ def cleanup(
             if item.run_id not in spared
             and str(item) not in failed  # it has had its deadline
             and _is_ours(item, run_id, here)
+            and not _of_another(item, directory)
         ]
         if not chosen:
             break
@@ -138,10 +140,17 @@ def _kept(found: Iterable[Leftover]) -> frozenset[str]:
 
 def _refuse_others(found: Iterable[Leftover], directory: str, here: labels.Owner) -> None:
     for item in found:
-        if directory and item.directory and not same_directory(directory, item.directory):
+        if _of_another(item, directory):
             raise OtherDirectory(item, directory)
         if not (item.owner and item.owner.is_dead(here)):
             raise StillOwned(item)
+
+
+def _of_another(item: Leftover, directory: str) -> bool:
+    """Whether ``item`` says that it is of another directory than the one with that mark."""
+    if not (directory and item.directory):
+        return False
+    return not same_directory(directory, item.directory)
 
 
 def _is_ours(item: Leftover, run_id: str | None, here: labels.Owner) -> bool:

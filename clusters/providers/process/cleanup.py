@@ -68,19 +68,22 @@ def left(state_dir: Path) -> int:
 
 def end_marked(ours: str) -> list[Identity]:
     """Kill every process with the mark ``ours`` until none is left: a process may start another
-    just before it is killed. Blocking. Raises ``HarnessError``.
+    just before it is killed. Blocking. Raises ``HarnessError``, also where they multiply faster.
     """
     done = list[Identity]()
     for _ in range(_ROUNDS_MAX):
         found = procfs.marked(ours)
         if not found:
-            break
+            return done
         for identity in found:
             try:
                 if procfs.kill_and_wait(identity, ours, _KILL_LIMIT_S):
                     done.append(identity)
             except (TimeoutError, PermissionError) as error:
                 raise HarnessError(str(error)) from error
+    if left := procfs.marked(ours):
+        pids = ", ".join(str(identity.pid) for identity in left)
+        raise HarnessError(f"processes start anew as fast as they are ended (now {pids})")
     return done
 
 
