@@ -9,7 +9,6 @@ the kernel or checker that it died of, so that the findings of the others are re
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cli.duration import words
+from cli.judging_limits import MEMORY_VARIABLE, TIME_VARIABLE, Limits, LimitsAsked, limits_of
 from harness.errors import AnalysisLost, FiredrillError, HarnessBug, HarnessError, UsageError
 from harness.protocols.verdict import Verdict
 from harness.run.directory import BankRules
@@ -31,18 +31,6 @@ from harness.supervisor import EXIT_OF_SIGNAL, Supervised
 if TYPE_CHECKING:
     from harness.run.directory import RunDirectory
 
-# The share of the machine's memory: more would make it swap, which ends nothing and stops
-# everything.
-MEMORY_SHARE = 0.75
-MEMORY_BASE_BYTES = 4 << 30
-# A history of ten million transactions takes 4.35 GB, some 10 bytes for each of its own.
-MEMORY_PER_BYTE = 64
-
-TIME_BASE_S = 900.0
-# Ten million transactions take some four minutes on two cores, under load four times that.
-TIME_PER_MIB_S = 5.0
-MEMORY_VARIABLE = "FIREDRILL_MEMORY_MIB"
-TIME_VARIABLE = "FIREDRILL_JUDGING_S"
 # The limit of attempts: an analysis that dies of three kernels in turn is not worth a fifth one.
 ATTEMPTS_MAX = 4
 POLL_MAX_S = 86_400.0  # the kernel counts milliseconds in 31 bits: no more than 24 days at once
@@ -53,24 +41,6 @@ FAMILIES: dict[str, type[FiredrillError]] = {
     cls.__name__: cls
     for cls in (UsageError, AnalysisLost, HarnessError, HarnessBug, FiredrillError)
 }
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one analysis: address space that it can write to (each of its processes), and
-    time.
-    """
-
-    memory_bytes: int
-    time_s: float
-
-
-class LimitsAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits that the user asked for; ``None`` for those of ``limits_of``. No plan sets them:
-    it may be a stranger's.
-    """
-
-    memory_mib: int | None = None
-    time_s: float | None = None
 
 
 class Foreign(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,25 +105,6 @@ class Found(msgspec.Struct, kw_only=True):
     at: str = ""
     death: str = ""
     error: Reply | None = None
-
-
-def limits_of(root: Path, asked: LimitsAsked | None = None) -> Limits:
-    """Return the limits of a run directory or a history file: what was asked for, else the values
-    of the environment, else the need of an honest one of its size within the machine's means.
-
-    Raises ``UsageError``.
-    """
-    asked = asked or LimitsAsked()
-    size = sum(entry.st_size for entry in _files(root))
-    wanted = MEMORY_BASE_BYTES + MEMORY_PER_BYTE * size
-    memory = min(wanted, int(MEMORY_SHARE * machine_memory_bytes()))
-    seconds = TIME_BASE_S + TIME_PER_MIB_S * size / (1 << 20)
-    return Limits(
-        memory_bytes=int(
-            (asked.memory_mib or _asked(MEMORY_VARIABLE, memory / (1 << 20))) * (1 << 20)
-        ),
-        time_s=asked.time_s or _asked(TIME_VARIABLE, seconds),
-    )
 
 
 def analyzed(
@@ -308,41 +259,3 @@ def _out_of_memory(limit_bytes: int) -> str:
         f"it needs more memory than the {limit_bytes >> 20} MiB that it may use "
         f"(--memory-mib or {MEMORY_VARIABLE} sets the limit)"
     )
-
-
-def _files(root: Path) -> Iterator[os.stat_result]:
-    """Yield the regular files of a run directory, as they are: no link is followed. A file that was
-    named itself is yielded alone.
-    """
-    if root.is_file():
-        yield root.stat()
-        return
-    pending = [root]
-    while pending:
-        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(Path(entry.path))
-                elif entry.is_file(follow_symlinks=False):
-                    yield entry.stat(follow_symlinks=False)
-
-
-def machine_memory_bytes() -> int:
-    """Return the memory of the machine, or the rest of its control group's limit."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with contextlib.suppress(OSError, ValueError):
-        memory = min(memory, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return memory
-
-
-def _asked(variable: str, default: float) -> float:
-    text = os.environ.get(variable)
-    if text is None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UsageError(f"{variable}: expected a number > 0 (got {text!r})")
-    return value

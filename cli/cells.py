@@ -56,7 +56,7 @@ def simulation_pool(runs_dir: Path, *, keep: bool = False, jobs: int | None = No
     """Return the pool that simulates cells into ``runs_dir`` with ``simulate``, ``jobs`` at once;
     on all cores by default.
     """
-    from cli.analysis import MEMORY_BASE_BYTES, MEMORY_SHARE, machine_memory_bytes
+    from cli.judging_limits import worker_memory_bytes
 
     # Before the first fork: no cell pays for them, and none is of code that changed meanwhile.
     for module in _PRELOADED:
@@ -67,8 +67,7 @@ def simulation_pool(runs_dir: Path, *, keep: bool = False, jobs: int | None = No
                 plugins.load(group, name)
     pool = Pool(work=partial(simulate, runs_dir=runs_dir, keep=keep))
     workers = jobs or pool.workers
-    share = int(MEMORY_SHARE * machine_memory_bytes() / workers)
-    return attrs.evolve(pool, workers=workers, memory_bytes=max(MEMORY_BASE_BYTES, share))
+    return attrs.evolve(pool, workers=workers, memory_bytes=worker_memory_bytes(workers))
 
 
 def simulate(cell: Cell, run_started: RunStarted, *, runs_dir: Path, keep: bool) -> CellResult:

@@ -8,8 +8,8 @@ import attrs
 import click
 
 from cli import judging
-from cli.analysis import LimitsAsked
 from cli.importing import is_history, opened
+from cli.judging_limits import LimitsAsked
 from cli.session import Session, executor_option, limits_options, runs_option
 from harness.errors import UsageError
 from harness.importers.jepsen.limits import MAX_MONEY

@@ -10,7 +10,8 @@ from types import MappingProxyType
 import attrs
 import click
 
-from cli.analysis import Asked, Foreign, LimitsAsked, analyzed
+from cli.analysis import Asked, Foreign, analyzed
+from cli.judging_limits import LimitsAsked
 from cli.session import say
 from harness.errors import FiredrillError, HarnessError, NotStored, PlanError, UsageError
 from harness.history.files import disk_failure, write_atomically

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cli import judging
-from cli.analysis import LimitsAsked
+from cli.judging_limits import LimitsAsked
 from cli.session import Session, limits_options, runs_option
 from harness.text import inert
 from results.store.store import RunStore

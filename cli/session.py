@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 import attrs
 import click
 
-from cli.analysis import LimitsAsked
 from cli.duration import seconds
+from cli.judging_limits import LimitsAsked
 from harness.errors import HarnessError
 from harness.history.files import write_atomically
 from harness.outcome import Outcome, worst

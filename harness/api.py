@@ -53,16 +53,14 @@ from harness.protocols.checker import (
     Setting,
     Tables,
 )
+from harness.protocols.classification import Certainty, ErrorMeaning, error_table
 from harness.protocols.client import (
     READ_WRITE,
-    Certainty,
     Client,
     Committed,
-    ErrorMeaning,
     ReadsTogether,
     StoreError,
     Tx,
-    error_table,
     read_all,
 )
 from harness.protocols.cluster import (

@@ -9,7 +9,8 @@ as indefinite.
 
 from __future__ import annotations
 
-from harness.protocols.client import ErrorMeaning, StoreError, error_table
+from harness.protocols.classification import ErrorMeaning, error_table
+from harness.protocols.client import StoreError
 
 CONNECTION_LOST = "DRIVER-CONNECTION-LOST"
 DRIVER_GONE = "DRIVER-GONE"

@@ -43,7 +43,8 @@ from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
 from harness.plan.plan import options as convert
-from harness.protocols.client import READ_WRITE, ErrorMeaning, StoreError
+from harness.protocols.classification import ErrorMeaning
+from harness.protocols.client import READ_WRITE, StoreError
 from harness.protocols.cluster import (
     Address,
     Capability,

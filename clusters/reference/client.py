@@ -15,9 +15,8 @@ from typing import NoReturn, TypeVar
 import attrs
 import msgspec
 
-from clusters.reference.error_table import BAD_ANSWER, CONNECT_FAILED, CONNECTION_LOST
 from clusters.reference.node.runtime import Connection, ConnectionLost, Network
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
@@ -42,7 +41,21 @@ from clusters.reference.node.wire.messages import (
 )
 from clusters.reference.node.wire.messages import Committed as CommittedReply
 from harness.errors import HarnessBug
+from harness.protocols.classification import ErrorMeaning, error_table
 from harness.protocols.client import READ_WRITE, Committed, StoreError
+
+CONNECT_FAILED = "CONNECT-FAILED"
+CONNECTION_LOST = "CONNECTION-LOST"
+BAD_ANSWER = "BAD-ANSWER"
+_OWN_REASONS = {
+    CONNECT_FAILED: "the node could not be dialed",
+    CONNECTION_LOST: "the connection ended before the answer",
+    BAD_ANSWER: "the node's answer could not be read",
+}
+# The client sends nothing before it is connected.
+ERRORS: dict[str, ErrorMeaning] = error_table(
+    codes.REASONS | _OWN_REASONS, codes.DEFINITE | {CONNECT_FAILED}
+)
 
 Stored = int | tuple[int, ...]
 T = TypeVar("T", bound=ReplyBody)

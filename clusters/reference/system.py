@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Meta
 
 import clusters.reference.node as node_package
-from clusters.reference.client import ONE_SHOT, ReferenceClient, connect, encode_key
-from clusters.reference.error_table import ERRORS
+from clusters.reference.client import ERRORS, ONE_SHOT, ReferenceClient, connect, encode_key
 from clusters.reference.event_feed import Answer, EventFeed
 from clusters.reference.node import bugs
 from clusters.reference.node.admin import ask
@@ -40,7 +39,7 @@ from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.rpc.sessions import SNAPSHOT
 from clusters.reference.node.runtime import ConnectionLost, Network
 from clusters.reference.node.tx.primary import STALENESS_S
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import BadMessage
 from clusters.reference.node.wire.reports import (
     AdminBody,
@@ -57,7 +56,8 @@ from harness.clock import RunClock
 from harness.errors import HarnessError, PlanError
 from harness.history.records import StoreEvent
 from harness.plan.plan import options as convert
-from harness.protocols.client import READ_WRITE, ErrorMeaning
+from harness.protocols.classification import ErrorMeaning
+from harness.protocols.client import READ_WRITE
 from harness.protocols.cluster import (
     Address,
     Cluster,

@@ -19,13 +19,8 @@ from harness.driving.flight import CLIENT_BUG, Ending, Flight, Ops, attempt, fai
 from harness.driving.slots import Slot
 from harness.errors import FiredrillError, HarnessError
 from harness.history.records import Invoke, MicroOp, OpType, Phase, StoreEvent, Value
-from harness.protocols.client import (
-    DEADLINE,
-    READ_WRITE,
-    Client,
-    Tx,
-    unanswered,
-)
+from harness.protocols.classification import DEADLINE, unanswered
+from harness.protocols.client import READ_WRITE, Client, Tx
 from harness.protocols.cluster import Capability, Cluster, Provider, Readmits, Roles, System
 from harness.protocols.faults import Fault, Proof, Scene, Victims
 

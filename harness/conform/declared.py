@@ -11,7 +11,8 @@ import msgspec
 from harness.conform.bench import CANCEL_LIMIT_S, LOOK_LIMIT_S, POLL_S, Bench, CheckFailure
 from harness.errors import PlanError
 from harness.history.records import EventKind, StoreEvent
-from harness.protocols.client import READ_WRITE, Certainty
+from harness.protocols.classification import Certainty
+from harness.protocols.client import READ_WRITE
 from harness.protocols.cluster import Address, Capability, Cluster
 from harness.protocols.promise import Declaration
 

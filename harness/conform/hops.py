@@ -12,7 +12,8 @@ from harness.conform.bench import OP_LIMIT_S, POLL_S, AttemptResult, Bench, NotT
 from harness.conform.ledger import Ledger
 from harness.conform.relay import LOOPBACK, Relay, relayed_links
 from harness.history.records import OpType
-from harness.protocols.client import DEADLINE, READ_WRITE, Client, StoreError, Tx, unanswered
+from harness.protocols.classification import DEADLINE, unanswered
+from harness.protocols.client import READ_WRITE, Client, StoreError, Tx
 from harness.tasks import together
 
 IN_FLIGHT = 4  # commits whose answers are lost at once

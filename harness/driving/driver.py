@@ -23,7 +23,8 @@ from harness.driving.slots import CLOSE_LIMIT_S, Slot, Slots
 from harness.errors import HarnessBug, UsageError
 from harness.generators import Context, Generator, Operation, Wait
 from harness.history.records import Complete, Invoke, Note, OpType, Record
-from harness.protocols.client import DEADLINE, StoreError, unanswered
+from harness.protocols.classification import DEADLINE, unanswered
+from harness.protocols.client import StoreError
 from harness.protocols.cluster import Cluster, System
 from harness.protocols.workload import WHOLE, Share, Workload
 

@@ -17,7 +17,8 @@ import msgspec
 from harness.driving.slots import Slot
 from harness.history.records import Invoke, MicroOp, OpType, Phase
 from harness.plugins import where
-from harness.protocols.client import Client, ErrorMeaning, StoreError, Tx, classify
+from harness.protocols.classification import ErrorMeaning, classify
+from harness.protocols.client import Client, StoreError, Tx
 from harness.protocols.cluster import Cluster, System
 
 MAX_TEXT = 200  # characters of a client's message in a note

@@ -24,7 +24,8 @@ import msgspec
 
 from harness.clock import RunClock
 from harness.history.records import StoreEvent
-from harness.protocols.client import Client, ErrorMeaning
+from harness.protocols.classification import ErrorMeaning
+from harness.protocols.client import Client
 from harness.protocols.promise import Declaration
 
 Link = tuple[str, str]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cli import analysis
+from cli import analysis, judging_limits
 from harness.history import files
 from harness.history.chunks import ChunkWriter
 from harness.history.manifest import read_manifest, write_manifest
@@ -227,10 +227,10 @@ def test_a_checker_that_does_well_changes_nothing(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_misuse(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(analysis.MEMORY_VARIABLE, value)
+    monkeypatch.setenv(judging_limits.MEMORY_VARIABLE, value)
 
     with pytest.raises(analysis.UsageError, match=f"FIREDRILL_MEMORY_MIB: .*{value}"):
-        analysis.limits_of(tmp_path)
+        judging_limits.limits_of(tmp_path)
 
 
 def test_a_limit_of_years_is_a_limit() -> None:
@@ -246,17 +246,17 @@ def test_a_limit_of_years_is_a_limit() -> None:
 def test_limits_grow_with_the_run_up_to_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(analysis, "machine_memory_bytes", lambda: 8 << 30)
-    small = analysis.limits_of(tmp_path)
+    monkeypatch.setattr(judging_limits, "machine_memory_bytes", lambda: 8 << 30)
+    small = judging_limits.limits_of(tmp_path)
     with (tmp_path / "history").open("wb") as file:
         file.truncate(1 << 20)
-    larger = analysis.limits_of(tmp_path)
+    larger = judging_limits.limits_of(tmp_path)
     with (tmp_path / "history").open("wb") as file:
         file.truncate(1 << 30)
-    largest = analysis.limits_of(tmp_path)
+    largest = judging_limits.limits_of(tmp_path)
 
-    assert small.memory_bytes == analysis.MEMORY_BASE_BYTES
-    assert larger.memory_bytes == small.memory_bytes + (analysis.MEMORY_PER_BYTE << 20)
+    assert small.memory_bytes == judging_limits.MEMORY_BASE_BYTES
+    assert larger.memory_bytes == small.memory_bytes + (judging_limits.MEMORY_PER_BYTE << 20)
     assert largest.memory_bytes == 6 << 30
     assert small.time_s < larger.time_s < largest.time_s
 
@@ -265,14 +265,3 @@ def test_a_reply_travels_whole() -> None:
     reply = analysis.Reply(findings=(":x\n",), text="a\nb")
 
     assert msgspec.json.decode(msgspec.json.encode(reply), type=analysis.Reply) == reply
-
-
-def test_a_limit_may_be_longer_than_the_kernel_waits_at_once() -> None:
-    reader, writer = os.pipe()
-    os.write(writer, b"a\nb\n")
-    os.close(writer)
-
-    lines = analysis._lines(reader, time.monotonic() + 1e9)
-
-    assert list(lines) == [b"a", b"b"]
-    os.close(reader)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import attrs
 
-from harness.protocols.client import Certainty, Committed, ErrorMeaning, StoreError
+from harness.protocols.classification import Certainty, ErrorMeaning
+from harness.protocols.client import Committed, StoreError
 from harness.protocols.cluster import Address, Cluster
 
 HANG = "hang"  # waits for ever, ends when cancelled

@@ -26,7 +26,8 @@ from clusters.ignite3.client import (
 from clusters.ignite3.error_table import ERRORS, MISMATCH_ABORTED
 from clusters.ignite3.system import build
 from harness.errors import HarnessBug
-from harness.protocols.client import READ_WRITE, Certainty, StoreError, read_all
+from harness.protocols.classification import Certainty
+from harness.protocols.client import READ_WRITE, StoreError, read_all
 from harness.protocols.cluster import Address
 
 NOWHERE = Address(host="127.0.0.1", port=1)

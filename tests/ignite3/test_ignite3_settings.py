@@ -19,7 +19,7 @@ from harness.errors import HarnessError, PlanError
 from harness.history.records import OpType
 from harness.outcome import EXIT_USAGE
 from harness.plan.plan import load
-from harness.protocols.client import classify
+from harness.protocols.classification import classify
 from harness.protocols.cluster import Address, Cluster, Readmits
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from reference_kit import loopback_cluster
 
-from clusters.reference import error_table
+from clusters.reference import client
 from clusters.reference.client import encode_key
 from clusters.reference.node import events
 from clusters.reference.node.config import Config, ConfigError, loads
 from clusters.reference.node.placement.assignments import partition_of
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.reports import (
     GroupStatus,
     NodeReport,
@@ -23,7 +23,7 @@ from clusters.reference.system import REQUIREMENTS, build, source_hash
 from clusters.reference.wholeness import missing, roles_of
 from harness.errors import PlanError
 from harness.history.records import EventKind, OpType
-from harness.protocols.client import Certainty, classify
+from harness.protocols.classification import Certainty, classify
 from harness.protocols.cluster import Roles
 
 NODES = ("n1", "n2", "n3")
@@ -287,22 +287,22 @@ def strings_of(module: object) -> set[str]:
 
 
 def test_every_code_and_event_of_the_node_is_known_to_the_harness() -> None:
-    own = {error_table.CONNECT_FAILED, error_table.CONNECTION_LOST, error_table.BAD_ANSWER}
-    assert strings_of(codes) | own == set(error_table.ERRORS)
-    doubtful = {c for c, row in error_table.ERRORS.items() if row.at_commit is Certainty.INDEFINITE}
+    own = {client.CONNECT_FAILED, client.CONNECTION_LOST, client.BAD_ANSWER}
+    assert strings_of(codes) | own == set(client.ERRORS)
+    doubtful = {c for c, row in client.ERRORS.items() if row.at_commit is Certainty.INDEFINITE}
     assert doubtful == {
         codes.LEASE_LOST, codes.LEADER_LOST, codes.PEER_LOST, codes.COMMIT_TIMEOUT,
-        error_table.CONNECTION_LOST, error_table.BAD_ANSWER,
+        client.CONNECTION_LOST, client.BAD_ANSWER,
     }  # fmt: skip
-    assert all(len(meaning.reason) > 20 for meaning in error_table.ERRORS.values())
+    assert all(len(meaning.reason) > 20 for meaning in client.ERRORS.values())
     assert strings_of(events) <= {str(kind) for kind in EventKind}
 
 
 def test_only_what_was_certainly_not_proposed_is_a_failure_at_commit() -> None:
-    definite = {c for c, m in error_table.ERRORS.items() if m.at_commit is Certainty.DEFINITE}
+    definite = {c for c, m in client.ERRORS.items() if m.at_commit is Certainty.DEFINITE}
 
     assert not definite & {"LEADER-LOST", "PEER-LOST", "COMMIT-TIMEOUT", "CONNECTION-LOST"}
-    assert classify("commit", "TX-CONFLICT", error_table.ERRORS) is OpType.FAIL
-    assert classify("commit", "PEER-LOST", error_table.ERRORS) is OpType.INFO
-    assert classify("commit", "never heard of", error_table.ERRORS) is OpType.INFO
-    assert classify("step", "PEER-LOST", error_table.ERRORS) is OpType.FAIL
+    assert classify("commit", "TX-CONFLICT", client.ERRORS) is OpType.FAIL
+    assert classify("commit", "PEER-LOST", client.ERRORS) is OpType.INFO
+    assert classify("commit", "never heard of", client.ERRORS) is OpType.INFO
+    assert classify("step", "PEER-LOST", client.ERRORS) is OpType.FAIL

@@ -185,7 +185,7 @@ def _primary_status(primary: Primary, granted: str | None, epoch: int) -> Primar
         waiting=primary.locks.waiting,
         open=len(primary.transactions),
         prepared=tuple(str(txn) for txn in partition.prepared),
-        outcomes=len(partition.outcomes),
+        outcomes=len(partition.outcomes.rows),
         keys=len(partition.versions),
         versions=len(partition.versions) + partition.versions.older,
         max_ts=partition.max_ts,

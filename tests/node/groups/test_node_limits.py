@@ -26,7 +26,7 @@ from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Failure
 from clusters.reference.node.storage.shared_log import SharedLog
 from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed, PeerAnswer, PeerBody
 from clusters.reference.node.wire.reports import AdminBody, AdminQuestion
 from harness.history.records import EventKind

@@ -33,7 +33,7 @@ from clusters.reference.node.placement.lease_table import (
 )
 from clusters.reference.node.raft.types import Entry
 from clusters.reference.node.runtime.hybrid_clock import Hlc
-from clusters.reference.node.tx.outcomes import OutcomeSender
+from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient

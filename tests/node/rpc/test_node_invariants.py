@@ -12,7 +12,7 @@ from clusters.providers.sim.loop import simulate
 from clusters.reference.node.rpc.request_router import RequestRouter
 from clusters.reference.node.runtime.tasks import Failure, Tasks
 from clusters.reference.node.tx.locks import Answer, LockTable
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Execute,
     Failed,

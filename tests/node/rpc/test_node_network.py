@@ -18,7 +18,8 @@ from clusters.reference.node.runtime import Connection, ConnectionLost, real
 from clusters.reference.node.runtime.hybrid_clock import Hlc, span
 from clusters.reference.node.runtime.real import TcpListener, TcpNetwork
 from clusters.reference.node.storage.identity import member_of
-from clusters.reference.node.wire import codes, frames
+from clusters.reference.node.wire import error_table as codes
+from clusters.reference.node.wire import frames
 from clusters.reference.node.wire.frames import encode
 from clusters.reference.node.wire.messages import (
     BadMessage,

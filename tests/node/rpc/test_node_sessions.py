@@ -15,7 +15,7 @@ from clusters.reference.node.rpc.sessions import READ_WRITE, SNAPSHOT, Sessions
 from clusters.reference.node.runtime import ConnectionLost
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,
     Begin,

@@ -9,13 +9,13 @@ import pytest
 from primary_scene import OLD, now_s
 
 from clusters.providers.sim.loop import simulate
-from clusters.reference.error_table import CONNECT_FAILED, ERRORS
+from clusters.reference.client import CONNECT_FAILED, ERRORS
 from clusters.reference.node.placement.assignments import partition_of
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.tx.coordinator import Transaction
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Ack,
     CommitReply,
@@ -30,7 +30,7 @@ from clusters.reference.node.wire.messages import (
     PrepareReply,
     Validate,
 )
-from harness.protocols.client import Certainty
+from harness.protocols.classification import Certainty
 
 PARTITIONS = 4
 KEYS = [

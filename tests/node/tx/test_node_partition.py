@@ -95,7 +95,7 @@ def test_a_primary_of_an_earlier_epoch_changes_nothing() -> None:
         refused = log.do(command)
         assert isinstance(refused, Failed)
         assert refused.code == "NOT-PRIMARY"
-    assert (log.value(b"k"), log.partition.prepared, log.partition.outcomes) == (None, {}, {})
+    assert (log.value(b"k"), log.partition.prepared, log.partition.outcomes.rows) == (None, {}, {})
     assert log.ended == [txn(1), txn(2)]  # their locks are free
     assert log.partition.max_ts == 50
     assert isinstance(log.do(Takeover(EPOCH + 1, 0)), Failed)
@@ -142,13 +142,13 @@ def test_an_outcome_is_kept_until_it_is_finished_everywhere_and_an_abortion_for_
     log.do(commit(1, 10, (b"k", b"v"), others=(2, 3)))
     log.do(Abort(EPOCH, txn(2)))
     log.do(Abort(EPOCH, txn(9)))
-    assert sorted(log.partition.outcomes) == [txn(1), txn(2), txn(9)]
+    assert sorted(log.partition.outcomes.rows) == [txn(1), txn(2), txn(9)]
 
     log.do(Forget(EPOCH, (txn(1),), horizon=5))
 
-    assert sorted(log.partition.outcomes) == [txn(9)]
-    assert log.partition.outcome(txn(2)) == ResolveReply(0)
-    assert log.partition.outcome(txn(6)) is None
+    assert sorted(log.partition.outcomes.rows) == [txn(9)]
+    assert log.partition.outcomes.decided(txn(2)) == ResolveReply(0)
+    assert log.partition.outcomes.decided(txn(6)) is None
     assert isinstance(log.do(commit(2, 30, (b"l", b"v"), others=(2,))), Failed)
 
 

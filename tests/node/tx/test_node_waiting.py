@@ -33,7 +33,7 @@ from clusters.reference.node.tx.limits import (
     TxError,
 )
 from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     CommitReply,
     CommitTx,

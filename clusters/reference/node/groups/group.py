@@ -12,7 +12,7 @@ from clusters.reference.node.markers import reached
 from clusters.reference.node.raft import Chunk, Entry, Message, Raft, Ready, Role, Stage
 from clusters.reference.node.storage.identity import name_of
 from clusters.reference.node.storage.log_records import SnapshotFile, Update
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed
 from clusters.reference.node.wire.reports import GroupStatus, Recovered
 

@@ -48,7 +48,7 @@ from clusters.reference.node.runtime.tasks import Failure, together
 from clusters.reference.node.storage.identity import name_of
 from clusters.reference.node.storage.log_records import Compaction, SnapshotFile, Update
 from clusters.reference.node.storage.shared_log import GroupState, SharedLog
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed
 
 MAX_APPEND_BYTES = 128 * 1024  # in one message; see config.DEFAULT_APPENDS_AHEAD

@@ -13,7 +13,7 @@ from clusters.reference.node.metastorage.metastorage import (
     encode_invoke,
 )
 from clusters.reference.node.tx.primary_client import Ask, Notify
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed, InvokeReply, MetaInvoke, Renew
 
 INVOKE_TIMEOUT_S = 1.0

@@ -18,7 +18,7 @@ from clusters.reference.node.metastorage.metastorage import (
 )
 from clusters.reference.node.placement.lease_table import LEASE, Lease, decode_lease
 from clusters.reference.node.runtime.tasks import Spawn
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Failed,
     InvokeReply,

@@ -19,7 +19,7 @@ from clusters.reference.node.replicas.replica import (
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import Tasks
 from clusters.reference.node.tx.finisher import Finisher
-from clusters.reference.node.tx.outcomes import OutcomeSender
+from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.tx.partition import Partition
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient

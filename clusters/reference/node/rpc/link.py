@@ -12,7 +12,7 @@ from clusters.reference.node.runtime import Connection, ConnectionLost, Rare, ne
 from clusters.reference.node.runtime.hybrid_clock import Hlc
 from clusters.reference.node.runtime.tasks import within
 from clusters.reference.node.storage.identity import member_of, name_of
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,

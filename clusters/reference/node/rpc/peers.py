@@ -21,7 +21,7 @@ from clusters.reference.node.runtime import Connection, ConnectionLost, Network
 from clusters.reference.node.runtime.hybrid_clock import MAX_AHEAD_S, Hlc
 from clusters.reference.node.runtime.tasks import together
 from clusters.reference.node.storage.identity import member_of
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,

@@ -18,7 +18,7 @@ from clusters.reference.node.tx.coordinator import (
 )
 from clusters.reference.node.tx.limits import TxError
 from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.frames import FrameError
 from clusters.reference.node.wire.messages import (
     NO_ANSWER,

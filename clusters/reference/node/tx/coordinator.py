@@ -42,7 +42,7 @@ from clusters.reference.node.tx.limits import (
 )
 from clusters.reference.node.tx.partition import SNAPSHOT_S
 from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_TOKEN,
     Ack,

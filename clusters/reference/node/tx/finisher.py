@@ -1,7 +1,7 @@
 """Finishes the transactions of a primary that lost their coordinator, or that are decided.
 
 As home of a committed transaction the primary sends its outcome until each participant has applied
-it, and only then forgets it (``outcomes``). As a participant it asks the home of a prepared
+it, and only then forgets it (``outcome_sender``). As a participant it asks the home of a prepared
 transaction whose coordinator's lease has expired: home answers with the outcome, or makes
 abortion the outcome first, so that a coordinator that was only slow can't commit any more.
 """
@@ -18,7 +18,11 @@ from clusters.reference.node.runtime.tasks import Spawn
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.limits import INTERNAL_TIMEOUT_S, LOCK_TIMEOUT_S, RECOVER_AFTER_S
 from clusters.reference.node.tx.open_transactions import OpenTransaction
-from clusters.reference.node.tx.outcomes import FINISH_TIMEOUT_S, OutcomeSender, PerTransaction
+from clusters.reference.node.tx.outcome_sender import (
+    FINISH_TIMEOUT_S,
+    OutcomeSender,
+    PerTransaction,
+)
 from clusters.reference.node.tx.primary import Primary
 from clusters.reference.node.tx.primary_client import PrimaryClient
 from clusters.reference.node.wire.messages import Ack, Finish, Resolve, ResolveReply, TxnId
@@ -96,7 +100,7 @@ class Finisher:
         """Drop outcomes that no participant can ask for any more."""
         partition, finished = self._primary.partition, self._outcomes.finished
         horizon = self._clock.last - self._retention
-        old = any(not o.ts and txn.ts < horizon for txn, o in partition.outcomes.items())
+        old = any(not o.ts and txn.ts < horizon for txn, o in partition.outcomes.rows.items())
         if self._forget_in_flight or not (finished or old):
             return
         self._forget_in_flight = True

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 
 from clusters.reference.node.markers import reached
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import Failed, Lock, PrimaryBody, ReadAt, TxnId
 
 MAX_KEY_BYTES = 1024

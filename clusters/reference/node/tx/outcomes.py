@@ -1,72 +1,65 @@
-"""Home's side of finishing: the primary of a commit partition sends each outcome to the other
-participants until all of them have applied it.
+"""Where the outcome of a transaction becomes durable: the outcomes that its commit partition keeps.
+
+They are a part of the partition's replicated state. An outcome is decided by the first command
+about it in the partition's log, ``Commit`` or ``Abort``, and durable once that is committed there:
+a quorum holds it, and a snapshot of the partition does. It is kept until no participant can ask
+for it any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Iterable
 
+import msgspec
+
+from clusters.reference.node.bugs import planted
 from clusters.reference.node.markers import reached
-from clusters.reference.node.runtime.tasks import Spawn, all_of
-from clusters.reference.node.tx.partition import Partition
-from clusters.reference.node.tx.primary_client import PrimaryClient
-from clusters.reference.node.wire.messages import Ack, Finish, TxnId
-
-FINISH_TIMEOUT_S = 2.0
-MAX_AT_ONCE = 1000  # transactions that one primary finishes, and as many that it recovers
+from clusters.reference.node.wire.messages import ResolveReply, TxnId
 
 
-class PerTransaction:
-    """Runs at most one piece of work a transaction at a time, and ``MAX_AT_ONCE`` in all; work that
-    is refused is tried again at a later turn.
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """The outcome of a transaction whose commit partition this is; ``ts`` 0: aborted."""
+
+    ts: int
+    participants: tuple[int, ...] = ()
+
+
+class Outcomes:
+    """The outcomes that one replica has applied. Below ``horizon`` a transaction without a row is
+    aborted.
     """
 
-    def __init__(self, spawn: Spawn, work: Callable[[TxnId], Coroutine[None, None, None]]) -> None:
-        self._spawn, self._work = spawn, work
-        self._in_flight: dict[TxnId, None] = {}
+    def __init__(self, rows: Iterable[tuple[TxnId, Outcome]] = (), horizon: int = 0) -> None:
+        self.rows: dict[TxnId, Outcome] = dict(rows)
+        self.horizon = horizon
 
-    def start(self, txn: TxnId) -> None:
-        """Begin the work for ``txn``, unless it goes on already."""
-        if txn not in self._in_flight and len(self._in_flight) < MAX_AT_ONCE:
-            self._in_flight[txn] = None
-            self._spawn(self._run(txn))
+    def decided(self, txn: TxnId) -> ResolveReply | None:
+        """The outcome of ``txn``, if that is certain."""
+        held = self.rows.get(txn)
+        if held is not None:
+            return ResolveReply(held.ts)
+        # Forgotten: a participant that still asks has not finished it, so it did not commit.
+        return ResolveReply(0) if txn.ts <= self.horizon else None
 
-    async def _run(self, txn: TxnId) -> None:
-        try:
-            await self._work(txn)
-        finally:
-            del self._in_flight[txn]
+    def commit(self, txn: TxnId, ts: int, participants: tuple[int, ...]) -> None:
+        """``txn``, not decided so far, has committed at ``ts``."""
+        if participants and not planted("outcome-not-recorded"):
+            # Kept until every participant has it: a participant that asks must find it. A
+            # transaction of this partition alone has nobody who could ask.
+            self.rows[txn] = Outcome(ts, participants)
 
+    def abort(self, txn: TxnId) -> None:
+        """``txn``, not decided so far, is aborted."""
+        # An entry of its own: a commit that comes later in the log must find that it is too late.
+        self.rows[txn] = Outcome(0)
 
-class OutcomeSender:
-    """Sends the outcomes that ``partition`` keeps to their participants. ``finished`` are those
-    that every participant has applied: they may be forgotten.
-    """
-
-    def __init__(self, *, partition: Partition, primaries: PrimaryClient, spawn: Spawn) -> None:
-        self._partition, self._primaries = partition, primaries
-        self._work = PerTransaction(spawn, self._finish_participants)
-        self.finished: dict[TxnId, None] = {}
-
-    def send(self, txn: TxnId) -> None:
-        """Send the outcome of ``txn``, which has committed here, until it is answered or fails."""
-        self._work.start(txn)
-
-    def send_unfinished(self) -> None:
-        """Send every outcome that some participant may not have applied yet."""
-        for txn, outcome in list(self._partition.outcomes.items()):
-            if outcome.ts and txn not in self.finished:
-                self.send(txn)
-
-    async def _finish_participants(self, txn: TxnId) -> None:
-        outcome = self._partition.outcomes.get(txn)
-        if outcome is None:
-            return
-        answers = await all_of(
-            self._primaries.ask(p, Finish(p, txn, outcome.ts), FINISH_TIMEOUT_S)
-            for p in outcome.participants
-        )
-        if all(isinstance(answer, Ack) for answer in answers):
-            self.finished[txn] = None
-        else:
-            reached("outcome not told to every participant")
+    def forget(self, txns: Iterable[TxnId], horizon: int) -> None:
+        """``txns`` are finished everywhere; all others below ``horizon`` are aborted."""
+        for txn in txns:
+            self.rows.pop(txn, None)
+        # Never back: a row that was dropped below it would be in doubt again.
+        self.horizon = max(self.horizon, horizon)
+        # What is not known and below the horizon counts as aborted, so these need no row.
+        for txn in [t for t, o in self.rows.items() if not o.ts and t.ts <= self.horizon]:
+            reached("outcome of an abort forgotten")
+            del self.rows[txn]

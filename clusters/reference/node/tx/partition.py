@@ -1,6 +1,6 @@
 """A partition: a state machine of commands over two protocols. ``Replication`` proposes commands to
 all replicas; ``PartitionStorage`` keeps the versions that they write. The state machine holds the
-prepared transactions, and the outcomes of the transactions whose commit partition this is.
+prepared transactions, and the ``Outcomes`` of the transactions whose commit partition this is.
 
 Every member applies the same commands in the same order with the same result. The primary decides
 all that needs a lock or a clock before it proposes; the log decides which came first: epoch against
@@ -23,7 +23,8 @@ from clusters.reference.node.runtime.hybrid_clock import span
 from clusters.reference.node.storage.memory_storage import MemoryStorage
 from clusters.reference.node.tx import commands
 from clusters.reference.node.tx.commands import Abort, Commit, Finish, Forget, Prepare, Takeover
-from clusters.reference.node.wire import codes
+from clusters.reference.node.tx.outcomes import Outcome, Outcomes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Ack,
     CommitReply,
@@ -89,13 +90,6 @@ class PartitionStorage(Protocol):
         """The dump is complete."""
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """The outcome of a transaction whose commit partition this is; ``ts`` 0: aborted."""
-
-    ts: int
-    participants: tuple[int, ...] = ()
-
-
 class _Head(msgspec.Struct, frozen=True, array_like=True):
     """The first part of a snapshot."""
 
@@ -130,10 +124,9 @@ class Partition:
         self._chunk_bytes = chunk_bytes or CHUNK_BYTES
         self.versions: PartitionStorage = new_storage()
         self.prepared: dict[TxnId, Prepare] = {}
-        self.outcomes: dict[TxnId, Outcome] = {}
+        self.outcomes = Outcomes()
         self.epoch = 0
         self.max_ts = self.written_ts = 0
-        self.horizon = 0
         self.committed = self.aborted = 0
         self._ended: list[TxnId] = []
 
@@ -163,7 +156,8 @@ class Partition:
             case Finish():
                 return self._finish(command)
             case Forget():
-                return self._forget(command)
+                self.outcomes.forget(command.txns, command.horizon)
+                return Ack()
         raise InvariantBroken(f"a command that no primary proposes: {command}")
 
     def predict(self, entry: Entry) -> Result | None:
@@ -178,9 +172,10 @@ class Partition:
         """Newest versions, prepared transactions, outcomes. Older versions are left out: after a
         restored snapshot a member may drop them at another time.
         """
-        head = (self.epoch, self.max_ts, self.horizon)
+        head = (self.epoch, self.max_ts, self.outcomes.horizon)
         rows = ((key, versions[-1]) for key, versions in self.versions.dump())
-        return chain((head,), list(self.prepared.values()), list(self.outcomes.items()), rows)
+        outcomes = list(self.outcomes.rows.items())
+        return chain((head,), list(self.prepared.values()), outcomes, rows)
 
     def take_ended(self) -> list[TxnId]:
         """The transactions that hold nothing here any more since the last call, in order."""
@@ -190,23 +185,15 @@ class Partition:
         ended, self._ended = self._ended, []
         return ended
 
-    def outcome(self, txn: TxnId) -> ResolveReply | None:
-        """The outcome of ``txn``, if that is certain."""
-        held = self.outcomes.get(txn)
-        if held is not None:
-            return ResolveReply(held.ts)
-        # Forgotten: a participant that still asks has not finished it, so it did not commit.
-        return ResolveReply(0) if txn.ts <= self.horizon else None
-
     def snapshot(self) -> Iterator[bytes]:
         """The state now, in parts; later commands don't touch it."""
         head = _Head(
             self.epoch,
             self.max_ts,
             self.written_ts,
-            self.horizon,
+            self.outcomes.horizon,
             [] if planted("prepared-not-saved") else list(self.prepared.values()),
-            list(self.outcomes.items()),
+            list(self.outcomes.rows.items()),
         )
         return _parts(head, self.versions.dump(), self._chunk_bytes)
 
@@ -231,12 +218,10 @@ class Partition:
 
     def _commit(self, command: Commit) -> CommitReply | Failed:
         txn = command.txn
-        decided = self.outcome(txn)
+        decided = self.outcomes.decided(txn)
         if decided is None:
             self._install(command.writes, command.ts)
-            if command.participants and not planted("outcome-not-recorded"):
-                # Kept until every participant has it: a participant that asks must find it.
-                self.outcomes[txn] = Outcome(command.ts, command.participants)
+            self.outcomes.commit(txn, command.ts, command.participants)
         self._ended.append(txn)
         if decided is not None and not decided.ts:
             reached("commit after its abort")
@@ -247,12 +232,10 @@ class Partition:
         return CommitReply(command.ts)
 
     def _abort(self, txn: TxnId) -> ResolveReply:
-        decided = self.outcome(txn)
+        decided = self.outcomes.decided(txn)
         if decided is None:
             reached("abort recorded as an outcome")
-            # An entry of its own: a commit that comes later in the log must find that it is too
-            # late.
-            self.outcomes[txn] = Outcome(0)
+            self.outcomes.abort(txn)
             self._ended.append(txn)
             decided = ResolveReply(0)
             self.aborted += 1
@@ -271,16 +254,6 @@ class Partition:
             else:
                 self.aborted += 1
             self._ended.append(command.txn)
-        return Ack()
-
-    def _forget(self, command: Forget) -> Ack:
-        for txn in command.txns:
-            self.outcomes.pop(txn, None)
-        self.horizon = max(self.horizon, command.horizon)
-        # What is not known and below the horizon counts as aborted, so these need no row.
-        for txn in [t for t, o in self.outcomes.items() if not o.ts and t.ts <= self.horizon]:
-            reached("outcome of an abort forgotten")
-            del self.outcomes[txn]
         return Ack()
 
     def _install(self, writes: commands.Writes, ts: int) -> None:
@@ -320,10 +293,10 @@ class SnapshotRestore:
             raise InvariantBroken("a snapshot without any chunk")
         self._versions.loaded()
         partition.versions = self._versions
-        partition.epoch, partition.horizon = head.epoch, head.horizon
+        partition.epoch = head.epoch
         partition.max_ts, partition.written_ts = head.max_ts, head.written_ts
         partition.prepared = {command.txn: command for command in head.prepared}
-        partition.outcomes = dict(head.outcomes)
+        partition.outcomes = Outcomes(head.outcomes, head.horizon)
         if head.prepared:
             reached("snapshot brings a prepared transaction")
         if head.outcomes:

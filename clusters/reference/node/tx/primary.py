@@ -29,9 +29,9 @@ from clusters.reference.node.tx.limits import (
 )
 from clusters.reference.node.tx.locks import Answer, LockTable
 from clusters.reference.node.tx.open_transactions import OpenTransaction, OpenTransactions
-from clusters.reference.node.tx.outcomes import OutcomeSender
+from clusters.reference.node.tx.outcome_sender import OutcomeSender
 from clusters.reference.node.tx.partition import Partition, Replication
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     NO_TOKEN,
     Ack,
@@ -372,7 +372,7 @@ class Primary:
             reached("outcome asked while the commit waits for a lock")
             # To abort it now would fail a commit that is only queueing.
             await tx.ended(LOCK_TIMEOUT_S)
-        outcome = self.partition.outcome(body.txn)
+        outcome = self.partition.outcomes.decided(body.txn)
         if outcome is None:
             reached("transaction in doubt aborted at home")
             # Through the log: a commit that is under way there and this abort are decided by order.

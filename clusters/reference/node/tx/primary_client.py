@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from clusters.reference.node.markers import reached
 from clusters.reference.node.tx.limits import answer_timeout_s
-from clusters.reference.node.wire import codes
+from clusters.reference.node.wire import error_table as codes
 from clusters.reference.node.wire.messages import (
     Failed,
     Finish,

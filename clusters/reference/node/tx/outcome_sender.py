@@ -1,0 +1,72 @@
+"""Home's side of finishing: the primary of a commit partition sends each outcome to the other
+participants until all of them have applied it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+
+from clusters.reference.node.markers import reached
+from clusters.reference.node.runtime.tasks import Spawn, all_of
+from clusters.reference.node.tx.partition import Partition
+from clusters.reference.node.tx.primary_client import PrimaryClient
+from clusters.reference.node.wire.messages import Ack, Finish, TxnId
+
+FINISH_TIMEOUT_S = 2.0
+MAX_AT_ONCE = 1000  # transactions that one primary finishes, and as many that it recovers
+
+
+class PerTransaction:
+    """Runs at most one piece of work a transaction at a time, and ``MAX_AT_ONCE`` in all; work that
+    is refused is tried again at a later turn.
+    """
+
+    def __init__(self, spawn: Spawn, work: Callable[[TxnId], Coroutine[None, None, None]]) -> None:
+        self._spawn, self._work = spawn, work
+        self._in_flight: dict[TxnId, None] = {}
+
+    def start(self, txn: TxnId) -> None:
+        """Begin the work for ``txn``, unless it goes on already."""
+        if txn not in self._in_flight and len(self._in_flight) < MAX_AT_ONCE:
+            self._in_flight[txn] = None
+            self._spawn(self._run(txn))
+
+    async def _run(self, txn: TxnId) -> None:
+        try:
+            await self._work(txn)
+        finally:
+            del self._in_flight[txn]
+
+
+class OutcomeSender:
+    """Sends the outcomes that ``partition`` keeps to their participants. ``finished`` are those
+    that every participant has applied: they may be forgotten.
+    """
+
+    def __init__(self, *, partition: Partition, primaries: PrimaryClient, spawn: Spawn) -> None:
+        self._partition, self._primaries = partition, primaries
+        self._work = PerTransaction(spawn, self._finish_participants)
+        self.finished: dict[TxnId, None] = {}
+
+    def send(self, txn: TxnId) -> None:
+        """Send the outcome of ``txn``, which has committed here, until it is answered or fails."""
+        self._work.start(txn)
+
+    def send_unfinished(self) -> None:
+        """Send every outcome that some participant may not have applied yet."""
+        for txn, outcome in list(self._partition.outcomes.rows.items()):
+            if outcome.ts and txn not in self.finished:
+                self.send(txn)
+
+    async def _finish_participants(self, txn: TxnId) -> None:
+        outcome = self._partition.outcomes.rows.get(txn)
+        if outcome is None:
+            return
+        answers = await all_of(
+            self._primaries.ask(p, Finish(p, txn, outcome.ts), FINISH_TIMEOUT_S)
+            for p in outcome.participants
+        )
+        if all(isinstance(answer, Ack) for answer in answers):
+            self.finished[txn] = None
+        else:
+            reached("outcome not told to every participant")

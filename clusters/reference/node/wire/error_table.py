@@ -1,0 +1,73 @@
+"""The store's error codes, as they travel; which of them are definite for a commit, and the reason
+of each. The adapter adds those of its own side of the connection.
+"""
+
+from __future__ import annotations
+
+CONFLICT = "TX-CONFLICT"
+LOCK_TIMEOUT = "TX-LOCK-TIMEOUT"
+LOST = "TX-LOST"
+ABORTED = "TX-ABORTED"
+EXPIRED = "TX-EXPIRED"
+NO_TRANSACTION = "TX-NONE"
+KIND = "TX-KIND"
+READ_ONLY = "TX-READ-ONLY"
+TOO_LARGE = "TX-TOO-LARGE"
+SNAPSHOT_TOO_OLD = "SNAPSHOT-TOO-OLD"
+SNAPSHOT_BUSY = "SNAPSHOT-BUSY"
+NO_PRIMARY = "NO-PRIMARY"
+NOT_PRIMARY = "NOT-PRIMARY"
+NOT_LEADER = "NOT-LEADER"
+UNREACHABLE = "UNREACHABLE"
+OVERLOADED = "OVERLOADED"
+CLOCK_DRIFT = "CLOCK-DRIFT"
+LEASE_LOST = "LEASE-LOST"
+LEADER_LOST = "LEADER-LOST"
+PEER_LOST = "PEER-LOST"
+COMMIT_TIMEOUT = "COMMIT-TIMEOUT"
+
+# The transaction met another one: the partition served, and decided for the other.
+CONFLICTS = (CONFLICT, LOCK_TIMEOUT)
+
+# The request reached no primary that acted on it: the next one may be asked.
+NOT_SERVED = (NO_PRIMARY, NOT_PRIMARY, NOT_LEADER, UNREACHABLE)
+
+# A raft group's refusals of a command that it did not take into its log.
+NOT_PROPOSED = (NOT_LEADER, OVERLOADED, TOO_LARGE)
+
+# As the answer to a commit: it did not happen and never will. Nothing was proposed to any log, or
+# the log itself decided against it.
+DEFINITE = frozenset(
+    (
+        *CONFLICTS,
+        *NOT_SERVED,
+        *NOT_PROPOSED,
+        *(LOST, ABORTED, EXPIRED, CLOCK_DRIFT),
+        *(NO_TRANSACTION, KIND, READ_ONLY, SNAPSHOT_TOO_OLD, SNAPSHOT_BUSY),
+    )
+)
+
+# Of each code: why a commit that it answers certainly did not happen, or may have.
+REASONS: dict[str, str] = {
+    CONFLICT: "an older transaction holds a lock that was asked for: the younger dies",
+    LOCK_TIMEOUT: "a lock was not free in time, and no commit goes on without its locks",
+    LOST: "the primary that held the transaction's locks is gone, or gave them up",
+    ABORTED: "no outcome was asked for, or abortion was recorded first: the log decides",
+    EXPIRED: "the deadline had passed before the commit was proposed",
+    NO_TRANSACTION: "the connection had no open transaction",
+    KIND: "the store does not offer this kind of transaction",
+    READ_ONLY: "a snapshot transaction was asked to write",
+    TOO_LARGE: "a key, a value, or what the transaction writes or reads is over its limit",
+    SNAPSHOT_TOO_OLD: "the snapshot could be staler than promised, or its versions are gone",
+    SNAPSHOT_BUSY: "a write below the snapshot's time was in doubt for too long",
+    NO_PRIMARY: "no primary was granted in time, so nothing was sent on",
+    NOT_PRIMARY: "the node asked is not the primary, or its log refused the epoch",
+    NOT_LEADER: "the node asked does not lead the partition and proposed nothing",
+    UNREACHABLE: "there was no connection to the primary, so nothing was sent on",
+    OVERLOADED: "the primary's queue was full and it proposed nothing",
+    CLOCK_DRIFT: "a clock was too far ahead to follow: refused before anything was done",
+    LEASE_LOST: "the primary's lease ended before it could acknowledge what is in the log",
+    LEADER_LOST: "the leader lost its leadership, or stopped, with the commit in its log",
+    PEER_LOST: "the primary did not answer after the commit was sent on to it",
+    COMMIT_TIMEOUT: "no quorum was heard of in time; the commit may still come",
+}
