@@ -37,6 +37,7 @@ def _tell_version(context: click.Context, _option: click.Parameter, wanted: bool
 COMMANDS = {
     "run": "cli.run:run",
     "sim": "cli.sim:sim",
+    "crash-points": "cli.crash_points:crash_points",
     "selftest": "cli.selftest:selftest",
     "replay": "cli.replay:replay",
     "shrink": "cli.shrink:shrink",

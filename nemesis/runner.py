@@ -21,7 +21,15 @@ from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessError, MissingCapability
 from harness.history.records import FaultState, FaultTransition, Note, Record, StoreEvent
 from harness.protocols.cluster import Capability, Readmits, Roles
-from harness.protocols.faults import Fault, PlannedFault, Proof, Scene, Victims
+from harness.protocols.faults import (
+    Fault,
+    PlannedFault,
+    Proof,
+    Scene,
+    Victims,
+    WaitsForPoint,
+    configured,
+)
 from harness.protocols.moments import Happening, RolesHeard, WatchesMoments, moment_of
 from harness.tasks import together
 from nemesis import active_faults, aims
@@ -137,7 +145,7 @@ class Nemesis:
         self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
     ) -> None:
         due = await self._await_due(scene, number, planned, started_ns)
-        active = None if due is None else await self._claim(scene, number, due)
+        active = None if due is None else await self._find(scene, number, due, started_ns)
         if active is None:
             return
         planned = active.planned
@@ -176,21 +184,76 @@ class Nemesis:
     async def _moment(
         self, scene: Scene, planned: PlannedFault, started_ns: int
     ) -> Happening | None:
-        until_s = None
-        if self._duration_s is not None:
-            last_s = aims.give_up_s(planned, self._duration_s)
-            until_s = scene.clock.loop_time(started_ns + int(last_s * NS_PER_S))
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout_at(self._last_s(scene, planned, started_ns)):
                 return await self._aims.wait(planned)
         except TimeoutError:
             return None
+
+    def _last_s(self, scene: Scene, planned: PlannedFault, started_ns: int) -> float | None:
+        """The loop's time after which the fault could not end within the drive any more."""
+        if self._duration_s is None:
+            return None
+        last_s = aims.give_up_s(planned, self._duration_s)
+        return scene.clock.loop_time(started_ns + int(last_s * NS_PER_S))
+
+    async def _find(
+        self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
+    ) -> Active | None:
+        """Resolve the fault and reserve its nodes; ``None`` once the fault was recorded as
+        skipped.
+        """
+        fault = self._fault(planned)
+        if isinstance(fault, WaitsForPoint):
+            return await self._at_point(scene, number, planned, fault, started_ns)
+        return await self._claim(scene, number, planned)
+
+    def _fault(self, planned: PlannedFault) -> Fault:
+        return configured(self._faults[planned.kind], planned, None, "options")
+
+    async def _at_point(
+        self,
+        scene: Scene,
+        number: int,
+        planned: PlannedFault,
+        fault: WaitsForPoint,
+        started_ns: int,
+    ) -> Active | None:
+        """Wait until a node of the target has come to the fault's point, and was struck there."""
+        # Without asking, where that is possible: from the offset on each operation counts.
+        roles = _roles_now(scene) or await self._roles(scene)
+        draw = self._streams[number].getrandbits(63)
+        whole = self._fault(planned)
+        meant = whole.resolve(planned.target, roles, scene.cluster.nodes, draw)
+        if meant is None:
+            text = f"target {planned.target!r} is nobody"
+            self._record(scene, number, planned, FaultState.SKIPPED, text=text)
+            return None
+
+        def claim(node: str) -> bool:
+            now = _roles_now(scene) or roles
+            victims = whole.resolve(node, now, scene.cluster.nodes, draw)
+            if victims is None or self._in_the_way(whole, victims):
+                return False
+            self._active[number] = Active(
+                number=number, planned=planned, fault=whole, victims=victims
+            )
+            return True
+
+        try:
+            async with asyncio.timeout_at(self._last_s(scene, planned, started_ns)):
+                await fault.await_point(scene, meant, claim)
+        except TimeoutError:
+            text = f"{', '.join(meant.nodes)} did not come to {fault} while it could still come"
+            self._record(scene, number, planned, FaultState.SKIPPED, text=text)
+            return None
+        return self._active[number]
 
     async def _claim(self, scene: Scene, number: int, planned: PlannedFault) -> Active | None:
         """Resolve the fault and reserve its nodes; ``None`` once the fault was recorded as
         skipped.
         """
-        fault = self._faults[planned.kind]
+        fault = self._fault(planned)
         # A leader may be missing for a moment, or a node be busy with the fault before.
         until_ns = scene.clock.now_ns() + int(self._limits.wait_s * NS_PER_S)
         # At a moment there is no time to ask: the store would be past it.
@@ -216,7 +279,7 @@ class Nemesis:
         self, scene: Scene, number: int, planned: PlannedFault, roles: Roles
     ) -> tuple[Victims | None, str]:
         """Victims of which no other active fault holds the mechanisms, or why there are none."""
-        fault = self._faults[planned.kind]
+        fault = self._fault(planned)
         # A draw of its own for every try: a target that hit a busy node may hit a free one next.
         draw = self._streams[number].getrandbits(63)
         try:
@@ -225,11 +288,16 @@ class Nemesis:
             return None, f"resolving {planned.target!r} failed: {reason(error)}"
         if victims is None:
             return None, f"target {planned.target!r} is nobody"
+        why = self._in_the_way(fault, victims)
+        return (None, why) if why else (victims, "")
+
+    def _in_the_way(self, fault: Fault, victims: Victims) -> str:
+        """Which active fault holds a mechanism of ``fault`` on one of its victims."""
         for other in self._active.values():
             shared = [node for node in victims.nodes if node in other.victims.nodes]
             if shared and fault.kind.mechanisms & other.fault.kind.mechanisms:
-                return None, f"{', '.join(shared)} is under {_short(other)}"
-        return victims, ""
+                return f"{', '.join(shared)} is under {_short(other)}"
+        return ""
 
     async def _roles(self, scene: Scene) -> Roles:
         """The roles that the store reports; none where it does not answer in time."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from harness.clock import substream
 from harness.errors import PlanError
 from harness.protocols.fault_kinds import FaultKind
-from harness.protocols.faults import Fault, PlannedFault
+from harness.protocols.faults import Fault, PlannedFault, configured
 from nemesis.aims import check_aim
 
 # A schedule longer than this is a slip of the pen: the recorder and the report hold every fault.
@@ -148,7 +148,8 @@ def check_schedule(
                 f"would end at {end_s:g} s, after the drive phase of {duration_s:g} s: drive for "
                 f"more than {end_s:g} s, or hold shorter (got {fault.hold_s:g})",
             )
-        faults[fault.kind].check(target, nodes, partitions, f"{here}.target")
+        kind = configured(faults[fault.kind], fault, partitions, f"{here}.options")
+        kind.check(target, nodes, partitions, f"{here}.target")
 
 
 def _check_times(duration_s: float, first_s: float, hold_s: float, quiet_s: float) -> None:

@@ -384,6 +384,8 @@ class Capability(enum.StrEnum):
     DELAY = "delay"
     CLOCK = "clock"
     DISK = "disk"
+    CRASH_POINTS = "crash-points"
+    MESSAGES = "messages"  # are chosen one by one
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):

@@ -201,6 +201,12 @@ HOST_LOSS = FaultKind(
     needs=_needs(Capability.HOST_LOSS),
 )
 
+CRASH = FaultKind(
+    name="crash",
+    effects=_of(Effect.ENDS_PROGRAM),
+    needs=_needs(Capability.CRASH_POINTS, Capability.KILL),
+)
+
 _CUTS = _of(Effect.CUTS_LINKS)
 _PARTITION, _ONE_WAY = _needs(Capability.PARTITION), _needs(Capability.ONE_WAY_PARTITION)
 PARTITION = FaultKind(name="partition", effects=_CUTS, needs=_PARTITION)
@@ -221,6 +227,15 @@ DELAY = FaultKind(
     effects=_of(Effect.DEGRADES_LINKS),
     needs=_needs(Capability.DELAY),
     strength=Strength(unit="ms", usual=100.0, least=5.0),
+)
+
+DROP_MESSAGES, HOLD_MESSAGES, DOUBLE_MESSAGES, REORDER_MESSAGES = (
+    FaultKind(
+        name=name,
+        effects=_of(Effect.DEGRADES_LINKS),
+        needs=_needs(Capability.MESSAGES),
+    )
+    for name in ("drop-messages", "hold-messages", "double-messages", "reorder-messages")
 )
 
 # One machine at a time: two that lose their disks may be a majority of some partition.
@@ -274,8 +289,9 @@ CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW = (
 BUILT_IN: Mapping[str, FaultKind] = {
     kind.name: kind
     for kind in (
-        *(KILL, RESTART, PAUSE, FREEZE, HOST_LOSS),
+        *(KILL, RESTART, PAUSE, FREEZE, HOST_LOSS, CRASH),
         *(PARTITION, BRIDGE, MAJORITIES_RING, ONE_WAY, ONE_WAY_IN, LOSS, DELAY),
+        *(DROP_MESSAGES, HOLD_MESSAGES, DOUBLE_MESSAGES, REORDER_MESSAGES),
         *(DISK_SLOW, DISK_FULL, DISK_ERROR, BIT_FLIP, WIPE),
         *(CLOCK_JUMP, CLOCK_FAST, CLOCK_SLOW),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import msgspec
 
 from harness.clock import RunClock
+from harness.errors import PlanError
 from harness.history.records import StoreEvent
 from harness.protocols.cluster import (
     Cluster,
@@ -32,7 +33,8 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     With ``on`` it waits, from ``at_s`` on, for the ``nth`` such moment ``by`` a node in that role,
     and comes ``after_s`` later; its target may then be ``its node``, or speak of ``its partition``.
-    ``aimed`` says which moment it met: the row then has the offset at which it came.
+    ``options`` are the kind's own. ``aimed`` says which moment it met: the row then has the offset
+    at which it came.
     """
 
     at_s: float
@@ -43,6 +45,7 @@ class PlannedFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     by: str | None = None
     after_s: float | None = None
     nth: int | None = None
+    options: dict[str, Any] | None = None
     aimed: str | None = None
 
 
@@ -105,7 +108,9 @@ class Fault(Protocol):
     nodes that others destroy.
     """
 
-    kind: FaultKind
+    @property
+    def kind(self) -> FaultKind:
+        """The facts of the kind."""
 
     def check(self, target: str, nodes: tuple[str, ...], partitions: int | None, path: str) -> None:
         """Refuse a target that can never be resolved in this cluster. Raises ``PlanError`` at
@@ -130,6 +135,37 @@ class Fault(Protocol):
 
     async def prove_healed(self, scene: Scene, victims: Victims) -> Proof:
         """Show by another way than ``heal`` used that the fault is gone."""
+
+
+@runtime_checkable
+class HasOptions(Protocol):
+    """A ``Fault`` with options of its own."""
+
+    def with_options(self, options: Mapping[str, Any], partitions: int | None, path: str) -> Fault:
+        """Return the fault with ``options``. Raises ``PlanError`` below ``path``."""
+
+
+@runtime_checkable
+class WaitsForPoint(Protocol):
+    """A ``Fault`` that strikes one of its nodes in the middle of an operation."""
+
+    async def await_point(
+        self, scene: Scene, victims: Victims, claim: Callable[[str], bool]
+    ) -> None:
+        """Return once a node has come to the point, and was struck there. ``claim`` is asked for
+        the node at that instant: it makes the fault active, or refuses.
+        """
+
+
+def configured(fault: Fault, planned: PlannedFault, partitions: int | None, path: str) -> Fault:
+    """Return ``fault`` with the options of ``planned``. Raises ``PlanError`` for options that the
+    kind does not have.
+    """
+    if isinstance(fault, HasOptions):
+        return fault.with_options(planned.options or {}, partitions, path)
+    if planned.options is not None:
+        raise PlanError(path, f"expected none: fault {planned.kind!r} has no options")
+    return fault
 
 
 class Nemesis(Protocol):

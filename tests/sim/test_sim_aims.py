@@ -27,7 +27,7 @@ min_length = 2
 max_length = 3
 key_count = 12
 [drive]
-duration_s = 5
+duration_s = 6.5
 concurrency = 6
 rate_per_s = 40
 [check]

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from clusters.providers.sim.network import true_loop
 from clusters.providers.sim.trace import Row, Trace, Verb
 from clusters.reference.node.runtime import DiskError
 from harness.protocols.hardware import DiskLook, DiskTrouble
+from harness.protocols.points import Operation, When
 
 CALL_S = (0.00002, 0.0001)  # a call that needs no sync
 SYNC_S = (0.0003, 0.003)  # a sync: a good drive, now and then a busy one
@@ -49,6 +52,14 @@ class DiskWatcher(Protocol):
         """The disk is empty."""
 
 
+# Is told the operation, the place in it, and what happens first where the program ends there.
+Gate = Callable[[Operation, When, Callable[[], None]], None]
+
+
+def _nothing() -> None:
+    """The effect of an operation that a crash comes before or behind."""
+
+
 class Platter:
     """The contents of a machine's disk; outlives the processes on it."""
 
@@ -59,6 +70,7 @@ class Platter:
         self.trouble = DiskTrouble()
         self.turn = asyncio.Lock()
         self.watcher: DiskWatcher | None = None
+        self.gate: Gate | None = None
         self._flips: list[tuple[str, int, int]] = []  # file, byte, what was written there
 
     @property
@@ -158,6 +170,8 @@ class SimDisk:
         """Append; durable on return with ``sync``."""
         async with self._platter.turn:
             self._check_alive()
+            if sync:
+                self._at(Operation.SYNC, When.BEFORE)
             file = self._platter.files.setdefault(name, _File())
             # Bits before it are old data, which a store should have checked long ago.
             file.last_write_at = len(file.data) if data else file.last_write_at
@@ -167,6 +181,8 @@ class SimDisk:
                 file.data += data[: self._platter.stream.randint(0, len(data))]
             else:
                 file.data += data
+            if sync:
+                self._at(Operation.SYNC, When.INSTEAD)
             verb: Verb = "sync" if sync else "append"
             # After the data: a crash during the sync may find all of it, or a part, or nothing.
             await self._pass(verb, name, SYNC_S if sync else CALL_S, len(data))
@@ -174,13 +190,16 @@ class SimDisk:
                 file.durable_bytes = len(file.data)
                 if self._platter.watcher is not None:
                     self._platter.watcher.changed(self._platter, name)
+                self._at(Operation.SYNC, When.AFTER)
 
     async def replace(self, name: str, data: bytes) -> None:
         """Write atomically and durably."""
+        self._check_alive()
+        self._at(Operation.RENAME, When.BEFORE)
         await self._do("replace", name, SYNC_S, len(data))
-        self._platter.files[name] = _File(data)
-        if self._platter.watcher is not None:
-            self._platter.watcher.replaced(self._platter, name)
+        self._at(Operation.RENAME, When.INSTEAD, partial(self._maybe_renamed, name, data))
+        self._renamed(name, data)
+        self._at(Operation.RENAME, When.AFTER)
 
     async def truncate(self, name: str, size_bytes: int) -> None:
         """Cut, durably. Raises ``DiskError`` where there is no such file."""
@@ -214,6 +233,22 @@ class SimDisk:
             size_bytes=self._platter.size_bytes,
             flipped_bits=self._platter.flipped_bits(),
         )
+
+    def _at(self, operation: Operation, when: When, effect: Callable[[], None] = _nothing) -> None:
+        """Raises ``DiskError`` where the program ends here."""
+        if self._platter.gate is not None:
+            self._platter.gate(operation, when, effect)
+            self._check_alive()
+
+    def _maybe_renamed(self, name: str, data: bytes) -> None:
+        # The directory was not synced yet: its old content may be there as well.
+        if self._platter.stream.random() < 0.5:
+            self._renamed(name, data)
+
+    def _renamed(self, name: str, data: bytes) -> None:
+        self._platter.files[name] = _File(data)
+        if self._platter.watcher is not None:
+            self._platter.watcher.replaced(self._platter, name)
 
     async def _do(self, verb: Verb, name: str, span_s: tuple[float, float], size: int = 0) -> None:
         """Take a turn at the disk and the time that a call needs. Raises ``DiskError``."""

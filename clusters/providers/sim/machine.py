@@ -185,16 +185,22 @@ class Process:
             await asyncio.wait({self._main}, timeout=STOP_LIMIT_S)
 
     async def kill(self) -> None:
-        """End it at once. First its effects stop, then its tasks are cancelled."""
-        self.silent = True
-        self._cut_off()
-        true_loop().release(self._timeline)  # a paused process can be killed
+        """End it at once, and wait until it has ended."""
         left = list(self._tasks)
-        for task in left:
-            task.cancel()
+        self.cut_short()
         if left:
             # A task may catch its cancellation, but nothing that it does has an effect any more.
             await asyncio.wait(left, timeout=STOP_LIMIT_S)
+
+    def cut_short(self) -> None:
+        """End it, also in the middle of a step of its own. First its effects stop, then its tasks
+        are cancelled.
+        """
+        self.silent = True
+        self._cut_off()
+        true_loop().release(self._timeline)  # a paused process can be killed
+        for task in list(self._tasks):
+            task.cancel()
 
     def _cut_off(self) -> None:
         self.network.die()
@@ -292,6 +298,13 @@ class Machine:
             self._process.exit_text = "killed"
             self.platter.crash()
             await self._process.kill()
+
+    def crash(self) -> None:
+        """``kill`` without waiting: the program may be in the middle of a step."""
+        if self._process is not None and self._process.running:
+            self._process.exit_text = "killed"
+            self.platter.crash()
+            self._process.cut_short()
 
     def pause(self) -> None:
         """Stop the program's tasks; the machine goes on and takes messages that are sent to it."""

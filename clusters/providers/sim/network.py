@@ -77,6 +77,20 @@ class Watcher(Protocol):
         """``payload`` leaves for the far end of ``link``."""
 
 
+class Gate(Protocol):
+    """Sees every frame, and may stop it."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it lets everything pass now."""
+
+    def sending(self, connection: SimConnection, payload: bytes) -> bytes | None:
+        """Return what of ``payload`` goes on from this end of ``connection``."""
+
+    def receiving(self, connection: SimConnection, payload: bytes) -> bool:
+        """Return whether ``payload`` comes to the program at this end of ``connection``."""
+
+
 class Fabric:
     """All links, by (source, destination); every pair of hosts has one each way."""
 
@@ -93,6 +107,7 @@ class Fabric:
         self.trace: Trace | None = None
         self.watcher: Watcher | None = None
         self.connections = 0  # that were made: each has a number
+        self.gate: Gate | None = None
         self._copies = substream(seed, "sim-copies")
         self.repeatable: Callable[[bytes], bool] = lambda payload: False
         """Whether a message may come twice."""
@@ -263,6 +278,8 @@ class Pipe:
         self._last_due_s = 0.0
         self._dropped = False
         self._marked_s, self._since_mark = -1.0, 0
+        self._pushed = self._delivered = 0
+        self._blocked_at: int | None = None  # the number of the first frame that is held
 
     def push(self, deliver: Callable[[], None]) -> None:
         """Send; ``deliver`` is called when it arrives."""
@@ -272,6 +289,7 @@ class Pipe:
         if due_s > self._last_due_s:
             self._last_due_s = due_s
         self._queue.append(deliver)
+        self._pushed += 1
         if now_s == self._marked_s:
             self._since_mark += 1
         self._loop.call_truly(self._last_due_s - now_s, self._arrive)
@@ -301,8 +319,21 @@ class Pipe:
             if not self._fabric.passes(self._link):
                 self._fabric.stall(self._link, self)
                 return
+            if self._delivered == self._blocked_at:
+                return
             self._arrived -= 1
+            self._delivered += 1
             self._queue.popleft()()
+
+    def block(self) -> None:
+        """Hold the frames that are pushed from now on."""
+        if self._blocked_at is None:
+            self._blocked_at = self._pushed
+
+    def unblock(self) -> None:
+        """Deliver those that were held and have arrived. Idempotent."""
+        self._blocked_at = None
+        self.deliver()
 
 
 class SimConnection:
@@ -354,9 +385,18 @@ class SimConnection:
         if self._unread_bytes + len(payload) > PIPE_BYTES:
             self.drop(f"send queue over {PIPE_BYTES} bytes")
             raise ConnectionLost(f"{self._there}: {self._lost}")
-        self._unread_bytes += len(payload)
+        kept: bytes | None = payload
+        if (gate := self._fabric.gate) is not None and not gate.idle:
+            kept = gate.sending(self, payload)
+            if not self.alive:
+                raise ConnectionLost(f"{self._there}: {self._lost}")
         if self._fabric.watcher is not None:
+            # Of all that its sender let go, whatever becomes of it on its way.
             self._fabric.watcher.sent(self._link, self._number, payload)
+        if kept is None:
+            return
+        payload = kept
+        self._unread_bytes += len(payload)
         if (trace := self._fabric.trace) is None:
             self._pipe.push(partial(other._arrive, payload))
         else:
@@ -437,6 +477,22 @@ class SimConnection:
         known = other is not None and other.home is to and other._greeted
         return known and self.alive and self.dialed == dialed
 
+    def by_itself(self, payload: bytes) -> Callable[[], None]:
+        """The delivery of a message apart from the others of this connection, as a datagram comes,
+        to the process that is at the other end now.
+        """
+        if self._other is None:
+            return _nothing
+        return partial(self._copied, payload, self._other.home, true_loop().true_time())
+
+    def block(self) -> None:
+        """Hold what is sent from now on, in its order, until ``unblock``."""
+        self._pipe.block()
+
+    def unblock(self) -> None:
+        """Let go what ``block`` holds. Idempotent."""
+        self._pipe.unblock()
+
     def _copied(self, payload: bytes, to: HostNetwork, sent_s: float) -> None:
         """The copy of a message to the process of ``to`` comes, if a way still leads there."""
         way = self.home.way(to, dialed=self.dialed)
@@ -449,6 +505,10 @@ class SimConnection:
             self._fabric.trace.message("copy", self._link, sent_s, at_s, payload)
 
     def _arrive(self, payload: bytes) -> None:
+        gate = self._fabric.gate
+        watched = gate is not None and not gate.idle and self._lost is None
+        if watched and gate is not None and not gate.receiving(self, payload):
+            return
         if self._lost is None:
             self._inbox.append(payload)
             if self._waiter is not None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from clusters.providers.sim.adversary import Adversary
 from clusters.providers.sim.disk import SimDisk
 from clusters.providers.sim.loop import SimLoop
 from clusters.providers.sim.machine import (
@@ -34,6 +36,7 @@ from clusters.reference.node.config import loads
 from clusters.reference.node.runtime import POINTS, Runtime
 from clusters.reference.node.server import Node
 from harness.campaigns.markers import MARKERS_FILE, dumps
+from harness.campaigns.points import POINTS_FILE
 from harness.clock import NS_PER_S, substream
 from harness.errors import HarnessBug, MissingCapability, UsageError
 from harness.plan.plan import options as convert
@@ -53,6 +56,7 @@ from harness.protocols.cluster import (
 )
 from harness.protocols.hardware import ClockLook, ClockTrouble, DiskLook, DiskTrouble
 from harness.protocols.moments import Moment, Observer
+from harness.protocols.points import Choice, ChoiceLook, CrashPoint
 from harness.tasks import together
 
 CONTROLLER = "controller"
@@ -65,12 +69,14 @@ CLOCK_LOOK_S = 0.1  # between the two looks at a clock
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The plan's ``[cluster.options]`` here: ``seed`` decides latencies and the data that crashes
     leave, ``weather`` the conditions of all packets, ``rare`` the share of the points of rare legal
-    paths that are open (which ones, the seed decides).
+    paths that are open (which ones, the seed decides); for ``census_s`` from the begin of the drive
+    on each node's crash points are counted.
     """
 
     seed: int = 0
     weather: Weather = Weather()
     rare: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    census_s: Annotated[float, Meta(ge=0)] = 0.0
 
 
 def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimProvider:
@@ -80,7 +86,11 @@ def build(run_id: str, options: Mapping[str, object], state_dir: Path) -> SimPro
     """
     chosen = convert(Options, options, "cluster.options")
     return SimProvider(
-        seed=chosen.seed, weather=chosen.weather, rare=chosen.rare, claims=ReferenceClaims()
+        seed=chosen.seed,
+        weather=chosen.weather,
+        rare=chosen.rare,
+        claims=ReferenceClaims(),
+        census_s=chosen.census_s,
     )
 
 
@@ -103,11 +113,12 @@ class SimProvider:
         rare: float = 0.0,
         body: Body = reference_node,
         claims: ClaimsReader | None = None,
+        census_s: float = 0.0,
     ) -> None:
         """``body`` is the main coroutine of an installed program; ``claims`` reads what its
         messages promise: without it they are not judged.
         """
-        self._seed, self._body = seed, body
+        self._seed, self._body, self._census_s = seed, body, census_s
         self._rare = _open_points(seed, rare)
         self._fabric = Fabric(seed, weather)
         self._fabric.repeatable = repeatable
@@ -118,6 +129,9 @@ class SimProvider:
         self._programs: dict[str, Program] = {}
         self._logs = _NodeLogs()
         self._moments = MomentFeed()
+        self._adversary = Adversary(seed, self._crash)
+        self._fabric.gate = self._adversary
+        self._moments.observe(self._adversary.happened)
         self.client_network = HostNetwork(self._fabric, CONTROLLER)
 
     def record(self) -> Trace:
@@ -151,6 +165,8 @@ class SimProvider:
             for machine in self._machines.values():
                 machine.watcher = machine.platter.watcher = self._judge
                 self._judge.inserted(machine.platter)
+        for node, machine in self._machines.items():
+            machine.platter.gate = partial(self._adversary.operation, node)
         self._resets = loop.create_task(self._fabric.break_connections())
         bind = {
             node: {
@@ -266,6 +282,27 @@ class SimProvider:
         rate = (clocks.monotonic_s() - before_s) / (loop.true_time() - began_s)
         return ClockLook(ahead_s=(clocks.wall_ns() - wall_ns()) / NS_PER_S, rate=rate)
 
+    def _crash(self, node: str) -> None:
+        self._machines[node].crash()
+
+    async def crash_at(
+        self, nodes: tuple[str, ...], point: CrashPoint, claim: Callable[[str], bool]
+    ) -> str:
+        """See ``harness.protocols.points.CrashesAtPoints``."""
+        return await self._adversary.crash_at(nodes, point, claim)
+
+    async def choose(self, choice: Choice) -> None:
+        """See ``harness.protocols.points.ChoosesMessages``."""
+        self._adversary.choose(choice)
+
+    async def unchoose(self, choice: Choice) -> None:
+        """See ``harness.protocols.points.ChoosesMessages``."""
+        self._adversary.unchoose(choice)
+
+    async def try_choice(self, choice: Choice) -> ChoiceLook:
+        """See ``harness.protocols.points.ChoosesMessages``."""
+        return self._adversary.look(choice)
+
     def moments(self) -> frozenset[Moment]:
         """Every one: the nodes' code tells them."""
         return frozenset(Moment)
@@ -273,6 +310,8 @@ class SimProvider:
     def watch(self, observer: Observer) -> None:
         """See ``harness.protocols.moments.WatchesMoments``."""
         self._moments.observe(observer)
+        if self._census_s:  # a nemesis watches from the begin of the drive on
+            self._adversary.begin_census(self._census_s)
 
     def roles_now(self) -> Roles:
         """See ``harness.protocols.moments.WatchesMoments``."""
@@ -304,6 +343,8 @@ class SimProvider:
         """Write the node's log, and the markers that it reached."""
         _write(into, self._programs[node].log, self._logs.text(node))
         _write(into, MARKERS_FILE, dumps(self._machines[node].markers))
+        if self._census_s:
+            _write(into, POINTS_FILE, dumps(self._adversary.points(node)))
 
     async def teardown(self) -> None:
         """End every program. Idempotent."""
