@@ -186,8 +186,20 @@ def _entries(
 
 
 def _processes(txns: Transactions) -> Edges:
-    """Return edges to each transaction from the last ok one that its process ran before."""
-    rows = np.flatnonzero((txns.type != FAIL) & txns.real_time)
+    """Return edges to each transaction from the last ok one that its process ran before: among
+    those that promise real time, and through those that promise the order of a session alone.
+    """
+    timely = _following(txns, txns.real_time)
+    if np.array_equal(txns.in_session, txns.real_time):
+        return timely
+    # A cycle in real time may not pass those, so that the order without them stands beside.
+    every = _following(txns, txns.in_session)
+    through = ~(txns.real_time[every.source] & txns.real_time[every.target])
+    return Edges.joined([timely, every.pick(through)])
+
+
+def _following(txns: Transactions, among: Bools) -> Edges:
+    rows = np.flatnonzero((txns.type != FAIL) & among)
     rows = rows[np.lexsort((rows, txns.start[rows], txns.process[rows]))]
     last_ok = np.maximum.accumulate(np.where(txns.type[rows] == OK, np.arange(len(rows)), -1))
     after, last_ok = rows[1:], last_ok[:-1]

@@ -10,7 +10,7 @@ import pyarrow as pa
 from checkers.cycles.components import cyclic
 from checkers.cycles.core import Core, Details
 from checkers.cycles.graph import Edges, Kind, dependencies_of, tails_of
-from checkers.cycles.kinds import CLASSES, G_NONADJACENT, G_SINGLE, Class, allowed
+from checkers.cycles.kinds import CLASSES, G_NONADJACENT, G_SINGLE, REVERSES, Class, allowed
 from checkers.cycles.search import SIMPLE_MAX, Step, shortest_cycle
 from checkers.cycles.stretches import core_by_stretches, readers_before
 from checkers.cycles.walks import (
@@ -48,6 +48,7 @@ Row = dict[str, Any]
 def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
     """Return for each kind the components (``Core.owner``) that hold it, ascending."""
     found: dict[Class, Ints] = {}
+    nothing = np.zeros(0, dtype=np.int64)
     for kind in CLASSES:
         open_ = np.ones(core.owners, dtype=np.bool_)
         for lesser in found:
@@ -56,12 +57,13 @@ def classes_of(core: Core, txns: Transactions) -> dict[Class, Ints]:
         holders = _holders(core, txns, kind, open_)
         if len(holders):
             found[kind] = holders
-    return found
+    rest = np.setdiff1d(np.arange(core.owners), np.concatenate([nothing, *found.values()]))
+    return found | ({REVERSES[-1]: rest} if len(rest) else {})
 
 
 def _holders(core: Core, txns: Transactions, kind: Class, open_: Bools) -> Ints:
     """Return the components among ``open_`` with a simple cycle of ``kind``."""
-    edges = core.edges.pick(allowed(core, kind) & open_[core.owner[core.edges.source]])
+    edges = core.edges.pick(allowed(core, txns, kind) & open_[core.owner[core.edges.source]])
     if not len(edges.source):
         return edges.source
     edges = edges.pick(cyclic(edges, core.vertices))
@@ -114,7 +116,10 @@ def _examples(
 ) -> list[Row]:
     rows = []
     for number, owner in enumerate(owners.tolist()):
-        cycle = shortest_cycle(core.only(owner), txns, kind).cycle
+        alone = core.only(owner)
+        kinds = REVERSES if kind.reverse else (kind,)
+        cycles = (shortest_cycle(alone, txns, each).cycle for each in kinds)
+        cycle = next((cycle for cycle in cycles if cycle is not None), None)
         if cycle is None:
             raise InvariantError(f"component {owner} holds {kind.name}, but none was found in it")
         steps = [_row(details, step) for step in _turned(cycle)]

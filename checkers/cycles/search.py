@@ -72,9 +72,9 @@ def shortest_cycle(
 
     ``simple_max`` bounds the states of the one search that may miss an existing cycle.
     """
-    edges = core.edges.pick(allowed(core, kind))
+    edges = core.edges.pick(allowed(core, txns, kind))
     edges = edges.pick(cyclic(edges, core.vertices))
-    if kind.base >= G_SINGLE and len(closed_without_rw(edges, core.vertices)):
+    if kind.base >= G_SINGLE and not kind.reverse and len(closed_without_rw(edges, core.vertices)):
         return _tangled(core, txns, kind, edges, simple_max)
     starts = _starts(core, edges, kind)
     in_time = np.isin(edges.kind, (Kind.REALTIME, Kind.TIME))

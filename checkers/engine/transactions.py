@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from checkers.engine.arrays import OK, TYPES, Bools, Ints, codes, ints
 from harness.protocols.checker import Setting, Tables
+from harness.protocols.models import promises_sessions
 
 NOBODY = -1
 # Pairs of a writer of unknown fate and a reader that saw one of its elements. The reader is -1
@@ -64,7 +65,9 @@ PREPARED = "transactions.arrays"
 class Transactions:
     """Row i is transaction i. ``start`` and ``finish`` are nanoseconds of the run (or an import's
     order of the records). ``real_time`` says that the transaction's kind promises to see everything
-    acknowledged before it, ``committed`` that it answered ok or is proven to have committed.
+    acknowledged before it, ``in_session`` that it promises to see what its process saw and did
+    before (as each does that promises real time); ``committed`` says that it answered ok or is
+    proven to have committed.
     """
 
     type: NDArray[np.int8]
@@ -72,6 +75,7 @@ class Transactions:
     start: Ints
     finish: Ints
     real_time: Bools
+    in_session: Bools
     committed: Bools
 
 
@@ -80,14 +84,19 @@ def transactions_of(tables: Tables, setting: Setting) -> Transactions:
     if PREPARED in tables:
         return _unpacked(tables[PREPARED])
     table = tables["transactions"]
-    kinds = tuple(p.kind for p in setting.declaration.promises if p.staleness_s is not None)
+    stale = [p for p in setting.declaration.promises if p.staleness_s is not None]
+    # Those of sessions first, so that one code tells both.
+    stale.sort(key=lambda promise: not promises_sessions(promise.model))
+    sessions = sum(promises_sessions(promise.model) for promise in stale)
+    kind = codes(table, "kind", tuple(promise.kind for promise in stale))
     type_ = codes(table, "type", TYPES)
     return Transactions(
         type=type_,
         process=ints(table, "process"),
         start=ints(table, "invoke_ns"),
         finish=ints(table, "complete_ns"),
-        real_time=codes(table, "kind", kinds) < 0,
+        real_time=kind < 0,
+        in_session=kind < sessions,
         committed=committed(type_, tables),
     )
 
@@ -106,6 +115,6 @@ def prepared(tables: Tables, setting: Setting) -> pa.Table:
 
 def _unpacked(table: pa.Table) -> Transactions:
     columns = {name: table.column(name).chunk(0).to_numpy() for name in table.column_names}
-    for name in ("real_time", "committed"):
+    for name in ("real_time", "in_session", "committed"):
         columns[name] = columns[name].view(np.bool_)
     return Transactions(**columns)

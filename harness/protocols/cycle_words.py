@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from harness.history.records import Value
 from harness.protocols.finding import Dependency, RecordedOperation
+from harness.protocols.models import CAUSAL_REVERSE
 
 _PROMISES = {
     "G0": "write cycle (G0): the appends of these transactions are interleaved",
@@ -19,6 +20,10 @@ _PROMISES = {
     "no snapshots explain",
     "G2-item": "write skew (G2-item): these transactions read what the others were overwriting",
 }
+_REVERSED = (
+    "causal reverse: a transaction that promises no real time saw what came later and missed what "
+    "had been acknowledged before it"
+)
 _ORDERS = {
     "": "",
     "-process": ", with a process's own order",
@@ -28,6 +33,8 @@ _ORDERS = {
 
 def promise(anomaly: str) -> str:
     """Return the promise that a cycle of this name breaks, in a clause."""
+    if anomaly == CAUSAL_REVERSE:
+        return _REVERSED
     for suffix in ("-process", "-realtime", ""):
         base = anomaly.removesuffix(suffix) if suffix else anomaly
         if base in _PROMISES and anomaly == base + suffix:

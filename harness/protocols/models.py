@@ -20,6 +20,7 @@ STRICT_SERIALIZABLE = "strict-serializable"
 
 LOST_WRITE, BANK_TOTAL, NEGATIVE_BALANCE = "lost-write", "bank-total", "negative-balance"
 LIVENESS, NODE_EXIT, PANIC = "liveness", "node-exit", "panic"
+CAUSAL_REVERSE = "causal-reverse"
 """Anomalies that other rooms ask for by name."""
 
 _STRONGER = {
@@ -180,6 +181,12 @@ _PROMISES: dict[str, str] = {
 """Anomalies that break a promise beside the lattice, and that promise."""
 
 
+ONLY_OBSERVED = frozenset({CAUSAL_REVERSE})
+"""Anomalies that break nothing that a system declares: transactions of a kind that promises a
+staleness have no real time order, so that a cycle which needs one through them is told, no more.
+"""
+
+
 class Meaning(msgspec.Struct, frozen=True, kw_only=True):
     """The consequence of an anomaly.
 
@@ -215,12 +222,12 @@ def declared(names: Iterable[str], meanings: Meanings, checker: str) -> Meanings
     Raises ``HarnessBug`` where ``meanings`` redefines a known anomaly, ``UsageError`` for a model
     that is not in the lattice.
     """
+    known = _WEAKEST_BROKEN.keys() | _PROMISES.keys() | ONLY_OBSERVED
     for name, meaning in meanings.items():
-        if name in _WEAKEST_BROKEN or name in _PROMISES:
+        if name in known:
             raise HarnessBug(f"anomaly {name!r} has its meaning, and {checker!r} declares another")
         breaking(*meaning.breaks)
     own = Meaning(promise=f"the promise of checker {checker}")
-    known = _WEAKEST_BROKEN.keys() | _PROMISES.keys()
     return {name: meanings.get(name, own) for name in names if name not in known}
 
 
@@ -304,3 +311,10 @@ def promises_real_time(model: str) -> bool:
     later.
     """
     return breaks(LOST_WRITE, model)
+
+
+def promises_sessions(model: str) -> bool:
+    """Whether ``model`` requires a process's transactions to be in the order in which the process
+    ran them.
+    """
+    return breaks("G0-process", model)

@@ -8,8 +8,11 @@ import msgspec
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """The promise for transactions of ``kind``.
 
-    ``model`` is a name of the consistency lattice (``strict-serializable`` ...); ``staleness_s``: a
-    read sees a snapshot at most that old, and then has no real time order.
+    ``model`` is a name of the consistency lattice (``strict-serializable`` ...), and holds for the
+    history as a whole. ``staleness_s``: a read sees a snapshot at most that old, and then has no
+    real time order: that it saw a later acknowledged write and missed an earlier one (*causal
+    reverse*) breaks nothing. A ``strong-session-`` model keeps the order of each process all the
+    same: what the process saw or wrote before is in the snapshot.
     """
 
     kind: str

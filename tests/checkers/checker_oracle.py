@@ -30,6 +30,10 @@ class Judgement:
         return model in self.not_ | self.also_not
 
 
+# Kinds of transactions without a real time order: the second keeps the order of its process.
+UNTIMED, SESSION = "untimed", "session"
+
+
 def judge(txns: list[Txn]) -> Judgement:
     counts = Counter(Oracle(txns).findings())
     counts.update(Oracle(txns).cycles())
@@ -185,11 +189,17 @@ class Oracle:
                     add("rw", t, w)
         for x, y in itertools.permutations(range(len(self.txns)), 2):
             if self.txns[x].type == "ok":
-                if self.process[x] == self.process[y] and (self.start[x], x) < (self.start[y], y):
+                before = (self.start[x], x) < (self.start[y], y)
+                if self.process[x] == self.process[y] and before and self._keep("process", x, y):
                     add("process", x, y)
-                if self.finish[x] < self.start[y]:
+                if self.finish[x] < self.start[y] and self._keep("realtime", x, y):
                     add("realtime", x, y)
         return found
+
+    def _keep(self, order: str, *txns: int) -> bool:
+        """Whether all of ``txns`` promise ``order``, the real time or the process's."""
+        without = {"": (), "process": (UNTIMED,), "realtime": (UNTIMED, SESSION)}[order]
+        return all(self.txns[t].kind not in without for t in txns)
 
     def kinds(self) -> list[tuple[set[int], dict[tuple[int, int], int]]]:
         """Every component, and by kind the length of the shortest simple cycle in it."""
@@ -201,16 +211,22 @@ class Oracle:
             for cycle in nx.simple_cycles(graph.subgraph(component)):
                 steps = [edges[pair] for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
                 for labels in itertools.product(*steps):
-                    if kind := kind_of(labels):
+                    kind = kind_of(labels)
+                    order = ("", "process", "realtime")[kind[1] if kind else 0]
+                    if kind and self._keep(order, *cycle):
                         shortest[kind] = min(shortest.get(kind, len(cycle)), len(cycle))
             found.append((component, shortest))
         return found
 
     def cycles(self) -> dict[str, int]:
-        """Components by the kinds of simple cycles in them that no other kind there implies."""
+        """Components by the kinds of simple cycles in them that no other kind there implies; of a
+        causal reverse are those that hold none, though they are components.
+        """
         counts: Counter[str] = Counter()
-        for _, shortest in self.kinds():
+        for component, shortest in self.kinds():
             counts.update(BASES[b] + ORDERS[o] for b, o in minimal(set(shortest)))
+            if len(component) > 1 and not shortest:
+                counts["causal-reverse"] += 1
         return dict(counts)
 
 

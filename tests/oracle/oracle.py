@@ -70,6 +70,10 @@ __all__ = [
 ]
 
 
+WITHOUT = {"process": ("untimed",), "realtime": ("untimed", "session")}
+"""Kinds of transactions that don't promise an order."""
+
+
 @attrs.frozen(kw_only=True)
 class Judgement:
     """What is to be said about a history: ``names`` as reported, the models that are ruled out.
@@ -96,10 +100,10 @@ class Judgement:
 
 def judge(history: History) -> Judgement:
     """All that is to be said about ``history``."""
-    graph = dependencies(history)
+    graph, without = dependencies(history), without_order(history)
     not_, also_not = models.ruled_out(found(history))
     lost, unverified = lost_writes(history)
-    by_class = told(graph)
+    by_class = told(graph, without)
     shown = list_names(history)
     return Judgement(
         names=frozenset(shown.union(by_class)),
@@ -114,7 +118,15 @@ def judge(history: History) -> Judgement:
 
 def found(history: History) -> set[str]:
     """Every anomaly of ``history``; the cycle classes closed under what they imply."""
-    return list_names(history) | cycle_names(dependencies(history))
+    return list_names(history) | cycle_names(dependencies(history), without_order(history))
+
+
+def without_order(history: History) -> dict[str, frozenset[int]]:
+    """By the suffix of cycle classes the transactions whose kind does not promise that order."""
+    return {
+        f"-{order}": frozenset(txn.index for txn in history if txn.kind in kinds)
+        for order, kinds in WITHOUT.items()
+    }
 
 
 def dependencies(history: History) -> dict[str, Relation]:
@@ -150,6 +162,7 @@ def process_order(history: History) -> Relation:
         (one.index, other.index)
         for one, other in product(of_type(history, "ok"), of_type(history, "ok", "info"))
         if one.process == other.process and one.index < other.index
+        if not {one.kind, other.kind}.intersection(WITHOUT["process"])
     }
 
 
@@ -159,6 +172,7 @@ def real_time_order(history: History) -> Relation:
         (one.index, other.index)
         for one, other in product(of_type(history, "ok"), of_type(history, "ok", "info"))
         if one.complete < other.invoke
+        if not {one.kind, other.kind}.intersection(WITHOUT["realtime"])
     }
 
 
@@ -175,13 +189,14 @@ def lost_writes(history: History) -> tuple[set[tuple[int, int]], set[int]]:
     for txn in ok:
         for key, element in txn.appends():
             later = [
-                elements
+                (other.kind, elements)
                 for other in ok
                 for read_key, elements in other.reads()
                 if read_key == key and other.invoke > txn.complete
             ]
-            if not later:
+            # Any read shows an element; only one that promises real time had to.
+            if all(kind in WITHOUT["realtime"] for kind, _ in later):
                 unverified.add(key)
-            elif not any(element in elements for elements in later):
+            elif not any(element in elements for _, elements in later):
                 lost.add((key, element))
     return lost, unverified

@@ -22,15 +22,21 @@ SEARCH_LIMIT = 2_000_000
 """Steps of the one search that is exponential; a history that needs more is not small."""
 
 
+CAUSAL_REVERSE = "causal-reverse"
+
 Relation = set[tuple[int, int]]
 Graph = Mapping[str, Relation]
+Without = Mapping[str, frozenset[int]]
+NOBODY: Without = {}
 
 
-def told(graph: Graph) -> Counter[str]:
-    """For each cycle class the components that hold it and no other class that implies it."""
+def told(graph: Graph, without: Without = NOBODY) -> Counter[str]:
+    """For each cycle class the components that hold it and no other class that implies it; as
+    causal reverse those that hold none. ``without``: see ``classes``.
+    """
     counts: Counter[str] = Counter()
     for component in components(graph):
-        counts.update(reported(classes(component)))
+        counts.update(reported(classes(component, without)) or {CAUSAL_REVERSE})
     return counts
 
 
@@ -43,9 +49,9 @@ def reported(names: set[str]) -> set[str]:
     return names - implied
 
 
-def cycle_names(graph: Graph) -> set[str]:
+def cycle_names(graph: Graph, without: Without = NOBODY) -> set[str]:
     """The classes of which ``graph`` has a simple cycle, and what these imply."""
-    return set().union(*map(classes, components(graph)))
+    return set().union(*(classes(component, without) for component in components(graph)))
 
 
 def components(graph: Graph) -> list[Graph]:
@@ -61,8 +67,9 @@ def components(graph: Graph) -> list[Graph]:
     ]
 
 
-def classes(component: Graph) -> set[str]:
-    """``cycle_names`` of one component.
+def classes(component: Graph, without: Without = NOBODY) -> set[str]:
+    """``cycle_names`` of one component. ``without``: by suffix the transactions that do not promise
+    this order; a cycle that needs it is of no class where it passes one of them.
 
     Asked from the strongest claim to the weakest; what is implied is not asked. So when a class is
     asked for, the stronger ones are known to be absent, and that leaves simple questions: where
@@ -72,9 +79,17 @@ def classes(component: Graph) -> set[str]:
     for suffix in SUFFIXES:
         for base in BASES:
             name = base + suffix
-            if name not in names and _has_cycle(component, base, ORDERS[suffix]):
+            part = _leaving(component, without.get(suffix, frozenset()))
+            if name not in names and _has_cycle(part, base, ORDERS[suffix]):
                 names |= {implied for implied in models.implied({name}) if implied in CYCLE_NAMES}
     return names
+
+
+def _leaving(graph: Graph, out: frozenset[int]) -> Graph:
+    return {
+        kind: {(a, b) for a, b in pairs if a not in out and b not in out}
+        for kind, pairs in graph.items()
+    }
 
 
 def _has_cycle(graph: Graph, base: str, orders: tuple[str, ...]) -> bool:

@@ -4,9 +4,11 @@ What is compared: the outcome, the names under ``anomalies`` and ``observed``, `
 ``also_not``, and in how many components each class of cycles is told.
 """
 
+import random
 from collections import Counter
 from functools import cache
 
+import attrs
 import corpus
 import msgspec
 import oracle
@@ -21,6 +23,7 @@ from harness.protocols.checker import Setting
 from harness.protocols.promise import Declaration, Promise
 
 CHECKERS = ("list-append", "lost-write", "evidence")
+CYCLE_NAMES = {*oracle.CYCLE_NAMES, "causal-reverse"}
 MODELS = ("strict-serializable", "serializable", "snapshot-isolation", "read-committed")
 
 
@@ -39,7 +42,12 @@ def verdict_on(case, model, *, executor="local"):
 
 
 def verdict_of(source, model, *, executor="local"):
-    promises = (Promise(kind="read-write", model=model),)
+    # Staler than any case is long: how old a snapshot may be is asked elsewhere.
+    promises = (
+        Promise(kind="read-write", model=model),
+        Promise(kind="untimed", model="serializable", staleness_s=3600.0),
+        Promise(kind="session", model="strong-session-serializable", staleness_s=3600.0),
+    )
     declaration = Declaration(system="simulated", mode="SC", promises=promises)
     return judge(
         source,
@@ -56,7 +64,7 @@ def told_by_checkers(verdict):
     return {
         "outcome": str(verdict.outcome),
         "names": sorted(shown),
-        "components": {name: shown[name].count for name in shown if name in oracle.CYCLE_NAMES},
+        "components": {name: shown[name].count for name in shown if name in CYCLE_NAMES},
         "not": sorted(verdict.not_),
         "also_not": sorted(verdict.also_not),
     }
@@ -95,6 +103,44 @@ def test_what_decides_stands_apart_from_what_was_only_observed():
             if "snapshot-isolation" in frozenset().union(*oracle_models.ruled_out({name}))
         }
         assert set(verdict.anomalies) == deciding, case.name
+
+
+OF_CUTS = {"fractured-snapshot", "snapshot-went-back"}
+"""What checkers say of snapshots apart from cycles."""
+
+
+def without_real_time(case, number):
+    """The case, some of whose transactions are of kinds that promise no real time."""
+    stream = random.Random(number)
+    kinds = stream.choice((("untimed",), ("session",), ("untimed", "session")))
+    share = stream.choice((0.2, 0.6))
+    txns = [
+        attrs.evolve(txn, kind=stream.choice(kinds)) if stream.random() < share else txn
+        for txn in case.txns
+    ]
+    return attrs.evolve(case, txns=tuple(txns))
+
+
+@pytest.mark.parametrize("place", range(200))
+def test_of_kinds_without_real_time_the_checkers_say_what_the_oracle_says(place):
+    case, model = without_real_time(cases()[place], place), MODELS[0]
+    expected = told_by_oracle(oracle.judge(case.txns), model)
+    found = told_by_checkers(verdict_on(case, model))
+    of_cuts = OF_CUTS.intersection(found["names"])
+    found["names"] = [name for name in found["names"] if name not in OF_CUTS]
+    # What a fractured snapshot decides, and which models the loss of a write without real time
+    # rules out, the oracle does not say.
+    unsaid = ["outcome"] if of_cuts else []
+    unsaid += ["not", "also_not"] if oracle.LOST_WRITE in expected["names"] else []
+    assert found | dict.fromkeys(unsaid) == expected | dict.fromkeys(unsaid), case.name
+
+
+def test_the_kinds_without_real_time_spare_some_cases_and_not_all():
+    judged = [oracle.judge(without_real_time(cases()[n], n).txns) for n in range(200)]
+    assert sum("causal-reverse" in one.names for one in judged) > 2
+    fewer = sum(not one.names and bool(judgement(n).names) for n, one in enumerate(judged))
+    assert fewer > 3
+    assert sum(one.outcome(MODELS[0]) == "violation" for one in judged) > 50
 
 
 @pytest.mark.parametrize("form", ["edn", "jsonl"])
