@@ -4,7 +4,8 @@
 ``diverged-logs``   two replicas have applied different entries at one place of their log
 ``diverged-replicas`` two replicas have applied the same entries and hold different contents
 ``two-leaders``     two nodes led one group in one term
-``forgotten-state`` a node lost, with a restart, durable state: term, vote or entries
+``forgotten-state`` a node lost, with a restart, durable state: term, vote or entries; or another
+                    says that it has lost entries, before any fault that destroys data
 ``went-back``       term, commit or applied index of a replica fell while its node ran
 ``lost-entries``    an entry that a replica had applied is in the logs of no majority at the end
 ``stale-primary``   a node would acknowledge after another had taken over from it
@@ -26,12 +27,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.engine.arrays import Bools, Ints, ints
+from checkers.explain.attribution import windows
 from harness.clock import NS_PER_S
 from harness.history.records import EventKind
 from harness.protocols.checker import EXAMPLES_MAX, Kernel, Lookup, Part, Setting, Tables
+from harness.protocols.fault_kinds import by_name
 from harness.protocols.finding import Finding
 from harness.protocols.verdict import Anomaly
 from harness.run.state_log import QUIET_LIMIT_S
+from harness.text import seconds
 
 Row = dict[str, Any]
 # The name and the sentence of each anomaly.
@@ -55,6 +59,7 @@ class Replicas:
             diverged_replicas(last),
             two_leaders(states, events),
             forgotten(states),
+            lost_logs(events, tables["faults"], setting),
             went_back(states),
             lost_entries(states, last),
             stale_primaries(states),
@@ -136,6 +141,33 @@ def forgotten(states: pa.Table) -> Found:
         if what is not None:
             yield "forgotten-state", f"forgotten state: {row['group']} on {row['node']}: {what}"
         before[replica] = _both(told, row)
+
+
+def lost_logs(events: pa.Table, faults: pa.Table, setting: Setting) -> Found:
+    """Yield one sentence for each node and group of which another node reported that it has lost
+    entries that it had acknowledged as durable.
+
+    A sample of states may miss it: what was acknowledged since the last one, the leader alone
+    knows. Which node it is about stands in the event's words only, so any fault that destroys data
+    and had begun excuses it; a kind of which no effect is known may destroy data.
+    """
+    kinds = by_name(setting.fault_kinds)
+    destroying_ns = min(
+        (
+            window["start_ns"]
+            for window in windows(faults)
+            if not (kind := kinds.get(window["kind"])) or kind.destroys or not kind.effects
+        ),
+        default=None,
+    )
+    told = events.filter(pc.equal(events["kind"], EventKind.LOST_LOG.value))
+    for row in told.sort_by([("at_ns", "ascending"), ("node", "ascending")]).to_pylist():
+        if destroying_ns is None or row["at_ns"] + row["uncertainty_ns"] < destroying_ns:
+            yield (
+                "forgotten-state",
+                f"forgotten state: {row['node']} says that {row['text']} (at "
+                f"{seconds(row['at_ns'])}), and no fault that destroys data had begun",
+            )
 
 
 def went_back(states: pa.Table) -> Found:

@@ -142,6 +142,7 @@ class EventKind(enum.StrEnum):
     TORN_TAIL = "torn-tail"
     RESTORED = "restored"
     STORAGE_ERROR = "storage-error"
+    LOST_LOG = "lost-log"  # seen by another: the node has lost what it had acknowledged as durable
     EVENTS_LOST = "events-lost"
 
 

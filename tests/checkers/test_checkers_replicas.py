@@ -12,7 +12,7 @@ from checkers.engine.analyze import judge
 from checkers.engine.source import Source
 from checkers.promises.replicas import CHECKER
 from harness.clock import NS_PER_S
-from harness.history.schema import EVENTS
+from harness.history.schema import EVENTS, FAULTS
 from harness.protocols.checker import Part, Setting
 from harness.protocols.promise import Declaration, Promise
 from harness.run.state_log import LOGS, QUIET_LIMIT_S, STATES
@@ -81,8 +81,10 @@ def said(
     events: tuple[dict[str, Any], ...] = (),
     setting: Setting = SETTING,
     begun_ns: tuple[int, ...] = (),
+    faults: tuple[dict[str, Any], ...] = (),
 ) -> Part:
     tables = {
+        "faults": pa.Table.from_pylist(list(faults), schema=FAULTS),
         "transactions": pa.table({"invoke_ns": pa.array(begun_ns, pa.int64())}),
         "states": pa.Table.from_pylist(list(states), schema=STATES),
         "logs": pa.Table.from_pylist(list(logs), schema=LOGS),
@@ -166,6 +168,44 @@ def test_a_restart_forgets_nothing_that_was_durable(found: dict[str, Any], text:
     part = said(before, after | found)
     assert names(part) == ["forgotten-state"]
     assert text in _text(part)
+
+
+def missed(node: str, text: str, at_ns: int) -> dict[str, Any]:
+    return elected(node, 3) | {"kind": "lost-log", "text": text, "at_ns": at_ns}
+
+
+def struck(kind: str, at_ns: int) -> dict[str, Any]:
+    times = {"planned_ns": at_ns, "injecting_ns": at_ns, "injected_ns": at_ns}
+    return {"fault": 0, "kind": kind, "target": "one", "nodes": ["n4"], "roles": [],
+            "state": "effective", "effective_ns": at_ns, **times}  # fmt: skip
+
+
+def test_a_follower_that_lost_entries_which_it_had_acknowledged_is_a_broken_promise() -> None:
+    """Though no sample of its state ever showed them."""
+    event = missed("n1", "n4 has lost entries of p0 that it had: wipe it", 5 * NS_PER_S)
+
+    part = said(*WHOLE, events=(event,))
+
+    assert names(part) == ["forgotten-state"]
+    assert _text(part) == (
+        "forgotten state: n1 says that n4 has lost entries of p0 that it had: wipe it (at "
+        "5.000 s), and no fault that destroys data had begun"
+    )
+    assert names(said(*WHOLE, events=(event | {"kind": "storage-error"},))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "at_s", "accused"),
+    [("wipe", 4, False), ("bit-flip", 4, False), ("wipe", 6, True), ("kill", 4, True)],
+)
+def test_only_a_fault_before_it_that_destroys_data_explains_lost_entries(
+    kind: str, at_s: int, accused: bool
+) -> None:
+    event = missed("n1", "n4 has lost entries of p0 that it had: wipe it", 5 * NS_PER_S)
+
+    part = said(*WHOLE, events=(event,), faults=(struck(kind, at_s * NS_PER_S),))
+
+    assert names(part) == ["forgotten-state"] * accused
 
 
 def test_a_wiped_node_is_somebody_else() -> None:

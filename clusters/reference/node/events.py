@@ -26,6 +26,7 @@ ASSIGNMENTS_CHANGED = "assignments-changed"
 LOG_TRUNCATED = "log-truncated"
 TORN_TAIL = "torn-tail"
 STORAGE_ERROR = "storage-error"
+LOST_LOG = "lost-log"
 EVENTS_LOST = "events-lost"
 
 log = logging.getLogger("node.events")

@@ -77,5 +77,5 @@ class Reconfigurer:
                 self._reported[group.name, member] = None
                 text = f"{name_of(member)} has lost entries of {group.name} that it had: wipe it"
                 self._events.add(
-                    events.STORAGE_ERROR, text, partition=group.partition, term=group.raft.term
+                    events.LOST_LOG, text, partition=group.partition, term=group.raft.term
                 )
