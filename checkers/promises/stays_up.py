@@ -45,6 +45,8 @@ FILE_BYTES = 64 << 20  # of one file, its beginning: providers cap what they col
 SHOWN_CHARS = 400  # of a line, kept
 BATCH_LINES = 4096  # matched at once: at most 16 MB
 NOT_READ = "not-read"  # the pattern's name for the end of a file that is larger
+LAST_WORDS = "last-words"  # and for the last lines of a node that ended by itself
+TAIL_BYTES = 16 << 10  # in which these are looked for
 KEPT_MAX = 50  # lines of one pattern of one node; the count is of all
 # One row a matching line, at most ``KEPT_MAX`` of a pattern in a file; ``line`` counts from 1,
 # ``file`` is relative to the run directory, ``total`` counts the pattern's matches there.
@@ -127,11 +129,14 @@ def _gave_way(row: Row, lives: Iterable[Row]) -> bool:
 
 
 def _exit(row: Row, lines: list[Row]) -> Finding:
-    """Return the finding of an exit, with the last matching lines of the node's logs."""
+    """Return the finding of an exit, with the last matching lines of the node's logs; where none
+    matches, with the last lines.
+    """
     said = sorted(
         (line for line in lines if line["node"] == row["node"]),
         key=lambda line: (line["file"], line["line"]),
     )
+    said = [line for line in said if line["pattern"] not in (LAST_WORDS, NOT_READ)] or said
     between = f"between {seconds(row['at_ns'] - row['uncertainty_ns'])} and {seconds(row['at_ns'])}"
     return Finding(
         text=f"stays-up: {row['node']} {row['text']} ({between})",
@@ -167,13 +172,17 @@ def _panic(row: Row) -> Finding:
 
 
 def _told(row: Row) -> str:
-    return f"{row['file']}:{row['line']}: {row['text']}"
+    # Of last words the line is no place in the file, but one among its last.
+    where = row["file"] if row["pattern"] == LAST_WORDS else f"{row['file']}:{row['line']}"
+    return f"{where}: {row['text']}"
 
 
 def _summary(lines: Iterable[Row]) -> dict[str, dict[str, LogLines]]:
     """Return by node and pattern the number of lines and the first of them."""
     alike: dict[tuple[str, str], list[Row]] = {}
     for row in lines:
+        if row["pattern"] == LAST_WORDS:
+            continue  # shown beside the exit, no finding in a log
         alike.setdefault((row["node"], row["pattern"]), []).append(row)
     found: dict[str, dict[str, LogLines]] = {}
     for (node, pattern), rows in alike.items():
@@ -196,13 +205,37 @@ def patterns_of(declaration: Declaration) -> tuple[LogPattern, ...] | None:
 
 
 def scan(history: History, patterns: Iterable[LogPattern]) -> pa.Table:
-    """Find the matching lines in the logs of ``history``, as far as they are sealed. Raises
-    ``MalformedHistory`` for a pattern that is no regular expression.
+    """Find the matching lines in the logs of ``history``, as far as they are sealed, and the last
+    lines of nodes that ended by themselves. Raises ``MalformedHistory`` for a pattern that is no
+    regular expression.
     """
     wanted = tuple(patterns)
     _refuse_unusable(history.run, wanted)
     rows = [row for log in history.logs.files for row in _findings(log, wanted)]
+    if wanted:
+        events = history.events()
+        exits = events.filter(pc.equal(events["kind"], EventKind.NODE_EXITED.value))
+        ended = frozenset(exits["node"].to_pylist())
+        rows += [row for log in history.logs.files if log.node in ended for row in _tail(log)]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _tail(log: NodeLog) -> Iterator[Row]:
+    """Yield the last lines of a log that are not blank, numbered from the part that is read."""
+    size_bytes = log.path.stat().st_size if log.size_bytes is None else log.size_bytes
+    with open_or_refuse(log.path) as stream:
+        skipped = max(0, size_bytes - TAIL_BYTES)
+        stream.seek(skipped)
+        lines = stream.read(size_bytes - skipped).splitlines()
+    # The first line of a part is a part of a line.
+    numbered = list(enumerate(lines, 1))[bool(skipped) :]
+    last = [(number, line) for number, line in numbered if line.strip()][-LAST_LINES:]
+    for number, line in last:
+        text = line.decode("utf-8", "replace").strip()[:SHOWN_CHARS]
+        yield (
+            {"node": log.node, "file": log.name, "line": number, "pattern": LAST_WORDS}
+            | {"breaks": False, "text": text, "total": len(last)}
+        )
 
 
 def _refuse_unusable(run: RunDirectory, patterns: Iterable[LogPattern]) -> None:

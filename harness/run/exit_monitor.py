@@ -42,6 +42,7 @@ class ExitMonitor:
     def __init__(
         self, provider: Provider, clock: RunClock, write: Callable[[Record], None]
     ) -> None:
+        self.exits = 0  # that nobody expected, so far
         self._provider, self._clock, self._write = provider, clock, write
         self._running: set[str] = set()  # as far as verbs and probes show
         self._verbs: dict[str, int] = {}  # begun and ended, so that a look sees that it was crossed
@@ -91,6 +92,7 @@ class ExitMonitor:
         if node not in self._running:
             return
         self._running.discard(node)
+        self.exits += 1
         why = status.end[:EXIT_TEXT_CHARS] or "how is not known"
         self._write(
             StoreEvent(

@@ -231,8 +231,10 @@ class Life:
         if done and self.guard:
             self.guard.release()
 
-    async def _bring_up(self) -> Cluster:
-        """Provision machines, install programs, and wait until the cluster serves."""
+    async def _bring_up(self) -> Cluster | None:
+        """Provision machines, install programs, and wait until the cluster serves; ``None`` where
+        it never does since nodes ended by themselves. Raises ``HarnessError``.
+        """
         self.enter("provision")
         # A stream that a crash of the machine lost would be taken for one that never was.
         self.writer.sync()
@@ -240,9 +242,15 @@ class Life:
         cluster = await self.provider.provision(names, self.system.ports)
         try:
             await self._set_up(cluster)
-        except FiredrillError:  # why it does not serve stands in the nodes' logs
+        except FiredrillError as error:  # why it does not serve stands in the nodes' logs
+            looks = self.attendance.look(cluster.nodes)
+            await self._attempt("looking at the nodes", COLLECT_LIMIT_S, looks)
             await self._collect_logs(cluster)
-            raise
+            if not self.attendance.exits:
+                raise
+            # That is the store's failure, and judged: no promise of ours that is broken.
+            self.trouble.append(f"set-up: {error}")
+            return None
         return cluster
 
     async def _set_up(self, cluster: Cluster) -> None:

@@ -112,6 +112,19 @@ def test_an_exit_that_nobody_asked_for_breaks_stays_up_and_shows_the_log(tmp_pat
     assert found.not_ == (), "a node that ends says nothing about the lattice"
 
 
+def test_of_a_node_that_said_nothing_that_matters_the_last_words_are_shown(tmp_path: Path) -> None:
+    log = b"".join(b"step %d\n" % n for n in range(4000)) + b"\nBus error\n"
+
+    found = judged(write(tmp_path / "run", exit_of("n2", 50 * MS), logs={"n2": log, "n1": log}))
+
+    (example,) = found.anomalies["node-exit"].examples
+    assert example.log == (
+        *(f"nodes/n2/node.log: step {n}" for n in range(3996, 4000)),
+        "nodes/n2/node.log: Bus error",
+    )
+    assert found.node_logs == {}
+
+
 def test_a_line_of_level_error_is_told_and_decides_nothing(tmp_path: Path) -> None:
     run = write(tmp_path / "run", logs={"n1": b"x ERROR a\ny ERROR b\n", "n2": b"fine\n"})
 
