@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import msgspec
 import pyarrow as pa
 
 from checkers.bank.imported import IMPORTED, IMPORTED_JUDGED
 from checkers.bank.kernels import JUDGED, LAST, SUMS
+from checkers.bank.suspects import Suspect, transfers_of
 from checkers.engine.arrays import ints
 from checkers.explain.attribution import explain_operations
 from harness.outcome import Outcome
@@ -52,6 +54,8 @@ class Bank:
             (NIL, "nil", _nil),
         )
         anomalies = _anomalies(wrong, kinds, tables["faults"], lookup)
+        if BANK_TOTAL in anomalies:
+            anomalies[BANK_TOTAL] = _with_suspects(anomalies[BANK_TOTAL], tables, lookup)
         if tables["bank.lost"].num_rows:
             anomalies[LOST_WRITE] = _lost(tables, lookup)
         doubts = _doubts(banks)
@@ -149,7 +153,48 @@ def _statistics(tables: Tables) -> Row:
 
 
 def _lost(tables: Tables, lookup: Lookup) -> Anomaly:
-    return _pairs(tables["bank.lost"], "last", _lost_write, tables["faults"], lookup)
+    return _pairs(tables["bank.lost"], "suspect", _lost_write, tables["faults"], lookup)
+
+
+def _with_suspects(found: Anomaly, tables: Tables, lookup: Lookup) -> Anomaly:
+    """Return wrong totals with the transfer, of those that may first show in each, whose amount
+    equals what is too much or too little, where there is one.
+    """
+    rows = {row["txn"]: row for row in tables["bank.wrong"].to_pylist()}
+    told = []
+    for finding in found.examples:
+        row, (read,) = rows[finding.txns[0]], finding.operations
+        suspects = transfers_of(row, read, tables["transactions"], lookup)
+        if suspects:
+            finding = _by_half(finding, row, suspects, read, tables["faults"])
+        told.append(finding)
+    return Anomaly(count=found.count, examples=tuple(told))
+
+
+def _by_half(
+    finding: Finding,
+    row: Row,
+    suspects: Sequence[Suspect],
+    read: RecordedOperation,
+    faults: pa.Table,
+) -> Finding:
+    first, shown = suspects[0], (suspects[0].transfer, read)
+    amount = abs(row["excess"])
+    much = "much" if row["excess"] > 0 else "little"
+    alike = len(suspects) - 1
+    which = ", of which the read shows one half" if first.half_shown else ""
+    others = f" ({alike} more moved as much then)" if alike and not first.half_shown else ""
+    text = (
+        f"; the {amount} too {much} is the amount that T{first.transfer.txn} moved from account "
+        f"{first.payer} to {first.payee}{which}{others}"
+    )
+    return msgspec.structs.replace(
+        finding,
+        text=finding.text + text,
+        txns=(first.transfer.txn, *finding.txns),
+        operations=shown,
+        explained_by=explain_operations(shown, faults),
+    )
 
 
 def _pairs(
@@ -242,6 +287,14 @@ def _lost_write(row: Row) -> str:
     return (
         f"lost write: account {row['key']} held {row['balance']} when T{row['read']} read it last, "
         f"but its first balance and {row['transfers']} acknowledged transfers make {due}"
+        f"{_missing(row)}"
+    )
+
+
+def _missing(row: Row) -> str:
+    """Name the transfer whose amount is missing, where there is one."""
+    return (
+        "" if row["amount"] is None else f": the {row['amount']:+} of T{row['suspect']} is missing"
     )
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from checkers.engine.arrays import FAIL, INFO, OK, Bools, Ints, codes, group_starts, ints
 from checkers.engine.transactions import transactions_of
-from harness.protocols.checker import Exchange, Kernel, Setting, Tables
+from harness.protocols.checker import EXAMPLES_MAX, Exchange, Kernel, Setting, Tables
 
 _READ, _WRITE = 0, 1
 _STEPS = ("r", "w")
@@ -39,8 +39,9 @@ NEVER = np.iinfo(np.int64).max
 _ACCOUNT_READ, _ACCOUNT_WRITE, _ADD = 0, 1, 2
 _ACCOUNT_STEPS = ("r", "w", "add")
 # An account whose last read does not hold from ``least`` to ``most``: its first balance plus the
-# acknowledged ``transfers``, with and without those of unknown outcome. ``last`` is the transfer
-# that was acknowledged last.
+# acknowledged ``transfers``, with and without those of unknown outcome. ``suspect`` is the
+# acknowledged transfer whose amount is missing there (``amount``: what it should have added), the
+# last of them; where no single one is, the transfer that was acknowledged last, and no amount.
 LOST = pa.schema(
     [
         ("key", pa.int64()),
@@ -49,7 +50,8 @@ LOST = pa.schema(
         ("least", pa.int64()),
         ("most", pa.int64()),
         ("transfers", pa.int64()),
-        ("last", pa.int64()),
+        ("suspect", pa.int64()),
+        ("amount", pa.int64()),
     ]
 )
 
@@ -125,6 +127,8 @@ def judge_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     wrong = pc.and_(pc.or_(pc.or_(off, less), empty), pa.array(~before))
     for name, column in (("off", off), ("negative", less), ("nil", empty)):
         reads = reads.append_column(name, column)
+    for name, figures in _changes(reads, tables, setting).items():
+        reads = reads.append_column(name, pa.array(figures, pa.int64()))
     wrong_reads = reads.filter(wrong)
     return {"bank.banks": banks, "bank.wrong": wrong_reads.sort_by([("txn", "ascending")])}
 
@@ -169,6 +173,28 @@ def _before_set_up(reads: pa.Table, tables: Tables, setting: Setting) -> Bools:
     return np.asarray(nothing & early, dtype=np.bool_)
 
 
+def _changes(reads: pa.Table, tables: Tables, setting: Setting) -> dict[str, Ints]:
+    """Return for each whole read when its total came about, and from which: ``excess`` over the
+    last other total that was read before it (that of the set-up, where none was), ``since`` the
+    begin of that read, and ``until`` the end of the first read that saw the total since then.
+    """
+    txns, txn, bank = transactions_of(tables, setting), ints(reads, "txn"), ints(reads, "bank")
+    total, expected = ints(reads, "total"), ints(reads, "expected")
+    start, finish = txns.start[txn], txns.finish[txn]
+    excess, since, until = total - expected, np.zeros_like(total), finish.copy()
+    # Few: only the reads that are shown need it, and each looks at all others once.
+    wrong = np.flatnonzero(total != expected)
+    for place in wrong[np.argsort(txn[wrong], kind="stable")][:EXAMPLES_MAX].tolist():
+        mine = bank == bank[place]
+        other = np.flatnonzero(mine & (total != total[place]) & (finish < start[place]))
+        if len(other):
+            last = other[np.lexsort((other, start[other]))[-1]]
+            excess[place], since[place] = total[place] - total[last], start[last]
+        alike = mine & (total == total[place]) & (finish >= since[place])
+        until[place] = finish[alike].min()
+    return {"excess": excess, "since": since, "until": until}
+
+
 SUMS = Kernel(name="bank.sums", exchange=Exchange.KEY, run=add_accounts)
 
 
@@ -198,8 +224,12 @@ def compare_last_reads(tables: Tables, setting: Setting) -> dict[str, pa.Table]:
     known = once & (read >= 0) & (last >= 0)
     known &= txns.start[txn[read]] > txns.finish[txn[last]]
     lost = known & ((value[read] < least) | (value[read] > most))
-    columns = (keys, txn[read], value[read], least, most, _summed(k, done, count), txn[last])
+    gap = np.where(value[read] < least, least, most) - value[read]
+    equal = _latest(k, txns.finish[txn], done & lost[k] & (value == gap[k]), count)
+    suspect = np.where(equal >= 0, equal, last)
+    columns = (keys, txn[read], value[read], least, most, _summed(k, done, count), txn[suspect])
     rows = [pa.array(column[lost], pa.int64()) for column in columns]
+    rows.append(pa.array(gap[lost], pa.int64(), mask=equal[lost] < 0))
     unverified = pa.table({"accounts": pa.array([int((~known).sum())], pa.int64())})
     return {"bank.lost": pa.table(rows, schema=LOST), "bank.unverified": unverified}
 
