@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from cli import duration
 from cli.cells import code_digest, simulation_pool
 from cli.run import naming_source
+from cli.served import Comparison
 from cli.session import Session, runs_option, say
 from harness.campaigns.cell import CELL_LIMIT_S, Cell, CellResult
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
@@ -112,6 +113,20 @@ FIXED: dict[str, object] = {"cluster.provider": "sim", "check.executor": "local"
     metavar="FILE",
     help="Markers of the node, one a line, that the seeds must reach, or firedrill has failed.",
 )
+@click.option(
+    "--baseline",
+    "baseline_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="What --no-swarm served when FILE was recorded; by default the one that comes along.",
+)
+@click.option(
+    "--record-baseline",
+    "record_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Record what the seeds served in calm, to compare later campaigns with.",
+)
 @runs_option
 @click.pass_obj
 def sim(
@@ -132,6 +147,8 @@ def sim(
     limit_s: float,
     budget_s: float | None,
     must_reach_path: Path | None,
+    baseline_path: Path | None,
+    record_path: Path | None,
     store: RunStore,
 ) -> int:
     """Simulate PLAN (a TOML file; by default a short drill) under many seeds and judge each.
@@ -148,6 +165,9 @@ def sim(
         make = seed_plans if swarm is False or plan is not None else swarm_plans
         plans = make(plan, given, workloads, range(first, first + seeds))
         _refuse_unrunnable(plans)
+    comparison = Comparison.of(
+        plans if swarm is False and plan is None else (), baseline_path, record_path
+    )
     known = _markers_of(plans[0])
     must_reach = load_must_reach(must_reach_path, known) if must_reach_path else None
     cells = [Cell(plan=plan, limit_s=limit_s) for plan in plans]
@@ -169,7 +189,7 @@ def sim(
         store.mend_latest()
     for line in totals(done, time.monotonic() - began_s):
         click.echo(line)
-    outcome = overall(done, max_unknown)
+    outcome = comparison.outcome(done, overall(done, max_unknown), finished=finished)
     if known and not _reached(done, known, must_reach):
         outcome = worst((outcome, Outcome.HARNESS_ERROR))
     return _conclude(outcome, store, interrupted=not finished)

@@ -46,6 +46,21 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+class CalmCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Operations of the drive that were begun and ended while no fault was in force nor had been a
+    moment before: those that succeeded, those that ended in a conflict, and all others.
+    """
+
+    ok: int = 0
+    conflicts: int = 0
+    failures: int = 0
+
+    @property
+    def operations(self) -> int:
+        """All of them."""
+        return self.ok + self.conflicts + self.failures
+
+
 class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of a sealed run for the sums of a campaign.
 
@@ -63,6 +78,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[str, ...] = ()
     hits: dict[str, dict[str, int]] = {}
     markers: dict[str, int] = {}
+    calm: CalmCounts = CalmCounts()
     simulated_s: float = 0.0
 
     @property

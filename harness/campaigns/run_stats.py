@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.campaigns.cell import RunStats
+from harness.campaigns.cell import CalmCounts, RunStats
 from harness.campaigns.markers import read_markers
 from harness.clock import NS_PER_S
 from harness.history.load import History, load
-from harness.history.records import EventKind
+from harness.history.records import EventKind, OpType
+from harness.protocols.fault_spans import fault_spans
 from harness.protocols.roles import classes, parsed
 from harness.run.directory import RunDirectory
 
 NO_ROLE = "no role"  # of a target that held none
+SETTLED_S = 2.0  # after a heal: leases that ended, an election, a takeover
 
 
 def run_stats(run: RunDirectory) -> RunStats:
@@ -37,8 +40,30 @@ def run_stats(run: RunDirectory) -> RunStats:
         tried=tuple(sorted({row["kind"] for row in faults})),
         hits=_hits(faults),
         markers=read_markers(run),
+        calm=_calm(history, transactions, faults),
         simulated_s=round(end_ns / NS_PER_S, 3),
     )
+
+
+def _calm(history: History, transactions: pa.Table, faults: list[dict[str, Any]]) -> CalmCounts:
+    """Count the operations of the drive that no fault can have touched."""
+    marks, declared = dict(history.manifest.phases), history.manifest.declaration.conflicts
+    if "drive" not in marks or "heal" not in marks:
+        return CalmCounts()
+    begun, ended = (transactions[name].to_numpy() for name in ("invoke_ns", "complete_ns"))
+    calm = (begun >= marks["drive"]) & (ended < marks["heal"])
+    settling_ns = int(SETTLED_S * NS_PER_S)
+    for span in fault_spans(faults):
+        over_ns = span.end_ns(marks["heal"]) + settling_ns
+        calm &= (ended < span.begin_ns) | (begun >= over_ns)
+    codes = pa.array(() if isinstance(declared, msgspec.UnsetType) else declared, pa.string())
+    some = transactions.filter(pa.array(calm))
+    ok = pc.equal(some["type"].cast(pa.string()), OpType.OK.value)
+    conflict = pc.is_in(some["error"].cast(pa.string()), value_set=codes)
+    # Nobody knows whether it happened: no store calls that a conflict.
+    conflict = pc.and_(conflict, pc.equal(some["type"].cast(pa.string()), OpType.FAIL.value))
+    counts = [pc.sum(column).as_py() or 0 for column in (ok, conflict)]
+    return CalmCounts(ok=counts[0], conflicts=counts[1], failures=some.num_rows - sum(counts))
 
 
 def _hits(faults: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
