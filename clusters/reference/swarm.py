@@ -241,11 +241,16 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
     # Faults come late where others are in their way, and all must be over before the drive is.
     end_s = plan.drive.duration_s - CALM_S
     found: list[PlannedFault] = []
+    free_s = 0.0
     for fault in schedule:
         if found and fault.at_s + fault.hold_s > end_s:
             continue
         if fault.kind == "clock-jump":
-            found.extend(_jump(draw, fault, nodes, end_s))
+            # One at a time: starts that wait for each other would fill the rest of the drive.
+            if fault.at_s >= free_s:
+                story = _jump(draw, fault, nodes, end_s)
+                free_s = max(each.at_s + each.hold_s for each in story)
+                found.extend(story)
         elif fault.kind in ("clock-fast", "clock-slow"):
             # Together below 5 %: one clock that gains and one that loses are so far apart.
             percent = draw.choice((0.5, 2.0, DRIFT_EDGE / 2))
