@@ -51,7 +51,7 @@ class LogReader:
 
     def _records(self, segment: int, start: int, data: bytes) -> tuple[int, list[Fact]]:
         facts: list[Fact] = []
-        at = 0 if start else SEGMENT_HEADER_BYTES
+        at = begin = 0 if start else SEGMENT_HEADER_BYTES
         while (payload := _record(segment, start + at, data, at)) is not None:
             for update in _updates.decode(payload):
                 complete = self._complete(update)
@@ -59,7 +59,8 @@ class LogReader:
                     facts.append(self._fact(complete))
             at += RECORD_HEADER_BYTES + len(payload)
         # Nothing at all, or no record yet behind the header: both are read again with what follows.
-        return (start + at if facts or start else 0), facts
+        # Never a record that is only a part of an update: read twice it would count twice.
+        return (start + at if at > begin or start else 0), facts
 
     def _complete(self, update: Update) -> Update | None:
         if update.parts == 1:

@@ -1,0 +1,51 @@
+"""The reader of a node's log: each record counts once, however the disk is read."""
+
+from __future__ import annotations
+
+from clusters.reference.claims.records import LogReader
+from clusters.reference.node.raft.types import Entry
+from clusters.reference.node.storage.log_records import Update, encode_record, segment_header
+from clusters.reference.node.storage.shared_log import in_parts, segment_name
+from harness.protocols.claims import LogUpdate
+
+
+def segment(number: int, *updates: Update) -> bytes:
+    """The bytes of a segment with one record."""
+    header = segment_header(number)
+    return header + encode_record(updates, number, len(header))
+
+
+def reader() -> LogReader:
+    return LogReader(lambda _group, _entry, _mark: ())
+
+
+ENTRIES = tuple(Entry(1, index, b"x" * 40) for index in range(1, 4))
+FIRST, SECOND, THIRD = in_parts(Update("p0", None, ENTRIES), 40)
+
+
+def test_a_segment_of_nothing_but_a_part_is_read_once() -> None:
+    log, data = reader(), segment(1, FIRST)
+
+    assert log.read(segment_name(1), 0, data) == (len(data), [])
+
+
+def test_parts_in_several_segments_are_one_update() -> None:
+    log = reader()
+    for number, part in enumerate((FIRST, SECOND), 1):
+        data = segment(number, part)
+        assert log.read(segment_name(number), 0, data) == (len(data), [])
+
+    _, facts = log.read(segment_name(3), 0, segment(3, THIRD))
+
+    (update,) = facts
+    assert isinstance(update, LogUpdate)
+    assert [entry.index for entry in update.entries] == [1, 2, 3]
+
+
+def test_a_header_without_a_record_is_read_again_with_what_follows() -> None:
+    log, whole = reader(), segment(1, Update("p0", None, ENTRIES))
+
+    assert log.read(segment_name(1), 0, segment_header(1)) == (0, [])
+    end, facts = log.read(segment_name(1), 0, whole)
+    assert end == len(whole)
+    assert len(facts) == 1
