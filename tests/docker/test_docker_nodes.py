@@ -106,6 +106,34 @@ def test_a_kill_that_nobody_awaits_any_longer_lands_before_the_next_start(
     _with_run(named("order"), story, ("n1",))
 
 
+def test_a_freeze_that_nobody_awaits_any_longer_lands_before_the_thaw_that_heals_it(
+    docker_daemon: docker.APIClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go, landed = threading.Event(), threading.Event(), threading.Event()
+    real = docker.APIClient.pause
+
+    def slow(*given: Any) -> None:
+        entered.set()
+        go.wait(5)
+        real(*given)
+        landed.set()
+
+    async def story(run: Run) -> None:
+        monkeypatch.setattr(docker.APIClient, "pause", slow)
+        freeze = asyncio.ensure_future(run.provider.freeze("n1"))
+        assert await asyncio.to_thread(entered.wait, 20)
+        freeze.cancel()
+        await asyncio.wait({freeze})
+        asyncio.get_running_loop().call_later(0.5, go.set)
+
+        thawed = await run.provider.thaw("n1")
+
+        assert landed.is_set()
+        assert not thawed.frozen
+
+    _with_run(named("lane"), story, ("n1",))
+
+
 def test_a_paused_program_answers_nobody_until_it_is_resumed(
     docker_daemon: docker.APIClient,
 ) -> None:
