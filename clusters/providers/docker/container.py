@@ -82,12 +82,15 @@ class Node:
 
     ``hand`` is one thread: actions on the program take effect in order, also those whose caller
     stopped waiting. A kill that outlasts its caller must not land after the start that heals it.
+    ``power`` is one as well, for what the daemon does to the whole machine (freeze, thaw, lose,
+    restore): it must not wait behind a command that hangs on a machine which is frozen.
     """
 
     name: str
     address: str
     lane: Lane
     hand: Lane
+    power: Lane
     wiring: Lane
     session: Session
     lease: Lease = attrs.field(

@@ -133,6 +133,7 @@ class DockerProvider:
                 address=address,
                 lane=Lane(node),
                 hand=Lane(node, threads=1),
+                power=Lane(node, threads=1),
                 wiring=Lane(node, threads=1),
                 session=Session(node, endpoint),
             )
@@ -221,13 +222,13 @@ class DockerProvider:
         at = self._node(node)
         async with self._wires.changing:  # rules on their way there would hang
             at.frozen = True
-            await at.lane.call("freezing the machine", ACT_LIMIT_S, self._ours.freeze, node)
+            await at.power.call("freezing the machine", ACT_LIMIT_S, self._ours.freeze, node)
         return await self.probe(node)
 
     async def thaw(self, node: str) -> NodeStatus:
         """Let the container go on, with the cut and the shapes that are in force now."""
         at = self._node(node)
-        await at.lane.call("thawing the machine", ACT_LIMIT_S, self._ours.thaw, node)
+        await at.power.call("thawing the machine", CREATE_LIMIT_S, self._ours.thaw, node)
         async with self._wires.changing:
             if at.frozen:
                 await self._wires.apply(at)
@@ -239,14 +240,14 @@ class DockerProvider:
         at = self._node(node)
         async with self._wires.changing:  # rules on their way there would fail
             at.lost = True
-            await at.lane.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
+            await at.power.call("losing the machine", ACT_LIMIT_S, self._ours.lose, node)
         await at.lane.call("dropping its session", CLOSE_LIMIT_S, at.session.drop)
         return NodeStatus(node=node, running=False, exit_text="machine lost")
 
     async def restore(self, node: str) -> NodeStatus:
         """Bring the container back at its address, with the cut that is in force now."""
         at = self._node(node)
-        await at.lane.call(
+        await at.power.call(
             "bringing the machine back", CREATE_LIMIT_S, self._ours.restore, node, at.address
         )
         async with self._wires.changing:
@@ -370,6 +371,7 @@ class DockerProvider:
         for node in self._every:
             node.lane.close()
             node.hand.close()
+            node.power.close()
             node.wiring.close()
         self._nodes.clear()
         self._machines = None

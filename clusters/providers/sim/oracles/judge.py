@@ -201,8 +201,6 @@ class Judge:
             self._rebuilding = False
 
     def _take(self, platter: Platter, disk: SyncedDisk, facts: list[Fact]) -> None:
-        import sys
-        if disk.node=="n5" and any(isinstance(f,LogUpdate) and f.group=="p1" and f.entries and f.entries[0].index==63 for f in facts): print("TAKE", round(true_loop().true_time(),4), dict(disk.ends), self._rebuilding, len(facts), file=sys.stderr)
         for fact in facts:
             if isinstance(fact, LogUpdate):
                 self._logged(platter, disk, fact)
@@ -219,9 +217,6 @@ class Judge:
         if log is None:
             log = disk.logs[group] = SyncedLog()
         members = log.members[-1:]
-        import sys
-        if group == "p1" and disk.node == "n5" and true_loop().true_time() > 28:
-            print("DBG", round(true_loop().true_time(),4), self._rebuilding, "base", log.base_index, "first", log.first, "n", len(log.marks), "last", log.last_index, "upd", [(e.index, e.mark>>32 if e.mark>1<<32 else e.mark) for e in update.entries][:1], [e.index for e in update.entries][-1:], "cut", update.base and (update.base.index, update.base.whole), update.term, file=sys.stderr)
         replaced = log.take(update)
         if not self._rebuilding:
             text = self._durability.replaced(update, replaced)

@@ -237,11 +237,6 @@ class SharedLog:
         # In one write with the first record, so that no crash leaves a segment without content.
         header = b"" if size else segment_header(self._number)
         record = encode_record(commit, self._number, size + len(header))
-        import asyncio, sys
-        t=asyncio.get_running_loop().time()
-        if True:
-            for u in commit:
-                if u.group=="p1" and u.entries and u.entries[0].index<=70<=u.entries[-1].index+8: print("APP", hex(id(self))[-6:], round(t,3), self._number, size, u.part, u.parts, [e.index for e in u.entries][:1],[e.index for e in u.entries][-1:], u.cut and u.cut.whole, file=sys.stderr)
         await self._disk.append(segment_name(self._number), header + record, sync=self._fsync)
         self._sizes[self._number] = size + len(header) + len(record)
         self._take(commit)
