@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import platform
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +19,7 @@ import msgspec
 import harness
 from harness import plugins
 from harness.campaigns.cell import Cell, CellResult, failed, result_of
-from harness.campaigns.pool import Pool, RunStarted
+from harness.campaigns.pool import Pool, RunStarted, Work
 from harness.errors import FiredrillError, UsageError
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
@@ -37,9 +38,6 @@ _PRELOADED = (
     "checkers.engine.analyze",
     "cli.cleanup",
     "cli.wiring",
-    "clusters.providers.sim.provider",
-    "clusters.reference.node.runtime.real",
-    "clusters.reference.system",
     "harness.campaigns.run_stats",
     "harness.driving.driver",
     "nemesis.runner",
@@ -49,6 +47,11 @@ _PRELOADED = (
     "pyarrow.dataset",
     "results.store.store",
 )
+_PRELOADED_STORE = (
+    "clusters.providers.sim.provider",
+    "clusters.reference.node.runtime.real",
+    "clusters.reference.system",
+)
 _PRELOADED_PLUGINS = ("faults", "workloads", "checkers")
 
 
@@ -56,23 +59,39 @@ def simulation_pool(runs_dir: Path, *, keep: bool = False, jobs: int | None = No
     """Return the pool that simulates cells into ``runs_dir`` with ``simulate``, ``jobs`` at once;
     on all cores by default.
     """
+    work = partial(simulate, runs_dir=runs_dir, keep=keep)
+    return pool_of(work, jobs=jobs, preloaded=(*_PRELOADED, *_PRELOADED_STORE))
+
+
+def pool_of(work: Work, *, jobs: int | None, preloaded: Sequence[str] = _PRELOADED) -> Pool:
+    """Return the pool for ``work`` that simulates, judges, or both. Without the store among what is
+    ``preloaded`` each cell imports it anew, and may have another one.
+    """
     from cli.judging_limits import worker_memory_bytes
 
     # Before the first fork: no cell pays for them, and none is of code that changed meanwhile.
-    for module in _PRELOADED:
+    for module in preloaded:
         importlib.import_module(module)
     for group in _PRELOADED_PLUGINS:
         for name in plugins.names(group):
             with contextlib.suppress(FiredrillError):  # the cells that need it tell
                 plugins.load(group, name)
-    pool = Pool(work=partial(simulate, runs_dir=runs_dir, keep=keep))
+    pool = Pool(work=work)
     workers = jobs or pool.workers
     return attrs.evolve(pool, workers=workers, memory_bytes=worker_memory_bytes(workers))
 
 
-def simulate(cell: Cell, run_started: RunStarted, *, runs_dir: Path, keep: bool) -> CellResult:
+def simulate(
+    cell: Cell,
+    run_started: RunStarted,
+    *,
+    runs_dir: Path,
+    keep: bool,
+    versions: Mapping[str, str] | None = None,
+) -> CellResult:
     """Simulate ``cell`` into a new directory of ``runs_dir``, judge it in this process, and return
-    its result. The directory stays where ``keep`` says so, and wherever the run is not valid.
+    its result. The directory stays where ``keep`` says so, and wherever the run is not valid;
+    ``versions`` are kept in its manifest beside the usual ones.
 
     A run that can't be judged is a result, too: a harness error. Raises ``UsageError`` for a plan
     that is refused before it starts.
@@ -81,7 +100,14 @@ def simulate(cell: Cell, run_started: RunStarted, *, runs_dir: Path, keep: bool)
     from results.store.store import RunStore
 
     began_s = time.monotonic()
-    run = run_plan(cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: run_started(run.root))
+    run = run_plan(
+        cell.plan,
+        runs_dir,
+        Silent(),
+        Stop(),
+        begun=lambda run: run_started(run.root),
+        versions=versions,
+    )
     result = _judged(cell, run, began_s)
     if result.outcome is Outcome.VALID and not keep:
         RunStore(runs_dir).remove(run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 import click
 
@@ -14,6 +16,9 @@ from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
 from harness.history.checksums import damaged
 from harness.history.manifest import SEALED, read_manifest
+from harness.mutation.loading import load_mutant
+from harness.mutation.target import mutant_named
+from harness.mutation.trials import CHANGE, MUTANT
 from harness.outcome import Outcome
 from harness.plan.plan import Plan, load
 from harness.protocols.roles import classes, parsed
@@ -83,7 +88,8 @@ def replay(
         return ended.code
     manifest = read_manifest(old)  # an impossible comparison is reported before the run
     view = attrs.evolve(view, windows=clipped(manifest, view.windows))
-    new, outcome = _again(session, plan, store, trace, not no_report)
+    versions = mutated(manifest)
+    new, outcome = _again(session, plan, store, trace, not no_report, versions)
     if trace:
         _draw(new, view)
     same, sentence = compared(old, new)
@@ -92,15 +98,35 @@ def replay(
 
 
 def _again(
-    session: Session, plan: Plan, store: RunStore, trace: bool, report: bool
+    session: Session,
+    plan: Plan,
+    store: RunStore,
+    trace: bool,
+    report: bool,
+    versions: Mapping[str, str],
 ) -> tuple[RunDirectory, Outcome]:
     """Simulate ``plan`` once more, and report the result."""
     from cli.wiring import run_plan
 
-    session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace)
+    session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace, versions=versions)
     judged = judging.judge(run, None, report=report)
     judging.announce(run, judged, run.report.exists())
     return run, judged.outcome
+
+
+def mutated(manifest: Manifest) -> dict[str, str]:
+    """Let this process have the mutant of the run, if it was one's, and return what its manifest
+    says of it. Raises ``UsageError`` where the source has changed since.
+    """
+    key = manifest.versions.get(MUTANT)
+    if key is None:
+        return {}
+    mutant, source = mutant_named(key)
+    if mutant.change != manifest.versions.get(CHANGE):
+        raise UsageError(f"mutant {key!r}: the source has changed: it is {mutant.change!r} now")
+    load_mutant(mutant.module, source)
+    say(f"mutant {key}: {mutant.change}")
+    return {MUTANT: key, CHANGE: mutant.change}
 
 
 def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:

@@ -53,11 +53,13 @@ def run_plan(
     *,
     trace: bool = False,
     begun: Callable[[RunDirectory], None] | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> RunDirectory:
     """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
 
     With ``trace`` a simulated run keeps every message and disk operation. ``begun`` is called with
-    the directory as soon as there is one. A plan that can be refused is refused before anything
+    the directory as soon as there is one; ``versions`` are recorded beside the usual ones. A plan
+    that can be refused is refused before anything
     starts, and then leaves no directory behind. Raises ``UsageError`` for that and ``HarnessError``
     when the environment fails on the way.
     """
@@ -84,7 +86,7 @@ def run_plan(
     # Held to its end: until there are chunks nothing else shows that the run is alive.
     with locked(run.root):
         try:
-            _run(plan, run, faults, progress, stop, keep, trace=trace)
+            _run(plan, run, faults, progress, stop, keep, trace=trace, versions=versions or {})
         except FiredrillError:
             store.forget(run)  # where nothing was written
             raise
@@ -100,6 +102,7 @@ def _run(
     keep: Keep | None,
     *,
     trace: bool,
+    versions: Mapping[str, str],
 ) -> None:
     from nemesis.runner import Nemesis
 
@@ -120,7 +123,8 @@ def _run(
                 duration_s=plan.drive.duration_s,
             ),
             versions={"firedrill": plugins.own_version()}
-            | {name: version(name) for name in LIBRARIES},
+            | {name: version(name) for name in LIBRARIES}
+            | dict(versions),
             machine=machine(),
             wall_ns=ground.wall_ns,
             open_history=ground.open_history,

@@ -177,3 +177,13 @@ def overrides(bug: str) -> dict[str, object]:
     own = OWN.get(bug, {})
     faults = {} if "nemesis.schedule" in own else _mix(*_USUAL)
     return {**_BASE, **faults, **own}
+
+
+def drills() -> dict[str, Overrides]:
+    """The plan's keys of each distinct drill, by a bug that it suits; the usual one first."""
+    found: dict[str, Overrides] = {}
+    for name in ("usual", *OWN):
+        keys = overrides(name)
+        if keys not in found.values():
+            found[name] = keys
+    return found

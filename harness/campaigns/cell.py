@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -22,19 +23,32 @@ MAX_REASON_CHARS = 500
 CRASHES = OF_NODES | OF_SERVICE
 
 
+class Failure(enum.StrEnum):
+    """How a cell came to no verdict: its wall time or its CPU time was over, its process died, or
+    it raised an error.
+    """
+
+    LATE = "late"
+    CPU = "cpu"
+    DIED = "died"
+    RAISED = "raised"
+
+
 @attrs.frozen(kw_only=True)
 class Cell:
     """One plan, with its seed, to be run once.
 
     ``options`` are what the campaign does beside the plan (a mutant of the node, an oracle), by
     name; ``repetition`` tells apart runs of one plan that are meant to be repeated. ``limit_s`` is
-    its wall time, and no part of what it is.
+    its wall time, ``limit_cpu_s`` its CPU time where that is not ``None``; neither is part of what
+    it is.
     """
 
     plan: Plan
     options: Mapping[str, str] = attrs.field(factory=dict)
     repetition: int = 0
     limit_s: float = CELL_LIMIT_S
+    limit_cpu_s: float | None = None
 
     @cached_property  # a plan's text takes longer to write than a pool to begin a cell
     def key(self) -> str:
@@ -99,7 +113,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     for the recorded history and events: equal digests are equal bytes. ``anomalies`` are those that
     decided, by name. ``interrupted``: the user ended it. ``coverage`` is a map of what the run
     reached, in the form of the campaign that asked for it. ``cpu_s`` is the cell's CPU time,
-    ``wall_s`` its wall time beside others.
+    ``wall_s`` its wall time beside others. ``failure`` is set where it came to no verdict.
     """
 
     key: str
@@ -116,6 +130,7 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     coverage: bytes = b""
     wall_s: float = 0.0
     cpu_s: float = 0.0
+    failure: Failure | None = None
 
     @property
     def judged(self) -> bool:
@@ -141,6 +156,14 @@ def result_of(
     )
 
 
-def failed(cell: Cell, reason: str, *, run: str = "", wall_s: float = 0.0) -> CellResult:
+def failed(
+    cell: Cell,
+    reason: str,
+    *,
+    run: str = "",
+    wall_s: float = 0.0,
+    failure: Failure = Failure.RAISED,
+) -> CellResult:
     """Return the result of a cell that came to no verdict."""
-    return result_of(cell, Outcome.HARNESS_ERROR, (reason,), run=run, wall_s=round(wall_s, 3))
+    figures: dict[str, Any] = {"run": run, "wall_s": round(wall_s, 3), "failure": failure}
+    return result_of(cell, Outcome.HARNESS_ERROR, (reason,), **figures)

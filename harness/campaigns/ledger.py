@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import zlib
+from collections.abc import Callable
 from io import BufferedRandom
 from pathlib import Path
 
@@ -30,6 +31,14 @@ class _Line(msgspec.Struct, frozen=True):
     crc: int
 
 
+# Whether a result that was recorded is one, or the cell has to be run again.
+Counts = Callable[[CellResult], bool]
+
+
+def _judged(result: CellResult) -> bool:
+    return result.judged
+
+
 @attrs.define
 class Ledger:
     """Results by the keys of their cells: ``known``, and a file of them, where there is a ``path``.
@@ -42,11 +51,12 @@ class Ledger:
     known: dict[str, CellResult] = attrs.field(factory=dict)
 
     @classmethod
-    def read(cls, path: Path, code: str) -> Ledger:
+    def read(cls, path: Path, code: str, counts: Counts = _judged) -> Ledger:
         """Return the ledger with the results of this ``code`` that stand in ``path`` so far.
 
-        A line that is torn, damaged or of another version does not count, and neither does a cell
-        without a verdict: mostly the machine was the cause, so it is run again. A cell that showed
+        A line that is torn, damaged or of another version does not count, and neither does by
+        default a cell without a verdict: mostly the machine was the cause, so it is run again.
+        ``counts`` is what a campaign says that expects such cells. A cell that showed
         nothing counts: the result of a simulated run depends on its plan and its code alone, and
         would be the same the next time. Raises ``HarnessError``.
         """
@@ -55,7 +65,7 @@ class Ledger:
             with path.open("rb") as file:
                 for text in file:
                     result = _decoded(text, code)
-                    if result is not None and result.judged:
+                    if result is not None and counts(result):
                         ledger.known[result.key] = result
         except FileNotFoundError:
             pass

@@ -15,6 +15,7 @@ import faulthandler
 import gc
 import math
 import os
+import resource
 import select
 import selectors
 import signal
@@ -27,8 +28,9 @@ from typing import NoReturn
 
 import attrs
 import msgspec
+from msgspec.structs import replace
 
-from harness.campaigns.cell import Cell, CellResult, failed
+from harness.campaigns.cell import Cell, CellResult, Failure, failed
 from harness.campaigns.ledger import Ledger
 from harness.clock import machine_s
 from harness.errors import HarnessBug
@@ -76,6 +78,7 @@ class _Worker:
     began_s: float
     reply_bytes: bytearray = attrs.field(factory=bytearray)
     last_words: bytearray = attrs.field(factory=bytearray)
+    cpu_s: float = 0.0  # once it has ended
 
     @property
     def ends_s(self) -> float:
@@ -100,20 +103,21 @@ class _Worker:
         del self.last_words[:-LAST_WORDS_BYTES]
         return bool(block)
 
-    def reap(self, within_s: float = GRACE_S) -> str:
-        """Make sure that the process has ended, by force if it has not by itself within that time,
-        and return how.
+    def reap(self, within_s: float = GRACE_S) -> int:
+        """Make sure that the process has ended, by force if it has not by itself within that time;
+        return its exit code, or the negative number of the signal that ended it.
         """
         process = os.pidfd_open(self.pid)
         if not _readable(process, within_s):
             signal.pidfd_send_signal(process, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        _, status, used = os.wait4(self.pid, 0)
+        code, self.cpu_s = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         # Up to what is there now: a process that it started may hold the other end for ever.
         while _readable(self.stderr) and self.forward_stderr():
             continue
         for handle in (process, self.reply, self.stderr):
             os.close(handle)
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+        return code
 
     def terminate(self) -> None:
         """Send the signal after which a run on real nodes heals and leaves."""
@@ -124,20 +128,31 @@ class _Worker:
         wall_s = machine_s() - self.began_s
         if late or self.reply_too_long:
             self.terminate()
-        how, run = self.reap(), ""
+        code, run = self.reap(), ""
         for line in self.reply_bytes.splitlines():
             with contextlib.suppress(msgspec.DecodeError):  # it died in the middle of the line
                 message = msgspec.json.decode(line, type=_Message)
                 if message.result is not None:
-                    return message.result
+                    return self._measured(message.result)
                 run = message.run
+        failure, reason = self._failure(code, late=late)
+        run = run if Path(run).is_dir() else ""
+        lost = failed(self.cell, reason, run=run, wall_s=wall_s, failure=failure)
+        return self._measured(lost)
+
+    def _measured(self, result: CellResult) -> CellResult:
+        """Give ``result`` its CPU time, unless it tells that itself."""
+        return result if result.cpu_s else replace(result, cpu_s=round(self.cpu_s, 3))
+
+    def _failure(self, code: int, *, late: bool) -> tuple[Failure, str]:
         if late:
-            reason = f"no end within {self.cell.limit_s:g} s"
-        elif self.reply_too_long:
-            reason = f"its result has more than {RESULT_MAX_BYTES} bytes"
-        else:
-            reason = f"it died ({how}){self._last_words()}"
-        return failed(self.cell, reason, run=run if Path(run).is_dir() else "", wall_s=wall_s)
+            return Failure.LATE, f"no end within {self.cell.limit_s:g} s"
+        if code == -signal.SIGXCPU:
+            return Failure.CPU, f"no end within {self.cell.limit_cpu_s:g} s of a core"
+        if self.reply_too_long:
+            return Failure.DIED, f"its result has more than {RESULT_MAX_BYTES} bytes"
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return Failure.DIED, f"it died ({how}){self._last_words()}"
 
     def _last_words(self) -> str:
         text = self.last_words.decode(errors="replace").strip()
@@ -326,6 +341,10 @@ def _run_worker(pool: Pool, cell: Cell, parent: int, reply: int, stderr: int) ->
         signal.alarm(min(math.ceil(cell.limit_s + GRACE_S), LONGEST_ALARM_S - 1))
         if pool.memory_bytes is not None:
             limit_memory(pool.memory_bytes)
+        if cell.limit_cpu_s is not None:
+            # The kernel's signal ends it wherever it is; a forked process begins with no CPU time.
+            limit_s = math.ceil(cell.limit_cpu_s)
+            resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + math.ceil(GRACE_S)))
         _send(reply, _Message(result=_run_cell(pool, cell, reply)))
         code = 0
     except BaseException as error:  # an exit, too: it is the worker's last words

@@ -1,0 +1,380 @@
+"""``firedrill selftest --mutants``: the mutants of a store that drills tell from the sound one."""
+
+from __future__ import annotations
+
+import functools
+import math
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from functools import partial
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import attrs
+import click
+import msgspec
+from msgspec.structs import replace
+
+from cli.cells import code_digest, pool_of, simulate
+from cli.session import say
+from harness.campaigns.cell import Cell, CellResult
+from harness.campaigns.ledger import RESULTS_FILE, Ledger
+from harness.campaigns.pool import Pool, RunStarted, in_turn
+from harness.errors import HarnessError, UsageError
+from harness.history.files import write_atomically
+from harness.mutation.coverage import count_lines, decode, encode
+from harness.mutation.loading import load_mutant
+from harness.mutation.rules import Mutant
+from harness.mutation.target import Sources, find_mutants, read_target, sample
+from harness.mutation.trials import (
+    CHANGE,
+    MUTANT,
+    WALL_LIMIT_S,
+    Drill,
+    Fate,
+    MutantResult,
+    Trials,
+    counts,
+    fate_of,
+    score,
+)
+from harness.outcome import Outcome, exit_code
+from harness.plan.plan import Plan, dumps, load, loads
+from harness.run.directory import RunDirectory
+from harness.text import inert
+from results.store.store import RunStore
+
+RESULTS = "mutants.json"
+TARGET = Path(__file__).resolve().parents[1] / "clusters" / "reference" / "mutants.toml"
+SOUND = "lines"  # the option of a cell that counts the lines of the sound store
+SAMPLE, LIMIT_CPU_S, AT_LEAST = 240, 45.0, 0.9
+NOTE_EVERY_S = 15.0
+LINE_CHARS = 400
+SIM_SEEDS = range(8)
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+@attrs.frozen(kw_only=True)
+class MutantChoice:
+    """What a user asks of a campaign. ``target`` is the file that describes it, ``plans`` are the
+    drills: none for those of the reference store. ``given``: any of it was.
+    """
+
+    target: Path = TARGET
+    plans: tuple[Path, ...] = ()
+    sample: int = SAMPLE
+    only: tuple[str, ...] = ()
+    show_all: bool = False
+    keep_runs: bool = False
+    limit_cpu_s: float = LIMIT_CPU_S
+    at_least: float = AT_LEAST
+
+    @property
+    def given(self) -> bool:
+        """Whether it asks for anything but the defaults."""
+        return self != MutantChoice()
+
+
+def mutant_options(command: C) -> C:
+    """The options of ``--mutants``, given to a command as ``choice``."""
+
+    @click.option("--sample", type=click.IntRange(1), default=SAMPLE, show_default=True,
+                  help="Mutants to try, spread over packages, functions and rules.")  # fmt: skip
+    @click.option("--mutant", "only", multiple=True, metavar="KEY",
+                  help="Only this mutant, with its diff; repeatable.")  # fmt: skip
+    @click.option("--list-mutants", "show_all", is_flag=True, help="List all, and try none.")
+    @click.option("--target", type=click.Path(path_type=Path), default=TARGET,
+                  help="TOML file: the packages to mutate, and reviewed mutants "
+                  "(by default those of the reference store).")  # fmt: skip
+    @click.option("--plan", "plans", multiple=True, type=click.Path(path_type=Path),
+                  help="A drill for mutants, a simulated plan; repeatable (by default those of the "
+                  "reference store).")  # fmt: skip
+    @click.option("--keep-runs", is_flag=True, help="Keep the run of each kill, for replay.")
+    @click.option("--limit-cpu", "limit_cpu_s", type=click.FloatRange(min=1), default=LIMIT_CPU_S,
+                  show_default=True, help="Seconds of a core for one mutant.")  # fmt: skip
+    @click.option("--at-least", type=click.FloatRange(0, 1), default=AT_LEAST, show_default=True,
+                  help="Share of mutants that must be killed.")  # fmt: skip
+    @functools.wraps(command)
+    def chosen(
+        *args: Any,  # noqa: ANN401
+        sample: int,
+        only: tuple[str, ...],
+        show_all: bool,
+        target: Path,
+        plans: tuple[Path, ...],
+        keep_runs: bool,
+        limit_cpu_s: float,
+        at_least: float,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        choice = MutantChoice(
+            target=target,
+            plans=plans,
+            sample=sample,
+            only=only,
+            show_all=show_all,
+            keep_runs=keep_runs,
+            limit_cpu_s=limit_cpu_s,
+            at_least=at_least,
+        )
+        return command(*args, choice=choice, **kwargs)
+
+    return cast(C, chosen)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole campaign, for machines. ``kills`` are (kills, tries) of each drill."""
+
+    seed: int
+    killed: int
+    counted: int
+    fates: dict[str, int]
+    kills: dict[str, tuple[int, int]]
+    mutants: tuple[MutantResult, ...]
+
+
+def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | None) -> int:
+    """Try the mutants of ``choice``, and print killed, survived and equivalent; return the exit
+    code. Raises ``UsageError``, and ``HarnessError`` where no drill is valid.
+    """
+    began_s = time.monotonic()
+    sources = find_mutants(read_target(choice.target))
+    for key in sources.stale:
+        say(f"{choice.target}: {key} is reviewed, but its mutant is no more: left out")
+    if choice.show_all:
+        for mutant in sources.mutants.values():
+            click.echo(f"{mutant.key}  {sources.place(mutant.key)}  {inert(mutant.change)}")
+        return 0
+    chosen = [sources.mutant(key) for key in choice.only]
+    chosen = chosen or sample(list(sources.mutants.values()), choice.sample, seed)
+    for key in choice.only:
+        click.echo(sources.diff(key), nl=False)
+    runner = _Runner(choice, store, sources, jobs)
+    drills = runner.sound_drills(_plans(choice))
+    finished = runner.run(drills, chosen)
+    return _conclude(runner, seed, finished, time.monotonic() - began_s)
+
+
+def reference_plans() -> list[Plan]:
+    """Return the drills of the reference store: those that suit planted bugs, each once, and some
+    seeds of ``firedrill sim`` as it comes.
+    """
+    # Elsewhere, since it imports the store: here that must not be, for a mutant takes its place.
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as other:
+        texts = other.submit(_reference_texts).result()
+    return [loads(text) for text in texts]
+
+
+def _reference_texts() -> list[str]:
+    from cli.sim import WORKLOADS, swarm_plan
+    from clusters.reference.hunts import drills
+
+    hunts = [
+        load(None, {**overrides, "seed": 1, "name": f"mutant-{name}"})
+        for name, overrides in drills().items()
+    ]
+    sims = [swarm_plan(seed, WORKLOADS[seed % len(WORKLOADS)], {}) for seed in SIM_SEEDS]
+    named = [replace(plan, name=f"mutant-sim-{plan.seed}") for plan in sims]
+    return [dumps(plan) for plan in (*hunts, *named)]
+
+
+def _plans(choice: MutantChoice) -> list[Plan]:
+    if not choice.plans:
+        return reference_plans()
+    plans = [load(path) for path in choice.plans]
+    for path, plan in zip(choice.plans, plans, strict=True):
+        if plan.cluster.provider != "sim":
+            raise UsageError(f"{path}: expected a simulated drill (cluster.provider = 'sim')")
+    return plans
+
+
+class _Runner:
+    """The cells of one campaign: the sound store's, then the mutants'."""
+
+    def __init__(
+        self, choice: MutantChoice, store: RunStore, sources: Sources, jobs: int | None
+    ) -> None:
+        self.choice, self.store, self.sources = choice, store, sources
+        store.root.mkdir(parents=True, exist_ok=True)
+        self.ledger = Ledger.read(store.root / RESULTS_FILE, _code(sources), counts)
+        work = partial(drill, runs_dir=store.root, sources=sources, keep=choice.keep_runs)
+        # Without the store: each worker imports its own, mutated.
+        self.pool: Pool = pool_of(work, jobs=jobs)
+        self.results: list[MutantResult] = []
+        self.kills: dict[str, tuple[int, int]] = {}
+        self.violated = False
+
+    def sound_drills(self, plans: Sequence[Plan]) -> list[Drill]:
+        """Drill the sound store: what is not valid there can't kill, and is left out. Raises
+        ``HarnessError`` where nothing is left.
+        """
+        if gone := self.store.sweep({plan.name for plan in plans}, self._kept()):
+            say(f"removed {gone} runs that were broken off")
+        options = {SOUND: "counted"}
+        cells = [Cell(plan=plan, options=options, limit_s=WALL_LIMIT_S) for plan in plans]
+        drills = []
+        with closing(self.pool.results(in_turn(cells), self.ledger)) as work:
+            for plan, result in zip(plans, work, strict=True):
+                if result.outcome is Outcome.VALID:
+                    drills.append(_sound(plan, result))
+                    continue
+                self.violated |= result.outcome is Outcome.VIOLATION
+                why = "; ".join(result.reasons)
+                say(f"left out: {plan.name} is {result.outcome.value} on the sound store: {why}")
+        if not drills:
+            raise HarnessError("no drill is valid on the sound store: no kill would mean anything")
+        say(f"{len(drills)} of {len(plans)} drills are valid on the sound store")
+        return drills
+
+    def run(self, drills: Sequence[Drill], mutants: Sequence[Mutant]) -> bool:
+        """Try ``mutants``; false where the user interrupted."""
+        reviewed = [] if self.choice.only else [m for m in mutants if self._reviewed(m)]
+        self.results += [MutantResult(key=each.key, fate=Fate.EQUIVALENT) for each in reviewed]
+        left = [mutant for mutant in mutants if mutant not in reviewed]
+        trials = Trials(
+            left, drills, abreast=2 * self.pool.workers, limit_cpu_s=self.choice.limit_cpu_s
+        )
+        noted_s = time.monotonic()
+        try:
+            with closing(self.pool.results(trials.choose, self.ledger)) as work:
+                for result in work:
+                    found = trials.take(result)
+                    if found is not None:
+                        self._announce(found)
+                    if time.monotonic() - noted_s >= NOTE_EVERY_S:
+                        noted_s = time.monotonic()
+                        say(f"{len(trials.results)} of {len(left)} mutants tried")
+        except KeyboardInterrupt:
+            return False
+        finally:
+            self.results += trials.results
+            self.kills = trials.kills()
+        return True
+
+    def _reviewed(self, mutant: Mutant) -> bool:
+        return self.sources.equivalent(mutant.key) is not None
+
+    def _kept(self) -> set[str]:
+        return {result.run for result in self.ledger.known.values()}
+
+    def _announce(self, found: MutantResult) -> None:
+        place = self.sources.place(found.key)
+        click.echo(inert(f"{found.fate.value}: {place}: {_why(found)}", LINE_CHARS))
+        if found.run:
+            click.echo(f"  firedrill replay {shlex.quote(found.run)}")
+
+
+def drill(
+    cell: Cell, run_started: RunStarted, *, runs_dir: Path, sources: Sources, keep: bool
+) -> CellResult:
+    """Simulate ``cell`` on the sound store, counting its lines, or on the mutant that it names; the
+    run of a kill stays where ``keep`` says so.
+    """
+    key = cell.options.get(MUTANT)
+    if key is None:
+        lines = count_lines(sources.sources)
+        result = simulate(cell, run_started, runs_dir=runs_dir, keep=False)
+        return replace(result, coverage=encode(lines))
+    load_mutant(*sources.mutated(key))
+    versions = {MUTANT: key, CHANGE: sources.mutant(key).change}
+    result = simulate(cell, run_started, runs_dir=runs_dir, keep=False, versions=versions)
+    if result.run and not (keep and fate_of(result)):
+        RunStore(runs_dir).remove(RunDirectory(Path(result.run)))
+        result = replace(result, run="")
+    return result
+
+
+def _sound(plan: Plan, result: CellResult) -> Drill:
+    return Drill(
+        name=plan.name,
+        plan=plan,
+        lines=decode(result.coverage),
+        cost_s=result.cpu_s,
+        digest=result.digest,
+    )
+
+
+def _code(sources: Sources) -> str:
+    """Return what results depend on beside their cells: firedrill, and the store that is
+    mutated.
+    """
+    whole = sha256(code_digest().encode())
+    for module, (source, _) in sources.sources.items():
+        whole.update(f"{module} {len(source)}\n{source}".encode())
+    return whole.hexdigest()[:16]
+
+
+def _why(found: MutantResult) -> str:
+    if found.fate is Fate.VERDICT:
+        only = " (nodes ended, nothing else)" if found.exit_only else ""
+        return f"{', '.join(found.anomalies)}{only} in {found.drill}"
+    if found.fate.killed:
+        return f"{found.reason} in {found.drill}"
+    unlike = f"{found.unlike} unlike the sound store's" if found.tried else ""
+    unknown = f", {found.unknown} of them unknown" if found.unknown else ""
+    return f"{found.tried} drills, {unlike}{unknown}" if found.tried else "no drill comes there"
+
+
+def _conclude(runner: _Runner, seed: int, finished: bool, wall_s: float) -> int:
+    results = runner.results
+    killed, counted = score(results, runner.sources.equivalents)
+    fates = Counter(result.fate.value for result in results)
+    for line in _summary(results, runner.sources):
+        click.echo(line)
+    share = f"{killed / counted:.1%}" if counted else "none"
+    click.echo(f"killed {killed} of {counted} that no review calls equivalent: {share}")
+    click.echo(f"this command took {wall_s:.0f} s")
+    report = Report(
+        seed=seed,
+        killed=killed,
+        counted=counted,
+        fates=dict(fates),
+        kills=runner.kills,
+        mutants=tuple(results),
+    )
+    path = runner.store.root / RESULTS
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(report)))
+    click.echo(f"results: {path}")
+    if not finished:
+        click.echo("interrupted: the same command goes on where it was")
+    outcome = Outcome.VALID if killed >= runner.choice.at_least * counted else Outcome.HARNESS_ERROR
+    if runner.violated:
+        outcome = Outcome.VIOLATION
+    return exit_code(outcome, interrupted=not finished)
+
+
+def _summary(results: Sequence[MutantResult], sources: Sources) -> Iterator[str]:
+    """Yield the survivors, then a table of fates by package."""
+    for result in results:
+        if result.fate in (Fate.SURVIVED, Fate.UNREACHED):
+            change = sources.mutant(result.key).change
+            yield inert(f"{result.fate.value}: {result.key}: {change}", LINE_CHARS)
+    packages: dict[str, Counter[Fate]] = {}
+    for result in results:
+        package = result.key.partition(":")[0].rpartition(".")[0]
+        packages.setdefault(package, Counter())[result.fate] += 1
+    width = max(map(len, packages), default=0)
+    yield f"{'':{width}}  " + "  ".join(fate.value for fate in Fate)
+    for package in sorted(packages):
+        yield _row(package, width, packages[package])
+    total = sum(packages.values(), Counter[Fate]())
+    yield _row("all", width, total)
+    exits = sum(result.exit_only for result in results)
+    cpu_s = [result.cpu_s for result in results if result.tried]
+    if cpu_s:
+        yield (
+            f"by the exit of a node alone: {exits}; {sum(cpu_s):.0f} s of a core, at most "
+            f"{math.ceil(max(cpu_s))} for one mutant"
+        )
+
+
+def _row(name: str, width: int, counts: Mapping[Fate, int]) -> str:
+    cells = (f"{counts.get(fate, 0):>{len(fate.value)}}" for fate in Fate)
+    return f"{name:{width}}  {'  '.join(cells)}"

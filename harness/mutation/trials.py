@@ -1,0 +1,231 @@
+"""Tries mutants in drills: which drill comes next, and what the results say of a mutant.
+
+Every mutant is tried in one drill after the other until one kills it: of the drills that execute
+its lines first those that kill most for their time. Which cells are chosen depends on their results
+alone, in their order, so that a campaign that goes on from its ledger makes the same choices.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+
+import attrs
+import msgspec
+
+from harness.campaigns.cell import Cell, CellResult, Failure
+from harness.mutation.coverage import Lines
+from harness.mutation.rules import Mutant
+from harness.outcome import Outcome
+from harness.plan.plan import Plan
+from harness.protocols.models import OF_NODES
+
+MUTANT = "mutant"  # the option of a cell: the key of its mutant; in its manifest among the versions
+CHANGE = "mutant-change"
+# A sound drill takes one or two; storms of messages and endless loops take all.
+HANG_CPU_S = 15.0
+# Wall time of a cell, whose CPU time is limited: only a machine that stands still takes so long.
+WALL_LIMIT_S = 600.0
+# Under a tenth of a drill the figures of its CPU time are noise.
+_LEAST_COST_S = 0.1
+
+
+class Fate(enum.StrEnum):
+    """What became of a mutant. A *crash* is a run without a verdict; a *hang* used up its time."""
+
+    VERDICT = "killed by verdict"
+    CRASH = "killed by crash"
+    HANG = "killed by hang"
+    SURVIVED = "survived"
+    UNREACHED = "not reached"
+    EQUIVALENT = "equivalent"
+
+    @property
+    def killed(self) -> bool:
+        """Whether a drill told it from the sound store."""
+        return self in (Fate.VERDICT, Fate.CRASH, Fate.HANG)
+
+
+class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one mutant.
+
+    ``drill`` is the one that killed it, ``tried`` counts all that it was in, ``unlike`` those of
+    them whose history was not the sound one's, ``unknown`` those without a verdict on promises.
+    ``exit_only``: no promise but that nodes stay up was broken. ``run`` is the directory of the
+    kill, where it was kept.
+    """
+
+    key: str
+    fate: Fate
+    drill: str = ""
+    anomalies: tuple[str, ...] = ()
+    reason: str = ""
+    exit_only: bool = False
+    tried: int = 0
+    unlike: int = 0
+    unknown: int = 0
+    cpu_s: float = 0.0
+    run: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Drill:
+    """A drill that is valid on the sound store: its plan, the lines that it executes (``None``:
+    unknown, so it may be any), its CPU time, and the digest of its history.
+    """
+
+    name: str
+    plan: Plan
+    lines: Lines | None = None
+    cost_s: float = _LEAST_COST_S
+    digest: str = ""
+
+    def reaches(self, mutant: Mutant) -> bool:
+        """Whether it executes a line of the statement of ``mutant``."""
+        if self.lines is None:
+            return True
+        first, last = mutant.lines
+        return not self.lines.get(mutant.module, frozenset()).isdisjoint(range(first, last + 1))
+
+
+def fate_of(result: CellResult) -> Fate | None:
+    """Return how the cell's mutant was killed; ``None`` where it was not."""
+    if result.failure is Failure.CPU:
+        return Fate.HANG
+    if result.failure is Failure.LATE:
+        return None  # of a virtual clock, that is the machine: it had other work to do
+    if result.outcome is Outcome.HARNESS_ERROR:
+        return Fate.CRASH
+    return Fate.VERDICT if result.outcome is Outcome.VIOLATION else None
+
+
+def counts(result: CellResult) -> bool:
+    """Return whether the result of a mutant's drill stands, though it may be no verdict."""
+    return result.failure is not Failure.LATE and not result.interrupted
+
+
+@attrs.define
+class _Trial:
+    """A mutant on its way through the drills."""
+
+    mutant: Mutant
+    drills: list[Drill]
+    cell: Cell | None = None
+    drill: Drill | None = None
+    tried: int = 0
+    unlike: int = 0
+    unknown: int = 0
+    cpu_s: float = 0.0
+
+
+class Trials:
+    """The trials of ``mutants`` in ``drills``: ``choose`` returns the next cell, ``take`` gets each
+    result, in the order of the cells.
+    """
+
+    def __init__(
+        self,
+        mutants: Sequence[Mutant],
+        drills: Sequence[Drill],
+        *,
+        abreast: int,
+        limit_cpu_s: float,
+    ) -> None:
+        """So many mutants ``abreast`` are tried at a time, each in one drill; a mutant gets no
+        drill that would take it over ``limit_cpu_s`` of a core.
+        """
+        self._waiting = deque(mutants)
+        self._drills, self._abreast, self._limit_cpu_s = tuple(drills), abreast, limit_cpu_s
+        self._open: deque[_Trial] = deque()  # begun, in no cell
+        self._by_cell: dict[str, _Trial] = {}
+        self._tries: Counter[str] = Counter()
+        self._kills: Counter[str] = Counter()
+        self.results: list[MutantResult] = []
+
+    def choose(self) -> Cell | None:
+        """Return the next cell; ``None`` where none can be chosen before a result is taken."""
+        while True:
+            if self._open:
+                trial = self._open.popleft()
+            elif self._waiting and len(self._by_cell) < self._abreast:
+                trial = self._begin(self._waiting.popleft())
+            else:
+                return None
+            drill = self._next_drill(trial)
+            if drill is not None:
+                return self._enter(trial, drill)
+            self._end(trial, Fate.SURVIVED if trial.tried else Fate.UNREACHED)
+
+    def take(self, result: CellResult) -> MutantResult | None:
+        """Return the result of a mutant, if that of its cell decides it."""
+        trial = self._by_cell.pop(result.key)
+        drill = trial.drill
+        if drill is None:
+            return None
+        trial.tried += 1
+        trial.cpu_s += result.cpu_s
+        trial.unlike += result.digest != drill.digest
+        trial.unknown += result.outcome is Outcome.UNKNOWN
+        fate = fate_of(result)
+        self._tries[drill.name] += 1
+        self._kills[drill.name] += fate is not None
+        if fate is None:
+            self._open.append(trial)
+            return None
+        return self._end(trial, fate, result)
+
+    def kills(self) -> dict[str, tuple[int, int]]:
+        """Return kills and tries of each drill, most kills first."""
+        order = sorted(self._drills, key=lambda drill: -self._kills[drill.name])
+        return {each.name: (self._kills[each.name], self._tries[each.name]) for each in order}
+
+    def _begin(self, mutant: Mutant) -> _Trial:
+        return _Trial(mutant, [drill for drill in self._drills if drill.reaches(mutant)])
+
+    def _next_drill(self, trial: _Trial) -> Drill | None:
+        left = self._limit_cpu_s - trial.cpu_s
+        fitting = [drill for drill in trial.drills if drill.cost_s <= left]
+        if not fitting:
+            return None
+        best = max(fitting, key=self._promise)  # of equals the first in the list
+        trial.drills.remove(best)
+        return best
+
+    def _promise(self, drill: Drill) -> float:
+        """Kills that a second of a core is likely to bring; one untried is worth a half."""
+        share = (self._kills[drill.name] + 0.5) / (self._tries[drill.name] + 1)
+        return share / max(drill.cost_s, _LEAST_COST_S)
+
+    def _enter(self, trial: _Trial, drill: Drill) -> Cell:
+        limit_s = max(1.0, min(HANG_CPU_S, self._limit_cpu_s - trial.cpu_s))
+        options = {MUTANT: trial.mutant.key}
+        cell = Cell(plan=drill.plan, options=options, limit_s=WALL_LIMIT_S, limit_cpu_s=limit_s)
+        trial.cell, trial.drill = cell, drill
+        self._by_cell[cell.key] = trial
+        return cell
+
+    def _end(self, trial: _Trial, fate: Fate, by: CellResult | None = None) -> MutantResult:
+        anomalies = tuple(sorted(by.anomalies)) if by else ()
+        found = MutantResult(
+            key=trial.mutant.key,
+            fate=fate,
+            drill=trial.drill.name if by and trial.drill else "",
+            anomalies=anomalies,
+            reason=by.reasons[0] if by and by.reasons else "",
+            exit_only=bool(anomalies) and set(anomalies) <= OF_NODES,
+            tried=trial.tried,
+            unlike=trial.unlike,
+            unknown=trial.unknown,
+            cpu_s=round(trial.cpu_s, 3),
+            run=by.run if by else "",
+        )
+        self.results.append(found)
+        return found
+
+
+def score(results: Sequence[MutantResult], reviewed: Mapping[str, object]) -> tuple[int, int]:
+    """Return how many mutants were killed, of how many that no review calls equivalent."""
+    killed = sum(result.fate.killed for result in results)
+    spared = sum(not each.fate.killed and each.key in reviewed for each in results)
+    return killed, len(results) - spared

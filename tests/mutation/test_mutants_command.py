@@ -1,0 +1,146 @@
+"""``firedrill selftest --mutants``: a real kill, a real equivalent, resume, replay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusters.reference.hunts import overrides
+from harness.campaigns.ledger import RESULTS_FILE
+from harness.plan.plan import dumps, load
+
+ROOT = Path(__file__).resolve().parents[2]
+FIREDRILL = [sys.executable, "-c", "from cli.entry import main; main()"]
+NODE = "clusters.reference.node"
+NEVER_SYNCED = f"{NODE}.storage.shared_log:SharedLog._append:sync-removed:1"
+NEVER_VOTES = f"{NODE}.raft.core:Raft.step:call-removed:1"
+# The size at which an update is written in parts: none is exactly as large.
+EXACT_SIZE = f"{NODE}.storage.shared_log:in_parts:bound-shifted:1"
+SEGMENT_FULL = f"{NODE}.storage.shared_log:SharedLog._append:assignment-removed:1"
+LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short drill that kills nodes."""
+    path = tmp_path_factory.mktemp("plans") / "drill.toml"
+    keys = {"seed": 1, "name": "mutant-drill", "drive.duration_s": 4.0, "check.min_ok": 20}
+    path.write_text(dumps(load(None, {**overrides("no-fsync"), **keys})))
+    return path
+
+
+def command(plan: Path, runs: Path, *more: str) -> list[str]:
+    given = ("--plan", str(plan), "--runs-dir", str(runs), "--jobs", "1")
+    return [*FIREDRILL, "selftest", "--mutants", *given, *more]
+
+
+def selftest(plan: Path, runs: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(plan, runs, *more), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+def report(runs: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((runs / "mutants.json").read_bytes())
+    return found
+
+
+def of(report: dict[str, Any], key: str) -> dict[str, Any]:
+    (found,) = [each for each in report["mutants"] if each["key"] == key]
+    return dict(found)
+
+
+def sources() -> dict[str, str]:
+    return {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((ROOT / "clusters").rglob("*.py"))
+    }
+
+
+def test_a_sync_removed_is_killed_and_the_run_replays_with_it(plan: Path, tmp_path: Path) -> None:
+    before = sources()
+    done = selftest(plan, tmp_path, "--mutant", NEVER_SYNCED, "--keep-runs")
+    found = of(report(tmp_path), NEVER_SYNCED)
+
+    assert done.returncode == 0, done.stderr
+    assert "+        await self._disk.append(segment_name(self._number), header" in done.stdout
+    assert "clusters/reference/node/storage/shared_log.py:" in done.stdout
+    assert found["fate"] == "killed by verdict"
+    assert found["unlike"] == 1
+    again = subprocess.run(
+        [*FIREDRILL, "replay", found["run"], "--runs-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert again.returncode == 1, again.stderr
+    assert "byte for byte" in again.stdout
+    assert f"mutant {NEVER_SYNCED}: self._fsync -> False" in again.stderr
+    assert sources() == before
+
+
+def test_an_equivalent_survives_and_a_line_that_is_never_met_is_told(
+    plan: Path, tmp_path: Path
+) -> None:
+    keys = ("--mutant", EXACT_SIZE, "--mutant", SEGMENT_FULL)
+    done = selftest(plan, tmp_path, *keys, "--at-least", "0.5")
+    survivor = of(report(tmp_path), EXACT_SIZE)
+
+    assert done.returncode == 255  # nothing was killed
+    assert survivor["fate"] == "survived"
+    assert (survivor["tried"], survivor["unlike"]) == (1, 0)
+    assert of(report(tmp_path), SEGMENT_FULL)["fate"] == "not reached"
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_a_campaign_goes_on_where_it_was_killed(plan: Path, tmp_path: Path) -> None:
+    keys = ("--mutant", NEVER_VOTES, "--mutant", NEVER_SYNCED)
+    ledger = tmp_path / RESULTS_FILE
+    running = subprocess.Popen(
+        command(plan, tmp_path, *keys), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    ends_s = time.monotonic() + LIMIT_S
+    while running.poll() is None and time.monotonic() < ends_s:
+        if ledger.exists() and ledger.read_bytes().count(b"\n") >= 2:
+            running.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.05)
+    running.communicate()
+    assert running.returncode == -signal.SIGKILL
+    known = ledger.read_bytes().splitlines()
+
+    done = selftest(plan, tmp_path, *keys)
+
+    assert done.returncode == 0, done.stderr
+    after = ledger.read_bytes().splitlines()
+    assert after[: len(known)] == known  # none was run twice
+    assert len(after) == 3
+    assert report(tmp_path)["killed"] == 2
+
+
+def test_a_drill_that_is_not_valid_on_the_sound_store_kills_nothing(
+    plan: Path, tmp_path: Path
+) -> None:
+    buggy = tmp_path / "buggy.toml"
+    buggy.write_text(plan.read_text().replace("[system]", '[system]\nbugs = ["no-fsync"]'))
+    done = selftest(buggy, tmp_path / "runs", "--mutant", EXACT_SIZE)
+
+    assert done.returncode == 255
+    assert "left out: mutant-drill is violation on the sound store" in done.stderr
+    assert "no drill is valid on the sound store" in done.stderr
+
+
+def test_planted_bugs_and_mutants_are_two_campaigns(plan: Path, tmp_path: Path) -> None:
+    done = selftest(plan, tmp_path, "--bug", "no-fsync")
+
+    assert done.returncode == 254
+    assert "--bug" in done.stderr

@@ -1,0 +1,162 @@
+"""Which drill a mutant is tried in next, and what the results say of it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from harness.campaigns.cell import Cell, CellResult, Failure, failed, result_of
+from harness.mutation.rules import Mutant, mutants_of
+from harness.mutation.trials import (
+    MUTANT,
+    Drill,
+    Fate,
+    MutantResult,
+    Trials,
+    counts,
+    fate_of,
+    score,
+)
+from harness.outcome import Outcome
+from harness.plan.plan import Plan
+
+SOURCE = "def f(a):\n    return a < 1\n\ndef g(a):\n    return a < 1\n"
+MUTANTS = [mutant for mutant in mutants_of("m", SOURCE) if mutant.rule == "bound-shifted"]
+CELL = Cell(plan=msgspec.convert({"seed": 1}, Plan))
+
+
+def drill(name: str, **more: object) -> Drill:
+    plan = msgspec.convert({"seed": 1, "name": name}, Plan)
+    return Drill(name=name, plan=plan, **({"digest": "sound", "cost_s": 1.0} | more))  # type: ignore[arg-type]
+
+
+def trials(mutants: list[Mutant], drills: list[Drill], **more: object) -> Trials:
+    return Trials(mutants, drills, **({"abreast": 1, "limit_cpu_s": 45.0} | more))  # type: ignore[arg-type]
+
+
+def valid(cell: Cell, **more: object) -> CellResult:
+    return result_of(cell, Outcome.VALID, **({"digest": "sound", "cpu_s": 1.0} | more))
+
+
+def violation(cell: Cell, *names: str) -> CellResult:
+    anomalies = dict.fromkeys(names or ("lost-write",), 1)
+    return result_of(cell, Outcome.VIOLATION, anomalies=anomalies, digest="other", cpu_s=1.0)
+
+
+def chosen(tried: Trials) -> Cell:
+    cell = tried.choose()
+    assert cell is not None
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("result", "fate"),
+    [
+        (violation(CELL), Fate.VERDICT),
+        (failed(CELL, "it died", failure=Failure.DIED), Fate.CRASH),
+        (failed(CELL, "HarnessError: no leader"), Fate.CRASH),
+        (result_of(CELL, Outcome.HARNESS_ERROR), Fate.CRASH),
+        (failed(CELL, "no end", failure=Failure.CPU), Fate.HANG),
+        (failed(CELL, "the machine was busy", failure=Failure.LATE), None),
+        (valid(CELL), None),
+        (result_of(CELL, Outcome.UNKNOWN), None),
+    ],
+)
+def test_what_kills_and_what_does_not(result: CellResult, fate: Fate | None) -> None:
+    assert fate_of(result) is fate
+
+
+def test_a_dead_cell_counts_in_the_ledger_and_one_that_was_late_does_not() -> None:
+    assert counts(failed(CELL, "it died", failure=Failure.DIED))
+    assert counts(failed(CELL, "no end", failure=Failure.CPU))
+    assert not counts(failed(CELL, "the machine was busy", failure=Failure.LATE))
+
+
+def test_a_mutant_is_tried_until_a_drill_kills_it() -> None:
+    tried = trials(MUTANTS[:1], [drill("a"), drill("b"), drill("c")])
+    first = chosen(tried)
+    assert tried.choose() is None  # one at a time
+    assert tried.take(valid(first)) is None
+    second = chosen(tried)
+    found = tried.take(violation(second))
+
+    assert [first.plan.name, second.plan.name] == ["a", "b"]
+    assert first.options == {MUTANT: MUTANTS[0].key}
+    assert found == MutantResult(
+        key=MUTANTS[0].key,
+        fate=Fate.VERDICT,
+        drill="b",
+        anomalies=("lost-write",),
+        tried=2,
+        unlike=1,
+        cpu_s=2.0,
+    )
+    assert tried.choose() is None
+    assert tried.results == [found]
+
+
+def test_a_mutant_that_no_drill_kills_survives_with_what_it_showed() -> None:
+    tried = trials(MUTANTS[:1], [drill("a"), drill("b")])
+    tried.take(valid(chosen(tried), digest="other"))
+    found = tried.take(result_of(chosen(tried), Outcome.UNKNOWN, digest="sound"))
+    assert found is None
+    assert tried.choose() is None
+
+    (survivor,) = tried.results
+    assert survivor.fate is Fate.SURVIVED
+    assert (survivor.tried, survivor.unlike, survivor.unknown) == (2, 1, 1)
+
+
+def test_only_drills_that_come_there_are_tried() -> None:
+    in_f, in_g = MUTANTS
+    tried = trials(
+        [in_f, in_g], [drill("g", lines={"m": frozenset({5})}), drill("no", lines={})], abreast=2
+    )
+    cell = chosen(tried)
+    assert cell.options[MUTANT] == in_g.key
+    tried.take(violation(cell))
+
+    assert [(each.key, each.fate) for each in tried.results] == [
+        (in_f.key, Fate.UNREACHED),
+        (in_g.key, Fate.VERDICT),
+    ]
+
+
+def test_a_drill_that_kills_more_for_its_time_comes_first() -> None:
+    tried = trials(MUTANTS, [drill("dear", cost_s=9.0), drill("dull"), drill("good")])
+    first = chosen(tried)
+    tried.take(valid(first))
+    second = chosen(tried)
+    tried.take(violation(second))
+
+    assert [first.plan.name, second.plan.name] == ["dull", "good"]
+    assert chosen(tried).plan.name == "good"
+    assert tried.kills() == {"good": (1, 1), "dear": (0, 0), "dull": (0, 1)}
+
+
+def test_no_drill_is_begun_that_would_take_too_long() -> None:
+    tried = trials(MUTANTS[:1], [drill("a"), drill("b", cost_s=3.0)], limit_cpu_s=4.0)
+    first = chosen(tried)
+    assert first.limit_cpu_s == 4.0
+    tried.take(valid(first, cpu_s=1.5))
+
+    assert tried.choose() is None
+    assert tried.results[0].fate is Fate.SURVIVED
+    assert tried.results[0].tried == 1
+
+
+def test_a_kill_by_the_exit_of_a_node_alone_is_told_apart() -> None:
+    for names, only in ((("node-exit", "panic"), True), (("node-exit", "lost-write"), False)):
+        tried = trials(MUTANTS[:1], [drill("a")])
+        found = tried.take(violation(chosen(tried), *names))
+        assert found is not None
+        assert found.exit_only is only
+
+
+def test_the_score_leaves_out_reviewed_survivors_only() -> None:
+    fates = [Fate.VERDICT, Fate.CRASH, Fate.HANG, Fate.SURVIVED, Fate.UNREACHED, Fate.EQUIVALENT]
+    results = [MutantResult(key=fate.value, fate=fate) for fate in fates]
+    reviewed = {Fate.EQUIVALENT.value: "", Fate.UNREACHED.value: "", Fate.CRASH.value: ""}
+
+    assert score(results, {}) == (3, 6)
+    assert score(results, reviewed) == (3, 4)
