@@ -12,7 +12,7 @@ import ast
 import difflib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import attrs
@@ -94,13 +94,18 @@ def mutants_of(module: str, source: str) -> tuple[Mutant, ...]:
 
 def touching(mutants: Sequence[Mutant], source: str, calls: re.Pattern[str]) -> set[str]:
     """Return the keys of those ``mutants`` of ``source`` whose edit overlaps a call to a name that
-    ``calls`` finds something in.
+    ``calls`` finds something in, or an ``if`` that decides about such calls alone.
     """
     text = _Text(source)
+
+    def named(node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and bool(calls.search(text.of(node.func)))
+
     spans = [
         text.span(node)
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and calls.search(text.of(node.func))
+        if (isinstance(node, ast.Call) and named(node))
+        or (isinstance(node, ast.If) and not node.orelse and _only(node.body, named))
     ]
     return {
         mutant.key
@@ -374,6 +379,10 @@ def _head(statement: ast.stmt) -> tuple[int, int]:
     if isinstance(body := getattr(statement, "body", None), list) and body:
         return statement.lineno, max(statement.lineno, body[0].lineno - 1)
     return statement.lineno, statement.end_lineno or statement.lineno
+
+
+def _only(body: Sequence[ast.stmt], named: Callable[[ast.AST], bool]) -> bool:
+    return all(isinstance(each, ast.Expr) and named(each.value) for each in body)
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

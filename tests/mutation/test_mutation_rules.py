@@ -180,3 +180,16 @@ def test_calls_can_be_left_alone_with_the_conditions_that_they_are_part_of() -> 
         "a > 2 -> (not (a > 2))",
     }
     assert touching(mutants, source, re.compile("nothing")) == set()
+
+
+def test_a_condition_for_calls_that_are_left_alone_is_left_alone() -> None:
+    pattern = re.compile("^reached$")
+    alone = "def f(a):\n    if a < 1:\n        reached('x')\n"
+    for source, left in (
+        (alone, 0),
+        (alone + "    else:\n        a()\n", 5),
+        (alone + "        a()\n", 5),
+    ):
+        mutants = mutants_of("m", source)
+        rest = {mutant.key for mutant in mutants} - touching(mutants, source, pattern)
+        assert len(rest) == left
