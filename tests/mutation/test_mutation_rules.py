@@ -168,7 +168,10 @@ def test_keys_are_unique_and_number_from_one() -> None:
 
 
 def test_calls_can_be_left_alone_with_the_conditions_that_they_are_part_of() -> None:
-    source = "def f(a):\n    if planted('x') and a < 1:\n        a.log(a + 1)\n    return a > 2\n"
+    source = (
+        "def f(a):\n    if planted('x') and a < 1:\n        a.log(a + 1)\n        return 2\n"
+        "    return a > 2\n"
+    )
     mutants = mutants_of("m", source)
     left_alone = touching(mutants, source, re.compile(r"^planted$|\blog$"))
     rest = {mutant.change for mutant in mutants if mutant.key not in left_alone}
