@@ -35,7 +35,8 @@ _STANDING = ("pause", "freeze")
 _ALONE = ("freeze", "host-loss", "majorities-ring")  # they take all of a node, or all nodes
 WHOLE_S = 2.0  # between two faults, for a node whose disk is gone to catch up
 MOST_KINDS = 5
-MIN_OK = 25
+MIN_OK = 10
+SHORT_S = 10.0  # a node whose disk is gone may take that long to be whole under load
 CALM_S = 1.5  # at the end of each drive
 RING_NODES = 4  # fewer are no ring
 LEASE_S = 1.0  # of a node; pauses near it end just before, or just after, another may act
@@ -110,7 +111,7 @@ def _load(draw: Random, workload: str, shape: Overrides) -> Overrides:
         "nemesis.first_s": of["first"],
         "nemesis.hold_s": of["hold"],
         "nemesis.quiet_s": of["quiet"],
-        "nemesis.overlap": draw.choice((2, 3)) if pace is _PACES[2] else 1,
+        "nemesis.overlap": _together(draw, shape) if pace is _PACES[2] else 1,
     }
     load["workload.read_kinds"] = list(draw.choice(_READS))
     if workload == "bank":
@@ -138,6 +139,14 @@ _READS = (
 )
 _KEYS = ((1, 3), (4, 12), (13, 60))
 _BLIND_WRITES = (("read-write",), ("one-shot",), ("read-write", "one-shot"))
+
+
+def _together(draw: Random, shape: Overrides) -> int:
+    """How many faults come at once: so many that the partitions still have leaders to aim at."""
+    nodes, replicas = int(str(shape["cluster.nodes"])), int(str(shape["system.replicas"]))
+    if nodes < RING_NODES or replicas < 3 or int(str(shape["system.partitions"])) < 2:
+        return 1
+    return draw.choice((2, 3)) if nodes > RING_NODES else 2
 
 
 def _lists(draw: Random, *, burst: bool) -> Overrides:
@@ -172,7 +181,7 @@ def _impossible(drawn: Overrides) -> Iterator[str]:
     """
     if int(str(drawn["cluster.nodes"])) < RING_NODES:
         yield "majorities-ring"
-    if int(str(drawn["system.replicas"])) < 3:
+    if int(str(drawn["system.replicas"])) < 3 or float(str(drawn["drive.duration_s"])) < SHORT_S:
         yield from _DESTROYING
     if drawn["nemesis.overlap"] != 1:
         yield from (*_ALONE, *_DESTROYING)
