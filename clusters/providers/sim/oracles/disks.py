@@ -138,14 +138,31 @@ class Lives:
         """Why the entry is on no majority; empty where it is on one."""
         text = "none is known to be a member"
         for at, members in self.members(group):
-            for half in deciding(at, members, index):
-                count = sum(self.log(name, group).holds(index, mark) for name in half)
-                if count <= len(half) // 2:
-                    text = f"the synced disks of {count} of {len(half)} voters hold it"
-                    break
-            else:
+            text = self._lacking(group, index, mark, deciding(at, members, index))
+            # A leader may count by the new voters alone before any disk says so: it leaves the
+            # joint configuration once that is committed, and both majorities then have it.
+            if text and members.outgoing and self._committed_joint(group, at, members):
+                text = self._lacking(group, index, mark, (members.voters,))
+            if not text:
                 return ""
         return text
+
+    def _lacking(
+        self, group: str, index: int, mark: int, halves: tuple[tuple[str, ...], ...]
+    ) -> str:
+        """The first of ``halves`` of which no majority holds the entry; empty without one."""
+        for half in halves:
+            count = sum(self.log(name, group).holds(index, mark) for name in half)
+            if count <= len(half) // 2:
+                return f"the synced disks of {count} of {len(half)} voters hold it"
+        return ""
+
+    def _committed_joint(self, group: str, at: int, members: Members) -> bool:
+        """Whether the entry ``at``, which made ``members`` joint, is on majorities of both."""
+        logs = [disk.log(group) for disk in self.by_member.values()]
+        mark = next((log.mark_at(at) for log in logs if log.members[-1:] == [(at, members)]), None)
+        halves = members.voters, members.outgoing
+        return mark is not None and not self._lacking(group, at, mark, halves)
 
     def usurper(self, group: str, index: int, mark: int) -> str:
         """A member that lacks the entry and could be elected by what is synced now, after a crash
