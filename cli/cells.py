@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +23,7 @@ from harness.campaigns.pool import Pool, RunStarted, Work
 from harness.errors import FiredrillError, UsageError
 from harness.history.files import write_atomically
 from harness.history.manifest import read_manifest
+from harness.mutation.loading import Mutation
 from harness.outcome import Outcome
 from harness.run.directory import RunDirectory
 from harness.run.progress import Silent
@@ -87,11 +88,11 @@ def simulate(
     *,
     runs_dir: Path,
     keep: bool,
-    versions: Mapping[str, str] | None = None,
+    mutation: Mutation | None = None,
 ) -> CellResult:
     """Simulate ``cell`` into a new directory of ``runs_dir``, judge it in this process, and return
-    its result. The directory stays where ``keep`` says so, and wherever the run is not valid;
-    ``versions`` are kept in its manifest beside the usual ones.
+    its result. The directory stays where ``keep`` says so, and wherever the run is not valid; its
+    manifest names the ``mutation`` that this process has loaded.
 
     A run that can't be judged is a result, too: a harness error. Raises ``UsageError`` for a plan
     that is refused before it starts.
@@ -106,7 +107,7 @@ def simulate(
         Silent(),
         Stop(),
         begun=lambda run: run_started(run.root),
-        versions=versions,
+        mutation=mutation,
     )
     result = _judged(cell, run, began_s)
     if result.outcome is Outcome.VALID and not keep:
@@ -129,9 +130,11 @@ def _judged(cell: Cell, run: RunDirectory, began_s: float) -> CellResult:
     return _result(cell, run, verdict, began_s, **figures, cpu_s=round(time.process_time(), 3))
 
 
-def run_on_nodes(cell: Cell, run_started: RunStarted, *, runs_dir: Path) -> CellResult:
-    """Run ``cell`` on real nodes, into a new directory of ``runs_dir``, and have it judged. A run
-    that the environment broke is a harness error. Raises ``UsageError``.
+def run_on_nodes(
+    cell: Cell, run_started: RunStarted, *, runs_dir: Path, mutation: Mutation | None = None
+) -> CellResult:
+    """Run ``cell`` on real nodes, which get the ``mutation``, into a new directory of ``runs_dir``,
+    and have it judged. A run that the environment broke is a harness error. Raises ``UsageError``.
     """
     from cli import judging
     from cli.wiring import run_plan
@@ -139,7 +142,12 @@ def run_on_nodes(cell: Cell, run_started: RunStarted, *, runs_dir: Path) -> Cell
     began_s = time.monotonic()
     try:
         run = run_plan(
-            cell.plan, runs_dir, Silent(), Stop(), begun=lambda run: run_started(run.root)
+            cell.plan,
+            runs_dir,
+            Silent(),
+            Stop(),
+            begun=lambda run: run_started(run.root),
+            mutation=mutation,
         )
         verdict = judging.judge(run, None, report=False).verdict
     except UsageError:

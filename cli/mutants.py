@@ -7,7 +7,7 @@ import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -21,20 +21,19 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from cli.cells import code_digest, pool_of, simulate
+from cli.cells import code_digest, pool_of, run_on_nodes, simulate
+from cli.environment import SIMULATED
 from cli.session import say
-from harness.campaigns.cell import Cell, CellResult
+from harness.campaigns.cell import Cell, CellResult, Failure, failed
 from harness.campaigns.ledger import RESULTS_FILE, Ledger
-from harness.campaigns.pool import Pool, RunStarted, in_turn
-from harness.errors import HarnessError, UsageError
+from harness.campaigns.pool import Choose, RunStarted, Work, in_this_process, in_turn
+from harness.errors import HarnessError
 from harness.history.files import write_atomically
 from harness.mutation.coverage import count_lines, decode, encode
-from harness.mutation.loading import load_mutant
+from harness.mutation.loading import MUTANT, load_mutant
 from harness.mutation.rules import Mutant
 from harness.mutation.target import Sources, find_mutants, read_target, sample
 from harness.mutation.trials import (
-    CHANGE,
-    MUTANT,
     WALL_LIMIT_S,
     Drill,
     Fate,
@@ -94,7 +93,7 @@ def mutant_options(command: C) -> C:
                   help="TOML file: the packages to mutate, and reviewed mutants "
                   "(by default those of the reference store).")  # fmt: skip
     @click.option("--plan", "plans", multiple=True, type=click.Path(path_type=Path),
-                  help="A drill for mutants, a simulated plan; repeatable (by default those of the "
+                  help="A drill for mutants, better simulated; repeatable (by default those of the "
                   "reference store).")  # fmt: skip
     @click.option("--keep-runs", is_flag=True, help="Keep the run of each kill, for replay.")
     @click.option("--limit-cpu", "limit_cpu_s", type=click.FloatRange(min=1), default=LIMIT_CPU_S,
@@ -186,13 +185,7 @@ def _reference_texts() -> list[str]:
 
 
 def _plans(choice: MutantChoice) -> list[Plan]:
-    if not choice.plans:
-        return reference_plans()
-    plans = [load(path) for path in choice.plans]
-    for path, plan in zip(choice.plans, plans, strict=True):
-        if plan.cluster.provider != "sim":
-            raise UsageError(f"{path}: expected a simulated drill (cluster.provider = 'sim')")
-    return plans
+    return [load(path) for path in choice.plans] or reference_plans()
 
 
 class _Runner:
@@ -203,10 +196,14 @@ class _Runner:
     ) -> None:
         self.choice, self.store, self.sources = choice, store, sources
         store.root.mkdir(parents=True, exist_ok=True)
-        self.ledger = Ledger.read(store.root / RESULTS_FILE, _code(sources), counts)
-        work = partial(drill, runs_dir=store.root, sources=sources, keep=choice.keep_runs)
+        code = code_digest()
+        self.ledger = Ledger.read(store.root / RESULTS_FILE, _code(sources, code), counts)
+        self._work: Work = partial(
+            drill, runs_dir=store.root, sources=sources, code=code, keep=choice.keep_runs
+        )
         # Without the store: each worker imports its own, mutated.
-        self.pool: Pool = pool_of(work, jobs=jobs)
+        self._pool = pool_of(self._work, jobs=jobs)
+        self._simulated = True
         self.results: list[MutantResult] = []
         self.kills: dict[str, tuple[int, int]] = {}
         self.violated = False
@@ -219,8 +216,9 @@ class _Runner:
             say(f"removed {gone} runs that were broken off")
         options = {SOUND: "counted"}
         cells = [Cell(plan=plan, options=options, limit_s=WALL_LIMIT_S) for plan in plans]
+        self._simulated = all(map(_simulated, plans))
         drills = []
-        with closing(self.pool.results(in_turn(cells), self.ledger)) as work:
+        with closing(self._done(in_turn(cells))) as work:
             for plan, result in zip(plans, work, strict=True):
                 if result.outcome is Outcome.VALID:
                     drills.append(_sound(plan, result))
@@ -239,11 +237,11 @@ class _Runner:
         self.results += [MutantResult(key=each.key, fate=Fate.EQUIVALENT) for each in reviewed]
         left = [mutant for mutant in mutants if mutant not in reviewed]
         trials = Trials(
-            left, drills, abreast=2 * self.pool.workers, limit_cpu_s=self.choice.limit_cpu_s
+            left, drills, abreast=2 * self._pool.workers, limit_cpu_s=self.choice.limit_cpu_s
         )
         noted_s = time.monotonic()
         try:
-            with closing(self.pool.results(trials.choose, self.ledger)) as work:
+            with closing(self._done(trials.choose)) as work:
                 for result in work:
                     found = trials.take(result)
                     if found is not None:
@@ -257,6 +255,22 @@ class _Runner:
             self.results += trials.results
             self.kills = trials.kills()
         return True
+
+    def _done(self, choose: Choose) -> Generator[CellResult, None, None]:
+        """Yield the results of the cells that ``choose`` returns. Raises ``HarnessError`` once the
+        code is another than at the beginning.
+        """
+        # Real nodes are processes of their own, and drills on them are better off one at a time.
+        results = (
+            self._pool.results(choose, self.ledger)
+            if self._simulated
+            else in_this_process(self._work, choose, self.ledger)
+        )
+        with closing(results) as work:
+            for result in work:
+                if result.failure is Failure.STALE:
+                    raise HarnessError("the code was changed meanwhile: begin again")
+                yield result
 
     def _reviewed(self, mutant: Mutant) -> bool:
         return self.sources.equivalent(mutant.key) is not None
@@ -272,40 +286,47 @@ class _Runner:
 
 
 def drill(
-    cell: Cell, run_started: RunStarted, *, runs_dir: Path, sources: Sources, keep: bool
+    cell: Cell, run_started: RunStarted, *, runs_dir: Path, sources: Sources, code: str, keep: bool
 ) -> CellResult:
-    """Simulate ``cell`` on the sound store, counting its lines, or on the mutant that it names; the
-    run of a kill stays where ``keep`` says so.
+    """Drill the sound store, where it is simulated counting its lines, or the mutant that ``cell``
+    names; the run of a kill stays where ``keep`` says so. ``code`` is of the campaign's beginning.
     """
     key = cell.options.get(MUTANT)
-    if key is None:
+    mutation = None if key is None else sources.mutation(key)
+    if not _simulated(cell.plan):
+        result = run_on_nodes(cell, run_started, runs_dir=runs_dir, mutation=mutation)
+    elif mutation is None:
         lines = count_lines(sources.sources)
         result = simulate(cell, run_started, runs_dir=runs_dir, keep=False)
-        return replace(result, coverage=encode(lines))
-    load_mutant(*sources.mutated(key))
-    versions = {MUTANT: key, CHANGE: sources.mutant(key).change}
-    result = simulate(cell, run_started, runs_dir=runs_dir, keep=False, versions=versions)
-    if result.run and not (keep and fate_of(result)):
+        result = replace(result, coverage=encode(lines))
+    else:
+        load_mutant(mutation.module, mutation.source)
+        result = simulate(cell, run_started, runs_dir=runs_dir, keep=False, mutation=mutation)
+    if result.run and not (keep and mutation and fate_of(result)):
         RunStore(runs_dir).remove(RunDirectory(Path(result.run)))
         result = replace(result, run="")
+    if code_digest() != code:  # each worker imports the store anew
+        return failed(cell, "the code was changed meanwhile", failure=Failure.STALE)
     return result
+
+
+def _simulated(plan: Plan) -> bool:
+    return plan.cluster.provider == SIMULATED
 
 
 def _sound(plan: Plan, result: CellResult) -> Drill:
     return Drill(
         name=plan.name,
         plan=plan,
-        lines=decode(result.coverage),
-        cost_s=result.cpu_s,
+        lines=decode(result.coverage) if _simulated(plan) else None,
+        cost_s=result.cpu_s or result.wall_s,
         digest=result.digest,
     )
 
 
-def _code(sources: Sources) -> str:
-    """Return what results depend on beside their cells: firedrill, and the store that is
-    mutated.
-    """
-    whole = sha256(code_digest().encode())
+def _code(sources: Sources, code: str) -> str:
+    """Return what results depend on beside their cells: ``code``, and the store that is mutated."""
+    whole = sha256(code.encode())
     for module, (source, _) in sources.sources.items():
         whole.update(f"{module} {len(source)}\n{source}".encode())
     return whole.hexdigest()[:16]

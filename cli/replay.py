@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 import click
 
@@ -16,9 +14,8 @@ from harness.clock import NS_PER_S
 from harness.errors import PlanError, UsageError
 from harness.history.checksums import damaged
 from harness.history.manifest import SEALED, read_manifest
-from harness.mutation.loading import load_mutant
-from harness.mutation.target import mutant_named
-from harness.mutation.trials import CHANGE, MUTANT
+from harness.mutation.loading import CHANGE, MUTANT, Mutation, load_mutant
+from harness.mutation.target import mutation_named
 from harness.outcome import Outcome
 from harness.plan.plan import Plan, load
 from harness.protocols.roles import classes, parsed
@@ -83,13 +80,17 @@ def replay(
     if trace and not simulated:
         raise UsageError(f"--trace needs a simulated run (its provider is {plan.cluster.provider})")
     if not simulated:
+        if key := read_manifest(old).versions.get(MUTANT):
+            raise UsageError(f"on real nodes: firedrill selftest --plan {old.plan} --mutant {key}")
         ended = one(session, plan, store, RunOptions(report=not no_report))
         click.echo(faults_compared(old, ended.run))
         return ended.code
     manifest = read_manifest(old)  # an impossible comparison is reported before the run
     view = attrs.evolve(view, windows=clipped(manifest, view.windows))
-    versions = mutated(manifest)
-    new, outcome = _again(session, plan, store, trace, not no_report, versions)
+    mutation = mutation_of(manifest)
+    if mutation:
+        load_mutant(mutation.module, mutation.source)
+    new, outcome = _again(session, plan, store, trace, not no_report, mutation)
     if trace:
         _draw(new, view)
     same, sentence = compared(old, new)
@@ -103,30 +104,29 @@ def _again(
     store: RunStore,
     trace: bool,
     report: bool,
-    versions: Mapping[str, str],
+    mutation: Mutation | None,
 ) -> tuple[RunDirectory, Outcome]:
     """Simulate ``plan`` once more, and report the result."""
     from cli.wiring import run_plan
 
-    session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace, versions=versions)
+    session.run = run = run_plan(plan, store.root, Silent(), Stop(), trace=trace, mutation=mutation)
     judged = judging.judge(run, None, report=report)
     judging.announce(run, judged, run.report.exists())
     return run, judged.outcome
 
 
-def mutated(manifest: Manifest) -> dict[str, str]:
-    """Let this process have the mutant of the run, if it was one's, and return what its manifest
-    says of it. Raises ``UsageError`` where the source has changed since.
+def mutation_of(manifest: Manifest) -> Mutation | None:
+    """Return the mutant that the run was one of. Raises ``UsageError`` where the source has changed
+    since.
     """
     key = manifest.versions.get(MUTANT)
     if key is None:
-        return {}
-    mutant, source = mutant_named(key)
-    if mutant.change != manifest.versions.get(CHANGE):
-        raise UsageError(f"mutant {key!r}: the source has changed: it is {mutant.change!r} now")
-    load_mutant(mutant.module, source)
-    say(f"mutant {key}: {mutant.change}")
-    return {MUTANT: key, CHANGE: mutant.change}
+        return None
+    mutation = mutation_named(key)
+    if mutation.change != manifest.versions.get(CHANGE):
+        raise UsageError(f"mutant {key!r}: the source has changed: it is {mutation.change!r} now")
+    say(f"mutant {key}: {mutation.change}")
+    return mutation
 
 
 def compared(old: RunDirectory, new: RunDirectory) -> tuple[bool, str]:

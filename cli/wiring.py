@@ -22,6 +22,7 @@ from cli.signals import ending_in_time
 from harness import plugins
 from harness.errors import BrokenPlugin, FiredrillError, PlanError, UnknownPlugin, UsageError
 from harness.history.files import locked
+from harness.mutation.loading import MUTANT, Mutation
 from harness.plan.plan import Plan, resolved
 from harness.protocols.cluster import Capability, Provider, System, felt, require_made
 from harness.protocols.fault_kinds import FaultKind, recorded
@@ -53,15 +54,15 @@ def run_plan(
     *,
     trace: bool = False,
     begun: Callable[[RunDirectory], None] | None = None,
-    versions: Mapping[str, str] | None = None,
+    mutation: Mutation | None = None,
 ) -> RunDirectory:
     """Resolve ``plan``, refuse it or run it into a new directory of ``runs_dir``, and seal it.
 
     With ``trace`` a simulated run keeps every message and disk operation. ``begun`` is called with
-    the directory as soon as there is one; ``versions`` are recorded beside the usual ones. A plan
-    that can be refused is refused before anything
-    starts, and then leaves no directory behind. Raises ``UsageError`` for that and ``HarnessError``
-    when the environment fails on the way.
+    the directory as soon as there is one. Real nodes get the ``mutation``; for simulated ones it
+    must be loaded already. A plan that can be refused is refused before anything starts, and then
+    leaves no directory behind. Raises ``UsageError`` for that and ``HarnessError`` when the
+    environment fails on the way.
     """
     from cli.cleanup import left_by_others
     from results.store.store import RunStore
@@ -86,7 +87,7 @@ def run_plan(
     # Held to its end: until there are chunks nothing else shows that the run is alive.
     with locked(run.root):
         try:
-            _run(plan, run, faults, progress, stop, keep, trace=trace, versions=versions or {})
+            _run(plan, run, faults, progress, stop, keep, trace=trace, mutation=mutation)
         except FiredrillError:
             store.forget(run)  # where nothing was written
             raise
@@ -102,12 +103,15 @@ def _run(
     keep: Keep | None,
     *,
     trace: bool,
-    versions: Mapping[str, str],
+    mutation: Mutation | None,
 ) -> None:
     from nemesis.runner import Nemesis
 
     ground = prepare(plan, run, trace=trace)
     system = build_system(plan, ground.system_extras)
+    altered = None
+    if mutation and plan.cluster.provider != SIMULATED:
+        altered = partial(mutation.altered, scratch=run.root / MUTANT)
 
     async def main(guard: Guard | None) -> None:
         able = await _refuse(plan, ground.provider, system, faults, guard)
@@ -124,13 +128,14 @@ def _run(
             ),
             versions={"firedrill": plugins.own_version()}
             | {name: version(name) for name in LIBRARIES}
-            | dict(versions),
+            | (mutation.versions if mutation else {}),
             machine=machine(),
             wall_ns=ground.wall_ns,
             open_history=ground.open_history,
             keep=partial(keep, run) if keep else None,
             guard=guard,
             driver_command=DRIVER_COMMAND,
+            altered=altered,
             arsenal=recorded((build_fault(name).kind for name in plugins.names("faults")), able),
         )
         progress.note(f"run directory {run.root}")

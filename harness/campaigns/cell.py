@@ -24,14 +24,15 @@ CRASHES = OF_NODES | OF_SERVICE
 
 
 class Failure(enum.StrEnum):
-    """How a cell came to no verdict: its wall time or its CPU time was over, its process died, or
-    it raised an error.
+    """How a cell came to no verdict: its wall time or its CPU time was over, its process died, it
+    raised an error, or the code was changed meanwhile.
     """
 
     LATE = "late"
     CPU = "cpu"
     DIED = "died"
     RAISED = "raised"
+    STALE = "stale"
 
 
 @attrs.frozen(kw_only=True)

@@ -1,20 +1,71 @@
-"""Lets one module of this process have the source of a mutant; nothing is written anywhere.
+"""Puts a mutant in the place of its module: in this process, or in the program of a real node.
 
-``load_mutant`` has to come before anything imports the module: a module that others have already
-taken names from would go on in them as it was.
+In this process nothing is written anywhere. ``load_mutant`` has to come before anything imports the
+module: a module that others have already taken names from would go on in them as it was.
 """
 
 from __future__ import annotations
 
 import ast
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import decode_source
+from pathlib import Path
 from types import CodeType, ModuleType
 
+import attrs
+from msgspec.structs import replace
+
 from harness.errors import HarnessBug, UsageError
+from harness.history.files import disk_failure
+from harness.protocols.cluster import Program, PythonTree
+
+MUTANT, CHANGE = "mutant", "mutant-change"  # among the versions in a manifest
+
+
+@attrs.frozen(kw_only=True)
+class Mutation:
+    """A mutant for a run: its key and its change, its module and the source that this has."""
+
+    key: str
+    change: str
+    module: str
+    source: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What the run's manifest says of it."""
+        return {MUTANT: self.key, CHANGE: self.change}
+
+    def altered(self, program: Program, scratch: Path) -> Program:
+        """Return ``program`` with the mutant in the place of its module: nodes get a copy of the
+        package, which is made below ``scratch``. Raises ``UsageError`` where they get no such
+        package from here.
+        """
+        for number, tree in enumerate(program.python):
+            if not f"{self.module}.".startswith(f"{tree.package}."):
+                continue
+            copy = scratch / tree.package
+            if not copy.exists():  # one for all nodes
+                self._copy(tree, copy)
+            trees = list(program.python)
+            trees[number] = replace(tree, source=str(copy))
+            return replace(program, python=tuple(trees))
+        known = ", ".join(tree.package for tree in program.python) or "none"
+        raise UsageError(f"mutant of {self.module}: nodes get no such package (they get {known})")
+
+    def _copy(self, tree: PythonTree, copy: Path) -> None:
+        path = Path(tree.source).joinpath(*self.module.removeprefix(tree.package).split("."))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        inside = path.relative_to(tree.source)
+        try:
+            shutil.copytree(tree.source, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            (copy / inside).write_text(self.source, encoding="utf-8")
+        except OSError as error:
+            raise disk_failure("copy", copy, error, "nodes can't have the mutant") from error
 
 
 def source_of(module: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import attrs
 import msgspec
 
 from harness.errors import UsageError
-from harness.mutation.loading import source_of
+from harness.mutation.loading import Mutation, source_of
 from harness.mutation.rules import Mutant, mutants_of, touching
 
 
@@ -57,10 +57,10 @@ class Sources:
     equivalents: Mapping[str, Equivalent] = {}
     stale: tuple[str, ...] = ()
 
-    def mutated(self, key: str) -> tuple[str, str]:
-        """Return the module of the mutant ``key``, and its source. Raises ``UsageError``."""
+    def mutation(self, key: str) -> Mutation:
+        """Return the mutant ``key`` for a run. Raises ``UsageError``."""
         mutant = self.mutant(key)
-        return mutant.module, mutant.applied(self.sources[mutant.module][0])
+        return _mutation(mutant, self.sources[mutant.module][0])
 
     def mutant(self, key: str) -> Mutant:
         """Return the mutant ``key``. Raises ``UsageError``."""
@@ -118,14 +118,23 @@ def find_mutants(target: Target) -> Sources:
     return Sources(sources=sources, mutants=found, equivalents=valid, stale=stale)
 
 
-def mutant_named(key: str) -> tuple[Mutant, str]:
-    """Return the mutant ``key`` and its source, whatever target it is of. Raises ``UsageError``."""
+def mutation_named(key: str) -> Mutation:
+    """Return the mutant ``key`` for a run, whatever target it is of. Raises ``UsageError``."""
     module = key.partition(":")[0]
     source, _ = source_of(module)
     for mutant in mutants_of(module, source):
         if mutant.key == key:
-            return mutant, mutant.applied(source)
+            return _mutation(mutant, source)
     raise UsageError(f"mutant {key!r}: {module} has none of this name any more")
+
+
+def _mutation(mutant: Mutant, source: str) -> Mutation:
+    return Mutation(
+        key=mutant.key,
+        change=mutant.change,
+        module=mutant.module,
+        source=mutant.applied(source),
+    )
 
 
 def sample(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:

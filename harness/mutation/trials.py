@@ -16,13 +16,12 @@ import msgspec
 
 from harness.campaigns.cell import Cell, CellResult, Failure
 from harness.mutation.coverage import Lines
+from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant
 from harness.outcome import Outcome
 from harness.plan.plan import Plan
 from harness.protocols.models import OF_NODES
 
-MUTANT = "mutant"  # the option of a cell: the key of its mutant; in its manifest among the versions
-CHANGE = "mutant-change"
 # A sound drill takes one or two; storms of messages and endless loops take all.
 HANG_CPU_S = 15.0
 # Wall time of a cell, whose CPU time is limited: only a machine that stands still takes so long.
@@ -93,16 +92,18 @@ def fate_of(result: CellResult) -> Fate | None:
     """Return how the cell's mutant was killed; ``None`` where it was not."""
     if result.failure is Failure.CPU:
         return Fate.HANG
-    if result.failure is Failure.LATE:
-        return None  # of a virtual clock, that is the machine: it had other work to do
+    if not counts(result):
+        return None
     if result.outcome is Outcome.HARNESS_ERROR:
         return Fate.CRASH
     return Fate.VERDICT if result.outcome is Outcome.VIOLATION else None
 
 
 def counts(result: CellResult) -> bool:
-    """Return whether the result of a mutant's drill stands, though it may be no verdict."""
-    return result.failure is not Failure.LATE and not result.interrupted
+    """Return whether the result of a mutant's drill stands, though it may be no verdict. A virtual
+    clock is late only where the machine had other work to do.
+    """
+    return result.failure not in (Failure.LATE, Failure.STALE) and not result.interrupted
 
 
 @attrs.define
@@ -164,7 +165,7 @@ class Trials:
         if drill is None:
             return None
         trial.tried += 1
-        trial.cpu_s += result.cpu_s
+        trial.cpu_s += result.cpu_s or result.wall_s  # on real nodes the time is that of the drill
         trial.unlike += result.digest != drill.digest
         trial.unknown += result.outcome is Outcome.UNKNOWN
         fate = fate_of(result)

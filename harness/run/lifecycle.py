@@ -33,6 +33,7 @@ from harness.protocols.cluster import (
     Cluster,
     LeasesFaults,
     LogsEvents,
+    Program,
     Provider,
     System,
     TellsVersions,
@@ -70,7 +71,8 @@ class Parts:
     is sealed whether the cluster is to be left up; its argument is ``True`` where the run broke
     off. ``guard`` is released when the cluster was taken down, or left up on purpose. ``arsenal``
     lists the faults that were possible here. ``driver_command`` starts a driver process
-    (``harness.driving.protocol``), for plans that ask for several.
+    (``harness.driving.protocol``), for plans that ask for several. ``altered``, where it is given,
+    is what becomes of a node's program before it is installed.
     """
 
     provider: Provider
@@ -85,6 +87,7 @@ class Parts:
     guard: Guard | None = None
     driver_command: tuple[str, ...] = ()
     arsenal: tuple[RecordedFaultKind, ...] = ()
+    altered: Callable[[Program], Program] | None = None
 
 
 HEARTBEAT_S = 0.25  # of a run that dies beside its driver processes no more than this is cut off
@@ -104,7 +107,7 @@ class Life:
         self, *, plan: Plan, run: RunDirectory, parts: Parts, progress: Progress, stop: Stop
     ) -> None:
         self.plan, self.run, self.progress, self.stop = plan, run, progress, stop
-        self.driver_command = parts.driver_command
+        self.driver_command, self.altered = parts.driver_command, parts.altered
         self.keep, self.guard = parts.keep, parts.guard
         self.broke_off = self.ended = False
         self.system, self.workload = parts.system, parts.workload
@@ -254,8 +257,10 @@ class Life:
         return cluster
 
     async def _set_up(self, cluster: Cluster) -> None:
-        for_node = self.system.program
-        await together(self.provider.install(n, for_node(n, cluster)) for n in cluster.nodes)
+        programs = {node: self.system.program(node, cluster) for node in cluster.nodes}
+        if self.altered:
+            programs = {node: self.altered(program) for node, program in programs.items()}
+        await together(self.provider.install(node, program) for node, program in programs.items())
         self.enter("set-up")
         await self.system.set_up(cluster, self.provider, self._deadline(self.plan.limits.ready_s))
 

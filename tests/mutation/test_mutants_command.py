@@ -13,9 +13,14 @@ from typing import Any
 
 import pytest
 
+from cli import mutants
 from clusters.reference.hunts import overrides
+from harness.campaigns.cell import result_of
 from harness.campaigns.ledger import RESULTS_FILE
+from harness.errors import HarnessError
+from harness.outcome import Outcome
 from harness.plan.plan import dumps, load
+from results.store.store import RunStore
 
 ROOT = Path(__file__).resolve().parents[2]
 FIREDRILL = [sys.executable, "-c", "from cli.entry import main; main()"]
@@ -144,3 +149,31 @@ def test_planted_bugs_and_mutants_are_two_campaigns(plan: Path, tmp_path: Path) 
 
     assert done.returncode == 254
     assert "--bug" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_mutant_is_drilled_on_real_nodes(plan: Path, tmp_path: Path) -> None:
+    """As for a store that no simulation knows: nodes get a copy of the package."""
+    before, real = sources(), tmp_path / "real.toml"
+    text = plan.read_text().replace('provider = "sim"', 'provider = "process"')
+    real.write_text(text.replace("ready_s = 60.0", "ready_s = 25.0"))
+    done = selftest(real, tmp_path / "runs", "--mutant", NEVER_VOTES, "--keep-runs")
+    found = of(report(tmp_path / "runs"), NEVER_VOTES)
+
+    assert done.returncode == 0, done.stderr
+    assert found["fate"] == "killed by crash"
+    assert "metastorage has no leader" in found["reason"]
+    assert sources() == before
+
+
+def test_code_that_changes_meanwhile_ends_the_campaign(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = iter(("before", "after"))
+    monkeypatch.setattr(mutants, "code_digest", lambda: next(digests))
+    monkeypatch.setattr(mutants, "simulate", lambda cell, *_a, **_k: result_of(cell, Outcome.VALID))
+    monkeypatch.setattr(mutants, "count_lines", lambda _sources: {})
+    choice = mutants.MutantChoice(plans=(plan,), only=(EXACT_SIZE,))
+
+    with pytest.raises(HarnessError, match="the code was changed meanwhile"):
+        mutants.campaign(choice, RunStore(tmp_path), seed=1, jobs=1)

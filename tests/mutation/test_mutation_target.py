@@ -17,10 +17,11 @@ from harness.mutation.target import (
     Sources,
     Target,
     find_mutants,
-    mutant_named,
+    mutation_named,
     read_target,
     sample,
 )
+from harness.protocols.cluster import Program, PythonTree
 
 PACKAGES = ("groups", "placement", "raft", "replicas", "storage", "tx")
 
@@ -71,7 +72,7 @@ def test_what_is_skipped_does_not_change_the_keys_of_the_rest(shop: Path) -> Non
 
     assert rest.mutants.items() < every.items()
     assert set(rest.mutants) == {"shop.door:wide:bound-shifted:2", "shop.door:wide:negated:2"}
-    assert mutant_named("shop.door:wide:bound-shifted:1")[0].change == "a < 1 -> (a) <= (1)"
+    assert mutation_named("shop.door:wide:bound-shifted:1").change == "a < 1 -> (a) <= (1)"
 
 
 def test_a_bad_expression_is_refused(shop: Path) -> None:
@@ -106,7 +107,7 @@ def test_an_unknown_mutant_is_refused(shop: Path) -> None:
     with pytest.raises(UsageError, match="none of this name"):
         find_mutants(Target(packages=("shop",))).mutant("shop.door:wide:bound-shifted:9")
     with pytest.raises(UsageError, match="none of this name"):
-        mutant_named("shop.door:wide:bound-shifted:9")
+        mutation_named("shop.door:wide:bound-shifted:9")
 
 
 def test_a_sample_is_spread_over_packages_functions_and_rules(reference: Sources) -> None:
@@ -146,3 +147,37 @@ def test_every_review_of_the_reference_store_holds(reference: Sources) -> None:
     assert reference.stale == ()
     for review in reference.equivalents.values():
         assert len(review.reason) > 20, review.mutant
+
+
+def test_a_node_gets_a_copy_of_its_package_with_the_mutant(shop: Path, tmp_path: Path) -> None:
+    trees = (
+        PythonTree(source=str(tmp_path / "elsewhere"), package="shops"),
+        PythonTree(source=str(shop), package="shop"),
+    )
+    program = Program(argv=("python3",), python=trees)
+    before = {path: path.read_bytes() for path in shop.rglob("*.py")}
+    for key, name, line in (
+        ("shop.till.sums:total:sign-flipped:1", "till/sums.py", "return (a) + (b)"),
+        ("shop.door:wide:bound-shifted:2", "door.py", "return (a) <= (2)"),
+    ):
+        altered = mutation_named(key).altered(program, tmp_path / name)
+        again = mutation_named(key).altered(program, tmp_path / name)
+        copy = Path(altered.python[1].source)
+
+        assert altered == again
+        assert altered.python[0] == trees[0]
+        assert altered.python[1].package == "shop"
+        assert line in (copy / name).read_text()
+        changed = [
+            path for path in before if (copy / path.relative_to(shop)).read_bytes() != before[path]
+        ]
+        assert changed == [shop / name]
+    assert {path: path.read_bytes() for path in shop.rglob("*.py")} == before
+
+
+def test_a_node_that_gets_no_such_package_is_refused(shop: Path, tmp_path: Path) -> None:
+    tree = PythonTree(source=str(shop), package="shop.till")
+    mutation = mutation_named("shop.door:wide:bound-shifted:2")
+
+    with pytest.raises(UsageError, match=r"nodes get no such package \(they get shop.till\)"):
+        mutation.altered(Program(argv=("x",), python=(tree,)), tmp_path)

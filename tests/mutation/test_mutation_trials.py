@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from harness.campaigns.cell import Cell, CellResult, Failure, failed, result_of
+from harness.mutation.loading import MUTANT
 from harness.mutation.rules import Mutant, mutants_of
 from harness.mutation.trials import (
-    MUTANT,
     Drill,
     Fate,
     MutantResult,
@@ -58,6 +58,7 @@ def chosen(tried: Trials) -> Cell:
         (result_of(CELL, Outcome.HARNESS_ERROR), Fate.CRASH),
         (failed(CELL, "no end", failure=Failure.CPU), Fate.HANG),
         (failed(CELL, "the machine was busy", failure=Failure.LATE), None),
+        (failed(CELL, "other code", failure=Failure.STALE), None),
         (valid(CELL), None),
         (result_of(CELL, Outcome.UNKNOWN), None),
     ],
@@ -70,6 +71,7 @@ def test_a_dead_cell_counts_in_the_ledger_and_one_that_was_late_does_not() -> No
     assert counts(failed(CELL, "it died", failure=Failure.DIED))
     assert counts(failed(CELL, "no end", failure=Failure.CPU))
     assert not counts(failed(CELL, "the machine was busy", failure=Failure.LATE))
+    assert not counts(failed(CELL, "other code", failure=Failure.STALE))
 
 
 def test_a_mutant_is_tried_until_a_drill_kills_it() -> None:
