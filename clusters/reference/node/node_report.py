@@ -133,6 +133,8 @@ class Reporter:
         room = min(GROUP_MARKS_MAX, MARKS_MAX // max(1, len(groups))) if whole else 0
         replicas = []
         for group in groups:
+            if self._installing(group):
+                continue
             replica = self._replica(group, room)
             if whole:
                 content = await content_digest(group.machine.content())
@@ -144,6 +146,13 @@ class Reporter:
             boot=self._runtime.boot,
             replicas=tuple(replicas),
         )
+
+    def _installing(self, group: Group) -> bool:
+        """Whether the group applied a snapshot whose mark is still on its way to the disk."""
+        durable = self._host.log.groups.get(group.name)
+        # Entries are applied once they are durable, a snapshot before: what it stands for would be
+        # forgotten by a crash, and nobody was told of it, so nobody may learn of it from a report.
+        return durable is not None and group.applied_index > durable.last_index
 
     def _replica(self, group: Group, room: int) -> ReplicaReport:
         raft, durable = group.raft, self._host.log.groups.get(group.name)

@@ -50,6 +50,11 @@ class GroupState:
         self._hard_segment: int | None = None
         self._cut_segment: int | None = None
 
+    @property
+    def last_index(self) -> int:
+        """Of the last entry, or of the base where none is behind it."""
+        return self.entries[-1].index if self.entries else self.base.index
+
     def take(self, update: Update, segment: int) -> None:
         """``update`` is in ``segment``."""
         if update.hard_state is not None:
