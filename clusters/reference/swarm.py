@@ -19,6 +19,7 @@ from harness.clock import substream
 from harness.plan.overrides import said
 from harness.plan.plan import Plan
 from harness.protocols.faults import PlannedFault
+from harness.protocols.moments import Moment
 
 Overrides = dict[str, object]
 
@@ -46,6 +47,14 @@ _RESTART_AFTER_S = (0.2, 0.8)  # of the jump
 _WELL_AFTER_S = (0.3, 1.2)  # of the restart, until the clock is set right
 _AGAIN_AFTER_S = 0.6  # of that, the start which shows it
 _DOWN_S = 0.4
+# Kinds that strike one node at an instant, and the share of them that waits for a moment.
+_AIMED = ("kill", "restart", "pause", "partition", "one-way", "one-way-in")
+_AIMED_SHARE = 0.35
+_MOMENTS = (Moment.LEADER_ELECTED, Moment.PRIMARY_GRANTED, Moment.SNAPSHOT_SAVED)
+_MOMENTS_OF_TWO = (Moment.PREPARE_LOGGED, Moment.OUTCOME_LOGGED)  # of more than one partition
+# So long after it: at once, while a message is under way, while a commit is, while a client hears.
+_AFTER_S = (None, None, 0.001, 0.006, 0.03)
+_ROOM_S = 3.0  # behind an aimed fault's earliest end, for its moment to come, and to heal
 
 
 def settings(seed: int, workload: str, given: Mapping[str, object]) -> Overrides:
@@ -242,10 +251,10 @@ def _tuning(draw: Random) -> Overrides:
 
 def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFault, ...]:
     """Return the drawn ``schedule`` of ``plan`` with clocks at the edges of what the design allows,
-    and each jump followed by the start of its node that makes it count; those are left out that
-    hardly end before the drive does.
+    and each jump followed by the start of its node that makes it count; some faults aim, and those
+    are left out that hardly end before the drive does.
     """
-    draw = _stream(plan.seed, "edges")
+    draw, aims = _stream(plan.seed, "edges"), _stream(plan.seed, "aims")
     nodes = tuple(f"n{number + 1}" for number in range(plan.cluster.nodes))
     # Faults come late where others are in their way, and all must be over before the drive is.
     end_s = plan.drive.duration_s - CALM_S
@@ -267,8 +276,26 @@ def sharpened(plan: Plan, schedule: Sequence[PlannedFault]) -> tuple[PlannedFaul
                 percent = draw.choice((percent, DRIFT_EDGE))
             found.append(replace(fault, target=f"{fault.target} at {percent:g} %"))
         else:
-            found.append(fault)
+            # The first one comes whatever happens: a seed without any fault shows nothing.
+            found.append(_aimed(aims, fault, plan) if found else fault)
     return tuple(sorted(found, key=lambda fault: fault.at_s))
+
+
+def _aimed(draw: Random, fault: PlannedFault, plan: Plan) -> PlannedFault:
+    """``fault``, in some cases with a moment to wait for from its offset on: one that does not come
+    is no fault.
+    """
+    room_s = plan.drive.duration_s - fault.at_s - fault.hold_s
+    if fault.kind not in _AIMED or room_s < _ROOM_S or draw.random() >= _AIMED_SHARE:
+        return fault
+    several = int(str(plan.system.options.get("partitions", 1))) > 1
+    return replace(
+        fault,
+        target="its node" if draw.random() < 0.75 else fault.target,
+        on=draw.choice(_MOMENTS + _MOMENTS_OF_TWO * (3 if several else 0)),
+        after_s=draw.choice(_AFTER_S),
+        nth=draw.choice((None, None, 2, 4)),
+    )
 
 
 def _jump(

@@ -12,6 +12,7 @@ from clusters.reference.swarm import DRIFT_EDGE, FAULTS, JUMP_EDGE_MS, LEASE_S
 from harness.campaigns.cell import Cell
 from harness.errors import PlanError
 from harness.plan.plan import Plan, dumps, loads
+from harness.protocols.moments import Moment
 
 SEEDS = range(5000, 5300)
 
@@ -162,3 +163,20 @@ def test_workloads_take_turns() -> None:
     names = [plan.workload.name for plan in swarm_plans(None, {}, (), range(4))]
 
     assert names == list(itertools.islice(itertools.cycle(("list-append", "bank")), 4))
+
+
+def test_some_faults_wait_for_a_moment_and_never_the_first_of_a_seed(plans: list[Plan]) -> None:
+    aimed = [fault for plan in plans for fault in plan.nemesis.schedule if fault.on is not None]
+
+    assert len(aimed) >= 100
+    assert len({fault.on for fault in aimed}) == 5
+    assert {fault.kind for fault in aimed} == {
+        *("kill", "restart", "pause", "partition", "one-way", "one-way-in")
+    }
+    assert any(fault.target == "its node" for fault in aimed)
+    assert any(fault.target != "its node" for fault in aimed)
+    for plan in plans:
+        assert plan.nemesis.schedule[0].on is None
+        for fault in plan.nemesis.schedule:
+            if plan.system.options["partitions"] == 1:
+                assert fault.on not in (Moment.PREPARE_LOGGED, Moment.OUTCOME_LOGGED)
