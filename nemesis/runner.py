@@ -163,7 +163,7 @@ class Nemesis:
         self, scene: Scene, number: int, planned: PlannedFault, started_ns: int
     ) -> PlannedFault | None:
         """Return the fault at its offset, or at its moment as a fault with an offset; ``None`` once
-        it was recorded as skipped, since its moment did not come.
+        it was recorded as missed, since its moment did not come.
         """
         if planned.aimed is None:
             await scene.clock.sleep_until(started_ns + int(planned.at_s * NS_PER_S))
@@ -172,7 +172,7 @@ class Nemesis:
             if came is None:
                 by = f" by {planned.by}" if planned.by else ""
                 text = f"too few {planned.on.value}{by} while it could still come"
-                self._record(scene, number, planned, FaultState.SKIPPED, text=text)
+                self._record(scene, number, planned, FaultState.MISSED, text=text)
                 return None
             planned = aims.materialised(planned, came, scene.clock.now_ns() - started_ns)
             self._schedule[number] = planned
@@ -245,7 +245,7 @@ class Nemesis:
                 await fault.await_point(scene, meant, claim)
         except TimeoutError:
             text = f"{', '.join(meant.nodes)} did not come to {fault} while it could still come"
-            self._record(scene, number, planned, FaultState.SKIPPED, text=text)
+            self._record(scene, number, planned, FaultState.MISSED, text=text)
             return None
         return self._active[number]
 

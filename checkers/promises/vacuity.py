@@ -138,7 +138,14 @@ def _not_recovered(tables: Tables, setting: Setting) -> Iterator[str]:
 
 
 def _unproven(tables: Tables) -> Iterator[str]:
-    for row in _proven_here(tables):
+    """Report faults without a proof. One whose moment never came is none, unless all were such."""
+    rows = _proven_here(tables)
+    missed = [row for row in rows if row["state"] == FaultState.MISSED]
+    if missed and len(missed) == len(rows):
+        yield f"no fault came: fault {missed[0]['fault']}: {missed[0]['reason']}"
+    for row in rows:
+        if row["state"] == FaultState.MISSED:
+            continue
         what = f"fault {row['fault']} ({row['kind']} of {row['target']})"
         why = f": {row['reason']}" if row.get("reason") else ""
         if row["effective_ns"] is None:

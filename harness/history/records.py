@@ -98,6 +98,7 @@ class FaultState(enum.StrEnum):
     HEALING = "healing"
     HEALED = "healed"
     SKIPPED = "skipped"
+    MISSED = "missed"  # the moment or point that it waited for did not come: nothing was tried
     UNPROVEN = "unproven"
     RECORDED = "recorded"  # in an imported history: an act of its nemesis, without a proof
 
@@ -105,7 +106,8 @@ class FaultState(enum.StrEnum):
 class FaultTransition(msgspec.Struct, frozen=True, kw_only=True, tag="fault", tag_field="record"):
     """Fault ``fault`` entered ``state``.
 
-    ``effective`` and ``healed`` carry the proof in words; ``skipped`` and ``unproven`` the reason.
+    ``effective`` and ``healed`` carry the proof in words; ``skipped``, ``missed`` and ``unproven``
+    the reason.
     ``roles`` names the roles of the targets when they were resolved: ``leader of partition 3``.
     """
 

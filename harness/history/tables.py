@@ -376,6 +376,7 @@ _TEXT_OF = {
     FaultState.EFFECTIVE: "proof",
     FaultState.HEALED: "heal_proof",
     FaultState.SKIPPED: "reason",
+    FaultState.MISSED: "reason",
     FaultState.UNPROVEN: "reason",
 }
 

@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace
 from sim_lab import digest, drill
 
+from checkers.engine.analyze import analyze
 from harness.history.load import load
+from harness.outcome import Outcome
 from harness.plan.plan import Plan, loads
 from harness.protocols.faults import PlannedFault
 from harness.protocols.moments import Moment
@@ -85,7 +87,7 @@ def test_one_moment_leads_to_the_next_and_all_of_it_is_replayed(tmp_path: Path) 
 
     assert manifest.trouble == ()
     cut, paused, never = rows(run)
-    assert (cut["state"], paused["state"], never["state"]) == ("healed", "healed", "skipped")
+    assert (cut["state"], paused["state"], never["state"]) == ("healed", "healed", "missed")
     kept = loads(run.plan.read_text())
     assert kept.nemesis.schedule[0] == faults[0]
     assert kept.nemesis.schedule[1].on is None
@@ -110,3 +112,17 @@ def test_nothing_that_a_killed_node_sent_behind_its_moment_arrives(tmp_path: Pat
     ]
     # Until it is back: what left before the moment may still arrive within a packet's latency.
     assert [row for row in answered if row["complete_ns"] < fault["healing_ns"]] == []
+
+
+def test_a_fault_whose_moment_never_came_is_none_unless_no_other_came(tmp_path: Path) -> None:
+    other = PlannedFault(at_s=1.0, kind="pause", target="n1", hold_s=1.0)
+    never = aimed(Moment.MEMBERS_JOINT)
+    both, _ = drill(planned(other, never), tmp_path / "both")
+    alone, _ = drill(planned(never), tmp_path / "alone")
+
+    assert analyze(both, executor="local").reasons == ()
+    found = analyze(alone, executor="local")
+    assert found.outcome is Outcome.UNKNOWN
+    assert found.reasons == (
+        "no fault came: fault 0: too few members-joint while it could still come",
+    )

@@ -132,7 +132,7 @@ def test_a_crash_around_a_rename_leaves_the_old_file_or_the_new_one(
 def test_a_point_that_does_not_come_is_no_fault_and_no_trouble(tmp_path: Path) -> None:
     _, manifest, (row,) = ran(tmp_path / "run", fault("crash", at="sync", nth=1_000_000))
 
-    assert (row["state"], manifest.trouble) == ("skipped", ())
+    assert (row["state"], manifest.trouble) == ("missed", ())
     assert "n1 did not come to instead sync 1000000" in row["reason"]
 
 
