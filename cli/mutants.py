@@ -21,6 +21,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from cli import duration
 from cli.cells import code_digest, pool_of, run_on_nodes, simulate
 from cli.environment import SIMULATED
 from cli.session import say
@@ -74,6 +75,7 @@ class MutantChoice:
     keep_runs: bool = False
     limit_cpu_s: float = LIMIT_CPU_S
     at_least: float = AT_LEAST
+    budget_s: float | None = None
 
     @property
     def given(self) -> bool:
@@ -95,9 +97,13 @@ def mutant_options(command: C) -> C:
     @click.option("--plan", "plans", multiple=True, type=click.Path(path_type=Path),
                   help="A drill for mutants, better simulated; repeatable (by default those of the "
                   "reference store).")  # fmt: skip
-    @click.option("--keep-runs", is_flag=True, help="Keep the run of each kill, for replay.")
+    @click.option(
+        "--keep-runs", is_flag=True, help="Keep the run of each kill by verdict, for replay."
+    )
     @click.option("--limit-cpu", "limit_cpu_s", type=click.FloatRange(min=1), default=LIMIT_CPU_S,
                   show_default=True, help="Seconds of a core for one mutant.")  # fmt: skip
+    @click.option("--time-budget", "budget_s", callback=duration.seconds, metavar="TIME",
+                  help="Begin no drill of a mutant after that time: 90s, 30m, 8h.")  # fmt: skip
     @click.option("--at-least", type=click.FloatRange(0, 1), default=AT_LEAST, show_default=True,
                   help="Share of mutants that must be killed.")  # fmt: skip
     @functools.wraps(command)
@@ -111,6 +117,7 @@ def mutant_options(command: C) -> C:
         keep_runs: bool,
         limit_cpu_s: float,
         at_least: float,
+        budget_s: float | None,
         **kwargs: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         choice = MutantChoice(
@@ -122,6 +129,7 @@ def mutant_options(command: C) -> C:
             keep_runs=keep_runs,
             limit_cpu_s=limit_cpu_s,
             at_least=at_least,
+            budget_s=budget_s,
         )
         return command(*args, choice=choice, **kwargs)
 
@@ -143,7 +151,6 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
     """Try the mutants of ``choice``, and print killed, survived and equivalent; return the exit
     code. Raises ``UsageError``, and ``HarnessError`` where no drill is valid.
     """
-    began_s = time.monotonic()
     sources = find_mutants(read_target(choice.target))
     for key in sources.stale:
         say(f"{choice.target}: {key} is reviewed, but its mutant is no more: left out")
@@ -158,7 +165,7 @@ def campaign(choice: MutantChoice, store: RunStore, *, seed: int, jobs: int | No
     runner = _Runner(choice, store, sources, jobs)
     drills = runner.sound_drills(_plans(choice))
     finished = runner.run(drills, chosen)
-    return _conclude(runner, seed, finished, time.monotonic() - began_s)
+    return _conclude(runner, seed, finished)
 
 
 def reference_plans() -> list[Plan]:
@@ -195,15 +202,15 @@ class _Runner:
         self, choice: MutantChoice, store: RunStore, sources: Sources, jobs: int | None
     ) -> None:
         self.choice, self.store, self.sources = choice, store, sources
+        self.began_s = time.monotonic()
         store.root.mkdir(parents=True, exist_ok=True)
         code = code_digest()
         self.ledger = Ledger.read(store.root / RESULTS_FILE, _code(sources, code), counts)
-        self._work: Work = partial(
-            drill, runs_dir=store.root, sources=sources, code=code, keep=choice.keep_runs
-        )
+        self._work: Work = partial(drill, runs_dir=store.root, sources=sources, code=code)
         # Without the store: each worker imports its own, mutated.
         self._pool = pool_of(self._work, jobs=jobs)
         self._simulated = True
+        self._announced = 0
         self.results: list[MutantResult] = []
         self.kills: dict[str, tuple[int, int]] = {}
         self.violated = False
@@ -241,20 +248,27 @@ class _Runner:
         )
         noted_s = time.monotonic()
         try:
-            with closing(self._done(trials.choose)) as work:
+            with closing(self._done(self._in_time(trials.choose))) as work:
                 for result in work:
-                    found = trials.take(result)
-                    if found is not None:
-                        self._announce(found)
+                    trials.take(result)
+                    self._announce(trials)
                     if time.monotonic() - noted_s >= NOTE_EVERY_S:
                         noted_s = time.monotonic()
                         say(f"{len(trials.results)} of {len(left)} mutants tried")
         except KeyboardInterrupt:
             return False
         finally:
-            self.results += trials.results
+            self._announce(trials)
             self.kills = trials.kills()
+        if missing := len(left) - len(trials.results):
+            click.echo(f"the time is over: {missing} of {len(mutants)} mutants were not decided")
         return True
+
+    def _in_time(self, choose: Choose) -> Choose:
+        """Choose nothing more once the time is over."""
+        budget_s = self.choice.budget_s
+        end_s = math.inf if budget_s is None else self.began_s + budget_s
+        return lambda: choose() if time.monotonic() < end_s else None
 
     def _done(self, choose: Choose) -> Generator[CellResult, None, None]:
         """Yield the results of the cells that ``choose`` returns. Raises ``HarnessError`` once the
@@ -270,7 +284,17 @@ class _Runner:
             for result in work:
                 if result.failure is Failure.STALE:
                     raise HarnessError("the code was changed meanwhile: begin again")
-                yield result
+                yield self._tidied(result)
+
+    def _tidied(self, result: CellResult) -> CellResult:
+        """Remove the run of ``result``, unless it is a kill that is to be kept. Here, since a
+        worker that was killed has left one, too.
+        """
+        if result.run and self.choice.keep_runs and fate_of(result) is Fate.VERDICT:
+            return result
+        if result.run and Path(result.run).is_dir():
+            self.store.remove(RunDirectory(Path(result.run)))
+        return replace(result, run="")
 
     def _reviewed(self, mutant: Mutant) -> bool:
         return self.sources.equivalent(mutant.key) is not None
@@ -278,18 +302,22 @@ class _Runner:
     def _kept(self) -> set[str]:
         return {result.run for result in self.ledger.known.values()}
 
-    def _announce(self, found: MutantResult) -> None:
-        place = self.sources.place(found.key)
-        click.echo(inert(f"{found.fate.value}: {place}: {_why(found)}", LINE_CHARS))
-        if found.run:
-            click.echo(f"  firedrill replay {shlex.quote(found.run)}")
+    def _announce(self, trials: Trials) -> None:
+        """Print a line for each mutant that was decided since the last time."""
+        for found in trials.results[self._announced :]:
+            self._announced += 1
+            self.results.append(found)
+            place = self.sources.place(found.key)
+            click.echo(inert(f"{found.fate.value}: {place}: {_why(found)}", LINE_CHARS))
+            if found.run:
+                click.echo(f"  firedrill replay {shlex.quote(found.run)}")
 
 
 def drill(
-    cell: Cell, run_started: RunStarted, *, runs_dir: Path, sources: Sources, code: str, keep: bool
+    cell: Cell, run_started: RunStarted, *, runs_dir: Path, sources: Sources, code: str
 ) -> CellResult:
     """Drill the sound store, where it is simulated counting its lines, or the mutant that ``cell``
-    names; the run of a kill stays where ``keep`` says so. ``code`` is of the campaign's beginning.
+    names; a run that is not valid stays. ``code`` is that of the campaign's beginning.
     """
     key = cell.options.get(MUTANT)
     mutation = None if key is None else sources.mutation(key)
@@ -302,9 +330,6 @@ def drill(
     else:
         load_mutant(mutation.module, mutation.source)
         result = simulate(cell, run_started, runs_dir=runs_dir, keep=False, mutation=mutation)
-    if result.run and not (keep and mutation and fate_of(result)):
-        RunStore(runs_dir).remove(RunDirectory(Path(result.run)))
-        result = replace(result, run="")
     if code_digest() != code:  # each worker imports the store anew
         return failed(cell, "the code was changed meanwhile", failure=Failure.STALE)
     return result
@@ -343,7 +368,7 @@ def _why(found: MutantResult) -> str:
     return f"{found.tried} drills, {unlike}{unknown}" if found.tried else "no drill comes there"
 
 
-def _conclude(runner: _Runner, seed: int, finished: bool, wall_s: float) -> int:
+def _conclude(runner: _Runner, seed: int, finished: bool) -> int:
     results = runner.results
     killed, counted = score(results, runner.sources.equivalents)
     fates = Counter(result.fate.value for result in results)
@@ -351,7 +376,7 @@ def _conclude(runner: _Runner, seed: int, finished: bool, wall_s: float) -> int:
         click.echo(line)
     share = f"{killed / counted:.1%}" if counted else "none"
     click.echo(f"killed {killed} of {counted} that no review calls equivalent: {share}")
-    click.echo(f"this command took {wall_s:.0f} s")
+    click.echo(f"this command took {time.monotonic() - runner.began_s:.0f} s")
     report = Report(
         seed=seed,
         killed=killed,

@@ -22,8 +22,9 @@ from harness.outcome import Outcome
 from harness.plan.plan import Plan
 from harness.protocols.models import OF_NODES
 
-# A sound drill takes one or two; storms of messages and endless loops take all.
-HANG_CPU_S = 15.0
+# A sound drill takes a few; storms of messages and endless loops take all. Not less than so many
+# times what the sound store takes: a mutant that does everything twice does not hang.
+HANG_CPU_S, HANG_TIMES = 15.0, 5.0
 # Wall time of a cell, whose CPU time is limited: only a machine that stands still takes so long.
 WALL_LIMIT_S = 600.0
 # Under a tenth of a drill the figures of its CPU time are noise.
@@ -112,8 +113,8 @@ class _Trial:
 
     mutant: Mutant
     drills: list[Drill]
-    cell: Cell | None = None
     drill: Drill | None = None
+    may_hang: bool = True  # and is not only cut short by what is left of its time
     tried: int = 0
     unlike: int = 0
     unknown: int = 0
@@ -169,6 +170,8 @@ class Trials:
         trial.unlike += result.digest != drill.digest
         trial.unknown += result.outcome is Outcome.UNKNOWN
         fate = fate_of(result)
+        if fate is Fate.HANG and not trial.may_hang:
+            fate = None
         self._tries[drill.name] += 1
         self._kills[drill.name] += fate is not None
         if fate is None:
@@ -199,10 +202,11 @@ class Trials:
         return share / max(drill.cost_s, _LEAST_COST_S)
 
     def _enter(self, trial: _Trial, drill: Drill) -> Cell:
-        limit_s = max(1.0, min(HANG_CPU_S, self._limit_cpu_s - trial.cpu_s))
+        hang_s = max(HANG_CPU_S, HANG_TIMES * drill.cost_s)
+        limit_s = max(1.0, min(hang_s, self._limit_cpu_s - trial.cpu_s))
         options = {MUTANT: trial.mutant.key}
         cell = Cell(plan=drill.plan, options=options, limit_s=WALL_LIMIT_S, limit_cpu_s=limit_s)
-        trial.cell, trial.drill = cell, drill
+        trial.drill, trial.may_hang = drill, limit_s >= hang_s
         self._by_cell[cell.key] = trial
         return cell
 

@@ -81,7 +81,7 @@ def test_a_sync_removed_is_killed_and_the_run_replays_with_it(plan: Path, tmp_pa
     assert found["fate"] == "killed by verdict"
     assert found["unlike"] == 1
     again = subprocess.run(
-        [*FIREDRILL, "replay", found["run"], "--runs-dir", str(tmp_path)],
+        [*FIREDRILL, "replay", found["run"], "--no-report", "--runs-dir", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -101,6 +101,7 @@ def test_an_equivalent_survives_and_a_line_that_is_never_met_is_told(
     survivor = of(report(tmp_path), EXACT_SIZE)
 
     assert done.returncode == 255  # nothing was killed
+    assert "survived: clusters/reference/node/storage/shared_log.py:" in done.stdout
     assert survivor["fate"] == "survived"
     assert (survivor["tried"], survivor["unlike"]) == (1, 0)
     assert of(report(tmp_path), SEGMENT_FULL)["fate"] == "not reached"
@@ -130,6 +131,7 @@ def test_a_campaign_goes_on_where_it_was_killed(plan: Path, tmp_path: Path) -> N
     assert after[: len(known)] == known  # none was run twice
     assert len(after) == 3
     assert report(tmp_path)["killed"] == 2
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
 def test_a_drill_that_is_not_valid_on_the_sound_store_kills_nothing(
@@ -177,3 +179,10 @@ def test_code_that_changes_meanwhile_ends_the_campaign(
 
     with pytest.raises(HarnessError, match="the code was changed meanwhile"):
         mutants.campaign(choice, RunStore(tmp_path), seed=1, jobs=1)
+
+
+def test_no_mutant_is_begun_once_the_time_is_over(plan: Path, tmp_path: Path) -> None:
+    done = selftest(plan, tmp_path, "--sample", "9", "--time-budget", "0.001s")
+
+    assert "the time is over: 9 of 9 mutants were not decided" in done.stdout
+    assert report(tmp_path)["mutants"] == []

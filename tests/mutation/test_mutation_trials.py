@@ -147,6 +147,20 @@ def test_no_drill_is_begun_that_would_take_too_long() -> None:
     assert tried.results[0].tried == 1
 
 
+def test_a_drill_that_is_cut_short_by_the_end_of_its_mutants_time_is_no_hang() -> None:
+    for limit_s, fate in ((20.0, Fate.HANG), (12.0, Fate.SURVIVED)):
+        tried = trials(MUTANTS[:1], [drill("a")], limit_cpu_s=limit_s)
+        cell = chosen(tried)
+        tried.take(failed(cell, "no end", failure=Failure.CPU))
+        tried.choose()
+        assert tried.results[0].fate is fate
+
+
+def test_what_takes_long_on_the_sound_store_may_take_longer() -> None:
+    assert chosen(trials(MUTANTS[:1], [drill("a")])).limit_cpu_s == 15.0
+    assert chosen(trials(MUTANTS[:1], [drill("a", cost_s=6.0)])).limit_cpu_s == 30.0
+
+
 def test_a_kill_by_the_exit_of_a_node_alone_is_told_apart() -> None:
     for names, only in ((("node-exit", "panic"), True), (("node-exit", "lost-write"), False)):
         tried = trials(MUTANTS[:1], [drill("a")])
