@@ -25,3 +25,15 @@ def test_nothing_is_told_of_a_snapshot_whose_mark_may_still_be_lost(tmp_path: Pa
 
     assert states.num_rows > 100
     assert list(forgotten(states)) == []
+
+
+def test_a_lease_counts_from_a_snapshot_that_is_not_on_the_disk_yet(tmp_path: Path) -> None:
+    # n5 hears nothing for two seconds, and learns of its renewals from a snapshot, whose mark it
+    # writes 0.2 s after it has restored its state.
+    plan = load(PLANS / "lease-known-from-a-snapshot.toml", {})
+    run = run_plan(plan, tmp_path, Silent(), Stop())
+
+    broken = pq.read_table(run.root / "claims.parquet").to_pylist()
+
+    assert pq.read_table(run.root / "claims_judged.parquet").num_rows > 0
+    assert broken == []

@@ -226,8 +226,6 @@ class Judge:
                 self._conclude(Claim.KNOWN_AFTER_CRASH, disk.node, RECORD, cut)
         if log.members[-1:] != members:
             self._lives.changed(group)
-        if update.base is not None and update.base.whole and group == self._lease_group:
-            self._leases.installed(disk.node)
         now_s = true_loop().true_time()
         for entry in update.entries:
             if self._durability.commit_index(group) < entry.index:

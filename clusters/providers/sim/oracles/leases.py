@@ -1,8 +1,9 @@
 """Leases in true time: the simulation sees when a renewal was sent, and every clock.
 
 A lease is counted as its holder may count it at best: from when the renewal was sent, by the
-holder's own clock, once the renewal is on the holder's own disk and on those of a majority. An
-answer outside even that is outside for certain.
+holder's own clock, once the renewal is on the disks of a majority. That the holder knows of it is
+not asked for: a snapshot tells it before anything of it is on the holder's disk. An answer outside
+even that is outside for certain.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Start:
     wall_ns: int
     monotonic_s: float
     running: Callable[[], bool]
-    until_s: float = float("-inf")  # of its lease, by its own clock, as far as it can know
+    until_s: float = float("-inf")  # of its lease, by its own clock, as a majority's disks have it
     committed_s: float = float("-inf")  # the same, of all renewals that are committed
     # On its disk, and not yet found on a majority: index, mark, and until when by its clock.
     renewed: list[tuple[int, int, float]] = attrs.field(factory=list)
@@ -72,12 +73,6 @@ class Leases:
         if start is not None:
             start.committed_s = max(start.committed_s, self._until_s(start, fact))
 
-    def installed(self, node: str) -> None:
-        """``node`` has a snapshot in place of entries that its disk never had."""
-        start = self._starts.get(self._present.get(node, ""))
-        if start is not None:
-            start.until_s = max(start.until_s, start.committed_s)
-
     def _until_s(self, start: _Start, fact: Renewed) -> float:
         # No later than now: a clock that is ahead stamps its renewals ahead.
         sent_s = start.monotonic_s + (fact.sent_ns - start.wall_ns) / NS_PER_S
@@ -109,10 +104,11 @@ class Leases:
     def _outside(self, start: _Start, fact: Acted) -> str:
         if start.local_s() - start.until_s > ROUNDING_S:
             self._learn(start)
-        late_s = start.local_s() - start.until_s
+        until_s = max(start.until_s, start.committed_s)
+        late_s = start.local_s() - until_s
         if late_s <= ROUNDING_S:
             return ""
-        if start.until_s == float("-inf"):
+        if until_s == float("-inf"):
             return f"it acts for {fact.group} without any lease"
         return f"it acts for {fact.group}, {late_s:.3f} s after its lease ended by its own clock"
 
