@@ -99,6 +99,7 @@ from harness.protocols.hardware import (
     Replicas,
 )
 from harness.protocols.models import OBSERVED, Meaning, breaking
+from harness.protocols.moments import Moment, TellsMoments
 from harness.protocols.promise import Declaration, LogPattern, Promise
 from harness.protocols.roles import Role, RoleKind
 from harness.protocols.states import LogMark, RecoveredState, ReplicaState, TellsStates
@@ -160,6 +161,7 @@ __all__ = [
     "MicroOp",
     "MissingCapability",
     "Mix",
+    "Moment",
     "NeedsMade",
     "NodeStatus",
     "Nothing",
@@ -199,6 +201,7 @@ __all__ = [
     "Strength",
     "System",
     "Tables",
+    "TellsMoments",
     "TellsStates",
     "TellsVersions",
     "Tx",

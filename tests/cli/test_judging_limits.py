@@ -204,7 +204,9 @@ def test_a_file_that_claims_more_rows_than_it_can_hold_is_refused_unread(
             writer.write_table(group)
     manifest = read_manifest(run)
     sums = {**manifest.checksums, f"history/{path.name}": files.sha256(path)}
-    write_manifest(run, msgspec.structs.replace(manifest, checksums=sums))
+    assert isinstance(manifest.sizes, dict)
+    sizes = {**manifest.sizes, f"history/{path.name}": path.stat().st_size}
+    write_manifest(run, msgspec.structs.replace(manifest, checksums=sums, sizes=sizes))
 
     done = subprocess.run(
         [FIREDRILL, "check", run.root], capture_output=True, text=True, timeout=LIMIT_S

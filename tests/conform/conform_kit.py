@@ -19,6 +19,7 @@ from harness import plugins
 from harness.clock import RunClock
 from harness.conform.bench import Bench, Mark, Result
 from harness.conform.suite import conform
+from harness.protocols.models import DECIDED
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "own-store"
@@ -88,7 +89,7 @@ async def results(
         build=build_,
         faults={kind: plugins.load("faults", kind)() for kind in KINDS},
         able=able,
-        models=frozenset({"strict-serializable", "serializable"}),
+        models=DECIDED,
         real_network=not virtual,
         ready_s=30.0,
     )

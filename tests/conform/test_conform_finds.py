@@ -236,7 +236,7 @@ def test_a_kind_that_reads_what_is_staler_than_promised_is_found() -> None:
     def old(client: Any) -> Other:
         async def begin(kind: str, deadline_s: float) -> Any:
             tx = await client.begin(kind, deadline_s)
-            return tx if kind == "read-write" else reading_nothing(tx)
+            return reading_nothing(tx) if kind == "snapshot" else tx
 
         return Other(client, begin=begin)
 

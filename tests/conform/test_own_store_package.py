@@ -17,10 +17,19 @@ from example_kit import ROOT, firedrill, installed_into
 
 from harness import api, protocols
 from harness.conform.suite import SUITE
+from harness.protocols.claims import JudgesClaims
 from harness.protocols.cluster import System
+from harness.protocols.faults import HasOptions, WaitsForPoint
 from harness.protocols.hardware import Hardware
+from harness.protocols.moments import WatchesMoments
+from harness.protocols.points import ChoosesMessages, CrashesAtPoints
 from harness.protocols.states import TellsStates
 
+# Of providers and of faults.
+NOT_AN_ADAPTERS = (
+    *(Hardware, JudgesClaims, WatchesMoments, CrashesAtPoints, ChoosesMessages),
+    *(HasOptions, WaitsForPoint),
+)
 GUIDE = ROOT / "docs" / "your-own-store.md"
 
 
@@ -110,14 +119,14 @@ def public(protocol: type) -> list[str]:
 
 def optional() -> Iterator[tuple[str, type]]:
     """Every protocol of the harness that something may have or not, by its path; those of what a
-    provider does to machines are none of an adapter's.
+    provider does to machines, and of faults, are none of an adapter's.
     """
     for found in pkgutil.iter_modules(protocols.__path__, "harness.protocols."):
         for name, value in vars(importlib.import_module(found.name)).items():
             if (
                 getattr(value, "_is_runtime_protocol", False)
                 and value.__module__ == found.name
-                and value is not Hardware
+                and value not in NOT_AN_ADAPTERS
             ):
                 assert getattr(api, name) is value, f"harness.api lacks {name}"
                 yield f"harness.api.{name}", value

@@ -37,6 +37,7 @@ TOKENS = (
 
 
 BOMB_CPU_S, BOMB_MIB = 2.0, 300
+SPIN_S = 0.13  # of a machine on which the bar is ``BOMB_CPU_S``; a slower one may take longer
 NEMESIS = "{:type :info, :f :start, :process :nemesis}\n"
 BOMBS: dict[str, tuple[str, str, int, str]] = {
     "discards": (EDN_OP % 1, "#_ 1 ", 4_000_000, "discarded forms between operations"),
@@ -58,6 +59,9 @@ import json, sys, time
 from pathlib import Path
 from harness.errors import MalformedHistory
 from harness.importers.jepsen.imported_history import read_jepsen
+begun = time.process_time()
+sum(number for number in range(5_000_000))
+print(json.dumps(time.process_time() - begun))
 for path in sys.argv[1:]:
     begun = time.process_time()
     try:
@@ -92,10 +96,12 @@ def test_a_small_file_that_expands_to_nothing_is_refused_at_once(tmp_path: Path)
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    for (name, tried), line in zip(BOMBS.items(), done.stdout.splitlines(), strict=True):
+    spin, *lines = done.stdout.splitlines()
+    bar_s = BOMB_CPU_S * max(1.0, json.loads(spin) / SPIN_S)
+    for (name, tried), line in zip(BOMBS.items(), lines, strict=True):
         reason, spent_s, peak_mib = json.loads(line)
         assert tried[3] in reason, name
-        assert spent_s < BOMB_CPU_S, name
+        assert spent_s < bar_s, name
         assert peak_mib < BOMB_MIB, name
 
 

@@ -195,6 +195,6 @@ def test_the_sound_node_is_judged_by_all_its_seeds_together(
 
     monkeypatch.setattr(selftest, "drilled", seeds)
     found = BugResult(bug="no-fsync", seeds=1, tries=(1,), names={}, unknown=0)
-    summary = selftest._with_clean([found], True, tmp_path, range(1, 4), None)
+    summary = selftest._with_clean([found], True, tmp_path, range(1, 4), None, None)
 
     assert (summary.clean_outcome, summary.clean_unknown) == (Outcome.UNKNOWN, 3)

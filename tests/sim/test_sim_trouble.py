@@ -161,14 +161,14 @@ def test_a_node_that_does_not_start_leaves_none_behind_that_still_starts(
 ) -> None:
     begun: list[str] = []
     torn_down: list[tuple[str, ...]] = []
-    teardown = SimProvider.teardown
+    teardown, really_start = SimProvider.teardown, SimProvider.start
 
     async def start(self: SimProvider, node: str) -> NodeStatus:
         if node == "n1":
             raise HarnessError("n1: its port is taken")
         await asyncio.sleep(1)
         begun.append(node)
-        return NodeStatus(node=node, running=True)
+        return await really_start(self, node)
 
     async def noted(self: SimProvider) -> None:
         torn_down.append(tuple(begun))

@@ -39,7 +39,7 @@ KNOWN = {
     "(storage/shared_log.py)",
     "old-term-counted": "a leader commits entries of earlier terms by counting (raft/core.py)",
     "outcome-not-recorded": "home forgets that a transaction of several partitions committed "
-    "(tx/partition.py)",
+    "(tx/outcomes.py)",
     "own-write-unseen": "a transaction does not see what it wrote itself (tx/coordinator.py)",
     "pending-ignored": "a snapshot does not wait for a commit under way below its timestamp "
     "(tx/primary.py)",
