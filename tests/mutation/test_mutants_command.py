@@ -184,5 +184,8 @@ def test_code_that_changes_meanwhile_ends_the_campaign(
 def test_no_mutant_is_begun_once_the_time_is_over(plan: Path, tmp_path: Path) -> None:
     done = selftest(plan, tmp_path, "--sample", "9", "--time-budget", "0.001s")
 
-    assert "the time is over: 9 of 9 mutants were not decided" in done.stdout
-    assert report(tmp_path)["mutants"] == []
+    # Those that were reviewed as equivalent are decided without a drill.
+    decided = report(tmp_path)["mutants"]
+    assert {mutant["fate"] for mutant in decided} <= {"equivalent"}
+    left = 9 - len(decided)
+    assert f"the time is over: {left} of 9 mutants were not decided" in done.stdout
