@@ -30,8 +30,8 @@ class Suspect:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """The most suspicious first: what shows its half, then what nobody knows the outcome of,
-        then what came last.
+        """The most suspicious first: a transfer whose half shows, then one whose outcome is
+        unknown, then the last one.
         """
         certainty = 0 if self.half_shown else _RANK[self.transfer.type]
         return certainty, -self.transfer.invoke_ns, self.transfer.txn

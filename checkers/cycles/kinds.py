@@ -40,7 +40,7 @@ ORDERS = ("", "-process", "-realtime")
 @attrs.frozen(order=True)
 class Class:
     """A kind of cycle: positions in ``BASES`` and ``ORDERS``. ``reverse``: any cycle of orders up
-    to this one, whatever it passes.
+    to this one, through transactions of any kind.
     """
 
     base: int

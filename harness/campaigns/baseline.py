@@ -43,7 +43,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
     """The shares of a workload's operations in calm over ``seeds``: ``ok``, those that ended in a
-    conflict with another, and all others, whose outcome nobody knows among them.
+    conflict with another, and all others, unknown outcomes among them.
     """
 
     seeds: int

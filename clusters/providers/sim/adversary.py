@@ -1,7 +1,7 @@
 """The adversary in the simulation: it sees every operation of disks and every message, and acts.
 
 Crash points end a process in the middle of an operation. Choices take messages out of their way. A
-message that nobody answers (raft, renewals of leases) is like a datagram: it may be lost, come
+message without an answer (raft, renewals of leases) is like a datagram: it may be lost, come
 twice or late by itself. All others are frames of a stream: to drop one resets its connection, to
 hold one holds all behind it.
 """

@@ -1,7 +1,7 @@
 """What the reference store's messages promise: two tables, and the readers behind them.
 
 This is all that the judge of a simulation knows of the store. A message that is not in the tables
-promises nothing: a pre-vote binds nobody, a refusal neither.
+promises nothing: a pre-vote binds no voter, and a refusal no replica.
 """
 
 from __future__ import annotations

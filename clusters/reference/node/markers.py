@@ -2,7 +2,7 @@
 test ever reached is known by name; on a real machine a marker is one look at a variable.
 
 ``reached`` stands where the rare path is certain to be taken, with a text that occurs once in the
-node: what never happens there is never tested, whatever else passes.
+node: a path that no run takes is a path that no run tests.
 """
 
 from __future__ import annotations

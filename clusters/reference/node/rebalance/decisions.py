@@ -117,7 +117,7 @@ def _cancel(variant: Variant, state: PartitionState, group: Group) -> Act | None
 
 
 def _held_lock(variant: Variant, state: PartitionState, group: Group) -> Act | None:
-    """A joint configuration is completed by whoever leads. The lock of a leader that was lost stays
+    """The next leader completes a joint configuration. The lock of a leader that was lost stays
     until then, in the name of the next: pending must not change under it.
     """
     if variant is not Variant.LOCK or state.lock is None or state.lock.term >= group.term:

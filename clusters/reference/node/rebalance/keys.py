@@ -44,7 +44,7 @@ class PartitionId(msgspec.Struct, frozen=True, order=True):
 
 
 class Assignments(msgspec.Struct, frozen=True, array_like=True):
-    """A set of nodes, sorted. ``force``: the configuration is forced on whoever is left;
+    """A set of nodes, sorted. ``force``: the configuration is forced on the nodes left;
     ``from_reset``: it follows one that was (both of IEP-131; a rebalance sets neither).
     """
 

@@ -3,7 +3,8 @@ data nodes ("Operations, which can trigger rebalance").
 
 REPLICAS, data nodes, a filter and PRIMARY_ZONE all come here as one question: is what a partition
 was last asked to be what it should be? The event's revision is that of the newest key that the
-answer rests on, so that every event is handled once, whoever asks how often, also after a restart.
+answer rests on, so that every event is handled once, however often the question comes, also after
+a restart.
 PARTITIONS can't change.
 """
 

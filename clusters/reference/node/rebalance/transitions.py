@@ -2,7 +2,7 @@
 algorithm" and "Adjustable changePeers" of the seed).
 
 An invoke is a chain of if and else-if over what metastorage holds when it is done, so that it is
-right whatever has changed since somebody looked; only where a *value* moves from one key to another
+right under any change since the caller read; only where a *value* moves from one key to another
 does it depend on what was read, and is not done if that has changed. ``Transition.outcome`` says
 which branch it was.
 

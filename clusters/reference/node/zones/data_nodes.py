@@ -2,9 +2,9 @@
 (IEP-101, "DATA_NODES_AUTO_ADJUST rules").
 
 A zone's state is one value under one key of metastorage. An event and a timestamp make the next
-value; nothing here waits or asks the time. ``due_at`` says when a timer fires next, and whoever
-drives the state calls ``fired`` then. Since the state holds the start of every timer, timers go on
-after a restart of whoever drives them: reading the state is arming them again.
+value; nothing here waits or asks the time. ``due_at`` says when a timer fires next, and the
+driver of the state calls ``fired`` then. Since the state holds the start of every timer, timers go
+on after a restart of the driver: reading the state is arming them again.
 
 * A join (re)starts the scale-up timer, a leave the scale-down timer; neither moves the other.
 * The joint timer is (re)started by both, and switches once.
